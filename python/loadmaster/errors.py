@@ -1,0 +1,42 @@
+"""The errors Loadmaster raises: bad input, no feasible plan, a solver that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class LoadmasterError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(LoadmasterError, ValueError):
+    """The input is wrong: the message names the op, device, link or file, and the way out."""
+
+
+class MissingExtraError(LoadmasterError, ImportError):
+    """A feature needs an optional package; the message says which extra installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}: python -m pip install 'loadmaster[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra
+
+
+class InfeasibleError(LoadmasterError):
+    """No placement that obeys the constraints was found.
+
+    Attributes
+    ----------
+    shortfall : dict[str, int]
+        Bytes missing per device name, of the attempt that came closest.
+    """
+
+    def __init__(self, message: str, shortfall: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.shortfall: dict[str, int] = dict(shortfall or {})
+
+
+class SolverError(LoadmasterError):
+    """A solver crashed, hung or returned nonsense, and no plan could be kept."""

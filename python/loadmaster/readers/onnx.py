@@ -1,0 +1,552 @@
+"""Reads ONNX models: the sizes of every value for one batch, costs, and the columns of a graph.
+
+Weights are never read: an initializer counts by its type and dimensions, so a model whose external
+data is missing reads like any other. Only tiny constants are looked at, for the shapes they give.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.graph import OpGraph
+from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
+from loadmaster.readers.onnx_shapes import (
+    Dim,
+    Walker,
+    bodies,
+    declared_dims,
+    first_line,
+    from_initializer,
+    from_type,
+    in_order,
+    initializer_name,
+    initializers,
+    is_tiny,
+    node_name,
+    substituted,
+    values_read,
+)
+
+_FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> OpGraph:
+    """Read an ONNX model as an op graph, for inference.
+
+    Parameters
+    ----------
+    path
+        A ``.onnx`` file. Its external data need not be there.
+    batch
+        Size of the first dimension of every input that leaves it open.
+    shapes
+        Complete shapes of inputs by name, for what ``batch`` does not settle.
+
+    Raises
+    ------
+    InputError
+        The file is not a whole ONNX model, a dimension of an input is left open, or ``batch`` and
+        ``shapes`` contradict the model.
+    MissingExtraError
+        The package ``onnx`` is not installed.
+
+    Warns
+    -----
+    UserWarning
+        What the costs leave out: kinds of ops they do not know, sizes known only at run time, and
+        how often control flow was assumed to run. ``graph.meta["assumed"]`` keeps the same.
+
+    Example
+    -------
+    >>> graph = read("resnet18.onnx", batch=8)                        # doctest: +SKIP
+    >>> graph = read("bert.onnx", shapes={"input_ids": (8, 128)})     # doctest: +SKIP
+    """
+    try:
+        model = _load(path)
+        columns = to_columns(model, name=Path(path).stem, batch=batch, shapes=shapes)
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from None
+    return OpGraph.from_document(columns)
+
+
+def to_columns(
+    model: Any,
+    *,
+    name: str,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, Any]:
+    """The opgraph v1 document of an ``onnx.ModelProto``, which is left as it is.
+
+    ``name`` names the graph; ``batch``, ``shapes``, errors and warnings are those of `read`.
+    """
+    onnx = _import_onnx()
+    _check_whole(model)
+    graph = _inlined(onnx, model).graph
+    stored = {initializer_name(i) for i in initializers(graph)}
+    inputs, symbols = _resolve_inputs(
+        [i for i in graph.input if i.name not in stored], batch, shapes or {}
+    )
+    walker = Walker(onnx, model, symbols)
+    columns = _Columns()
+    _add_initializers(columns, walker, graph)
+    for value, tensor in inputs.items():
+        columns.add([value], [tensor], name=value, kind="input")
+    for position, node in enumerate(in_order(graph)):
+        _add_node(columns, walker, node, position)
+    assumed = [f"{symbol} = {size}" for symbol, size in sorted(symbols.items())]
+    for note in walker.notes():
+        warnings.warn(note, stacklevel=_stacklevel_outside())
+        assumed.append(note)
+    meta = {
+        "model": graph.name,
+        "framework": " ".join(filter(None, ("onnx", model.producer_name, model.producer_version))),
+        "opset": walker.opsets[""],
+        "batch": batch if batch is not None else _first_dim(inputs.values()),
+        "dtype": columns.float_type(),
+        "mode": "infer",
+        "assumed": assumed,
+    }
+    return columns.document(name, meta)
+
+
+# ---- loading ----------------------------------------------------------------------------------
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx
+        import onnx.inliner
+        import onnx.reference
+        import onnx.shape_inference
+    except ImportError:
+        raise MissingExtraError("onnx", "onnx", "reading ONNX models") from None
+    return onnx
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    onnx = _import_onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from None
+    except DecodeError:
+        raise InputError("not an ONNX model, or a truncated one") from None
+    _load_tiny_external(onnx, model.graph, Path(path).parent)
+    return model
+
+
+def _load_tiny_external(onnx: Any, graph: Any, folder: Path) -> None:
+    """Shapes may be stored outside too; where that file is missing they stay unknown."""
+    for tensor in graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and is_tiny(tensor):
+            try:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                tensor.data_location = tensor.DEFAULT
+            except (OSError, ValueError, onnx.checker.ValidationError):
+                tensor.ClearField("raw_data")
+
+
+def _check_whole(model: Any) -> None:
+    if not model.HasField("graph"):
+        raise InputError("not an ONNX model: it holds no graph (an empty file, or another format)")
+    if model.ir_version >= 3 and not model.opset_import:
+        raise InputError("a truncated ONNX model: it does not say which opset it uses")
+    if not model.graph.node:
+        raise InputError("the ONNX model has no ops")
+
+
+def _inlined(onnx: Any, model: Any) -> Any:
+    """The model with its own functions written out; weights stay behind, only their sizes go."""
+    if not model.functions:
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(_without_payload(model))
+    except Exception as error:  # the inliner raises whatever its C++ side meets
+        raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
+
+
+def _without_payload(model: Any) -> Any:
+    light = type(model)()
+    for descriptor, value in model.ListFields():
+        if descriptor.name != "graph":
+            _set_field(light, descriptor, value)
+    for descriptor, value in model.graph.ListFields():
+        if descriptor.name != "initializer":
+            _set_field(light.graph, descriptor, value)
+    for tensor in model.graph.initializer:
+        if is_tiny(tensor):
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.initializer.add(
+                name=tensor.name, dims=tensor.dims, data_type=tensor.data_type
+            )
+    return light
+
+
+def _set_field(message: Any, descriptor: Any, value: Any) -> None:
+    current = getattr(message, descriptor.name)
+    if hasattr(current, "MergeFrom"):  # a message or a list of them
+        current.MergeFrom(value)
+    else:
+        setattr(message, descriptor.name, value)
+
+
+def _stacklevel_outside() -> int:
+    """The stack level, for `warnings.warn`, of the first caller outside of this package."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+# ---- inputs -----------------------------------------------------------------------------------
+
+
+def _resolve_inputs(
+    inputs: Sequence[Any], batch: int | None, shapes: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Every input with a full shape, and the sizes the symbols thereby got."""
+    declared = {i.name: declared_dims(i.type) for i in inputs}
+    symbols: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in declared:
+            raise InputError(
+                f"shape given for {name!r}, which is not an input; the inputs are "
+                + ", ".join(map(repr, declared))
+            )
+        declared[name] = _given_shape(name, declared[name], shape, symbols)
+    if batch is not None:
+        _bind_batch(declared, batch, symbols)
+    closed = {name: substituted(shape, symbols) for name, shape in declared.items()}
+    _refuse_open(inputs, declared, closed, batch)
+    tensors = {i.name: from_type(i.type, closed[i.name]) for i in inputs}
+    return tensors, symbols
+
+
+def _given_shape(
+    name: str, declared: list[Dim] | None, shape: Sequence[int], symbols: dict[str, int]
+) -> list[Dim]:
+    given = [_size(d, f"shape of {name!r}", least=0) for d in shape]
+    text = ",".join(map(str, given))
+    if declared is None:
+        return list(given)
+    if len(given) != len(declared):
+        raise InputError(
+            f"shape {name}={text} has {len(given)} dimensions, the model's input {_spell(declared)}"
+            f" has {len(declared)}"
+        )
+    for size, known in zip(given, declared, strict=True):
+        if isinstance(known, str):
+            if symbols.setdefault(known, size) != size:
+                raise InputError(
+                    f"shape {name}={text} makes {known!r} {size}, another input makes it "
+                    f"{symbols[known]}"
+                )
+        elif known is not None and known != size:
+            raise InputError(
+                f"shape {name}={text} contradicts the model, which fixes {name} to "
+                f"{_spell(declared)}"
+            )
+    return list(given)
+
+
+def _bind_batch(declared: dict[str, list[Dim] | None], batch: int, symbols: dict[str, int]) -> None:
+    """Give the open first dimensions the batch size."""
+    size = _size(batch, "batch", least=1)
+    firsts = {name: shape[0] for name, shape in declared.items() if shape}
+    is_open = {name: first for name, first in firsts.items() if not isinstance(first, int)}
+    if not is_open and size not in firsts.values():
+        fixed = ", ".join(f"{name!r} to {_spell(declared[name] or [])}" for name in firsts)
+        raise InputError(f"batch {size} asked for, but the file fixes {fixed or 'no batch at all'}")
+    for name, first in is_open.items():
+        if isinstance(first, str):
+            if symbols.setdefault(first, size) != size:
+                raise InputError(
+                    f"batch {size} contradicts the shapes given, which make {first!r} (the first "
+                    f"dimension of {name!r}) {symbols[first]}"
+                )
+        else:
+            shape = declared[name]
+            assert shape is not None
+            shape[0] = size
+
+
+def _refuse_open(
+    inputs: Sequence[Any],
+    declared: Mapping[str, list[Dim] | None],
+    closed: Mapping[str, list[Dim] | None],
+    batch: int | None,
+) -> None:
+    """Refuse inputs with dimensions left open, and say which options would close them."""
+    firsts = {shape[0] for shape in closed.values() if shape}
+    problems, options, batch_settles = [], [], batch is None
+    for name in (i.name for i in inputs if i.type.HasField("tensor_type")):
+        shape = closed[name]
+        if shape is None:
+            problems.append(f"input {name!r} has no shape")
+            options.append(f"--shape {name}=1,3,224,224")
+            batch_settles = False
+        elif not all(isinstance(d, int) for d in shape):
+            problems.append(f"input {name!r} is {_spell(declared[name] or [])}")
+            template = ",".join(str(d) if isinstance(d, int) else "N" for d in shape)
+            options.append(f"--shape {name}={template}")
+            rest = (d for d in shape[1:] if not isinstance(d, int))
+            batch_settles = batch_settles and all(d is not None and d in firsts for d in rest)
+    if problems:
+        ways = ["--batch N"] * batch_settles + [" ".join(options)]
+        raise InputError(
+            f"dimensions are left open: {'; '.join(problems)}. Give {', or '.join(ways)} "
+            "(batch= and shapes= in Python), with a number for every N"
+        )
+
+
+def _size(value: Any, what: str, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise InputError(f"{what}: {value!r} is not an integer of at least {least}")
+    return int(value)
+
+
+def _spell(shape: Sequence[Dim]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
+
+
+def _first_dim(inputs: Iterable[Tensor]) -> int | None:
+    return next((t.shape[0] for t in inputs if t.shape), None)
+
+
+# ---- names ------------------------------------------------------------------------------------
+
+
+def _module(name: str, node: Any = None) -> str:
+    """The module of an op: PyTorch's scopes where the node has them, else its own path."""
+    for entry in node.metadata_props if node is not None else ():
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            return _scope(entry.value)
+    if node is None and "/" not in name:
+        return name.rpartition(".")[0]
+    parts: list[str] = []
+    # ONNX Runtime appends the fusion that made a node to its name: no module of the user's.
+    for part in (p for p in name.split("/") if p and not p.endswith("Fusion")):
+        if parts and f"{part}.".startswith(f"{parts[-1]}."):
+            parts.pop()  # PyTorch names a nested module by its full path: layer1/layer1.0
+        parts.append(part)
+    return ".".join(parts[:-1])
+
+
+def _scope(text: str) -> str:
+    """The innermost module of ``"['', 'encoder', 'encoder.layer.0', 'matmul']"``."""
+    try:
+        scopes = ast.literal_eval(text)
+        return str(scopes[-2])
+    except (ValueError, SyntaxError, IndexError, TypeError):
+        return ""
+
+
+# ---- columns ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Value:
+    """A value of the graph: the op that produces it, what is known of it, its tensor id."""
+
+    producer: int
+    tensor: Tensor
+    id: int = -1
+
+
+_OP_COLUMNS = (
+    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
+)
+
+
+class _Columns:
+    """The graph as it grows: one entry per op and per edge, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
+        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
+        self.values: dict[str, _Value] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self._n_tensors = 0
+        self._float_bytes: Counter[str] = Counter()
+
+    def add(
+        self,
+        values: Sequence[str],
+        tensors: Sequence[Tensor | None],
+        *,
+        name: str,
+        kind: str,
+        module: str = "",
+        work: Cost | None = None,
+        alias_of: int = -1,
+    ) -> int:
+        """Append an op that produces the named values; its index."""
+        index = len(self.ops["name"])
+        work = work or Cost()
+        size = sum(t.nbytes or 0 for t in tensors if t is not None)
+        row = {
+            "name": name,
+            "kind": kind,
+            "module": module,
+            "phase": "f",
+            "flops": work.flops,
+            "bytes_accessed": work.bytes,
+            "output_bytes": 0 if alias_of >= 0 else size,
+            "param_bytes": size if kind == "parameter" else 0,
+            "view": int(alias_of >= 0),
+            "alias_of": alias_of,
+            "output": ";".join("none" if t is None else str(t) for t in tensors),
+        }
+        for column, entry in row.items():
+            self.ops[column].append(entry)
+        for value, tensor in zip(values, tensors, strict=True):
+            if value and tensor is not None:
+                if value in self.values:
+                    raise InputError(f"the value {value!r} is defined twice")
+                self.values[value] = _Value(index, tensor)
+                self.tensors[value] = tensor
+                if tensor.dtype in _FLOAT_NAMES:
+                    self._float_bytes[tensor.dtype] += tensor.nbytes or 0
+        return index
+
+    def connect(self, value: str, op: int) -> None:
+        """The edge that carries a value to an op."""
+        source = self.values[value]
+        if source.id < 0:
+            source.id = self._n_tensors
+            self._n_tensors += 1
+        self._edge(source.producer, op, source.id, source.tensor.nbytes or 0)
+
+    def order(self, value: str, op: int) -> None:
+        """The control edge to an op from the producer of a value it does not read."""
+        self._edge(self.values[value].producer, op, -1, 0)
+
+    def _edge(self, *entry: int) -> None:
+        for column, number in zip(self.edges.values(), entry, strict=True):
+            column.append(number)
+
+    def owner(self, value: str) -> int:
+        """The op that owns the storage of a value."""
+        producer = self.values[value].producer
+        alias = int(self.ops["alias_of"][producer])
+        return producer if alias < 0 else alias
+
+    def is_computed(self, value: str) -> bool:
+        kind = self.ops["kind"][self.values[value].producer]
+        return kind not in ("parameter", "input", "constant")
+
+    def float_type(self) -> str:
+        """The floating-point type most bytes are of; empty when there is none."""
+        most = max(self._float_bytes.items(), key=lambda item: item[1], default=("", 0))
+        return _FLOAT_NAMES.get(most[0], "")
+
+    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+        ops = {**self.ops, "name": _unique(self.ops["name"])}
+        return {
+            "format": "opgraph",
+            "version": 1,
+            "name": name,
+            "meta": dict(meta),
+            "ops": ops,
+            "edges": self.edges,
+        }
+
+
+def _add_initializers(columns: _Columns, walker: Walker, graph: Any) -> None:
+    """A parameter op for every initializer, used or not: together they are the model's size."""
+    walker.declare(graph)
+    for initializer in initializers(graph):
+        name = initializer_name(initializer)
+        tensor = from_initializer(walker.onnx, initializer)
+        columns.add([name], [tensor], name=name, kind="parameter", module=_module(name))
+
+
+def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> None:
+    name = node_name(node, position)
+    module = _module(node.name, node)
+    result = walker.visit(node, columns.tensors, name)
+    # `visit` filed the outputs as it does for a subgraph; `add` files them again with their op.
+    inside = _add_inner_parameters(columns, walker, node, name)
+    op = result.op
+    view = is_view(op) and bool(node.input) and bool(node.input[0])
+    kind = "constant" if op.kind == "Constant" else op.kind
+    alias_of = columns.owner(node.input[0]) if view else -1
+    index = columns.add(
+        node.output, op.outs, name=name, kind=kind, module=module, work=result.cost,
+        alias_of=alias_of,
+    )  # fmt: skip
+    if view:
+        data, rest = [node.input[0]], [v for v in node.input[1:] if v]
+    elif op.kind in METADATA:
+        data, rest = [], list(node.input)
+    else:
+        data, rest = [*values_read(node), *inside], []
+    for value in data:
+        columns.connect(value, index)
+    sources = {columns.values[v].producer for v in data}
+    for value in rest:
+        producer = columns.values[value].producer
+        if producer not in sources and columns.is_computed(value):
+            sources.add(producer)
+            columns.order(value, index)
+
+
+def _add_inner_parameters(columns: _Columns, walker: Walker, node: Any, name: str) -> list[str]:
+    """Parameter ops for the weights inside the subgraphs of a node; their keys among the values.
+
+    Subgraphs are scopes of their own, so the key is made unlike any name of the outer graph.
+    """
+    keys: list[str] = []
+    for graph in _all_bodies(node):
+        for initializer in initializers(graph):
+            inner = initializer_name(initializer)
+            tensor = from_initializer(walker.onnx, initializer)
+            keys.append(f"{name}\0{len(keys)}")
+            columns.add(keys[-1:], [tensor], name=inner, kind="parameter", module=_module(inner))
+    return keys
+
+
+def _all_bodies(node: Any) -> Iterator[Any]:
+    """The subgraphs of a node, and theirs."""
+    for graph in bodies(node):
+        yield graph
+        for inner in graph.node:
+            yield from _all_bodies(inner)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names with a number behind every repeated one; the first of a name keeps it."""
+    taken = set(names)
+    seen: Counter[str] = Counter()
+    result = []
+    for name in names:
+        unique = name
+        if name in seen:
+            while unique in taken:
+                unique = f"{name}_{seen[name]}"
+                seen[name] += 1
+            taken.add(unique)
+        else:
+            seen[name] = 1
+        result.append(unique)
+    return result

@@ -1,0 +1,26 @@
+//! Graphs, schedules and the simulator behind Loadmaster.
+//!
+//! Data moves one way: [`opgraph`] (a model as its user knows it) is reduced ([`reduce`]) to a
+//! [`workload`], which is ordered ([`topo`]), coarsened ([`fusion`], [`contract`]), placed
+//! ([`place`]) on a [`cluster`], and judged ([`simulate`], [`bounds`]). Nothing here reads files,
+//! prints, or keeps state between calls.
+
+pub mod bounds;
+pub mod clock;
+pub mod cluster;
+pub mod colocate;
+pub mod contract;
+pub mod csr;
+pub mod error;
+pub mod fusion;
+pub mod graph;
+pub mod ids;
+pub mod levels;
+pub mod opgraph;
+pub mod place;
+pub mod reduce;
+pub mod simulate;
+pub mod topo;
+pub mod workload;
+
+pub use error::{ClusterError, Error};

@@ -1,0 +1,192 @@
+//! A model's graph as a user knows it: every op with its name, views and placeholders included.
+//!
+//! Validated once, then immutable. Algorithms do not run on it but on what [`crate::reduce`] makes
+//! of it.
+
+use crate::error::Error;
+use crate::graph::{Graph, edges_of};
+use crate::ids::{OpId, TensorId};
+
+/// The columns of a model's graph. Per-op columns have one value per op, edge columns one per edge.
+#[derive(Clone, Debug, Default)]
+pub struct OpColumns {
+    /// Unique names.
+    pub name: Vec<String>,
+    /// Producer per edge.
+    pub src: Vec<i64>,
+    /// Consumer per edge.
+    pub dst: Vec<i64>,
+    /// Tensor id per edge, -1 for control edges; none: one tensor per op.
+    pub tensor: Option<Vec<i64>>,
+    /// Bytes of the tensor, per edge.
+    pub bytes: Vec<u64>,
+    /// Ops that move no data.
+    pub view: Vec<bool>,
+    /// Parameters, buffers, inputs, constants.
+    pub placeholder: Vec<bool>,
+    /// The op that owns the storage this op returns or changes in place; -1: its own.
+    pub alias_of: Vec<i64>,
+    /// Colocation group, negative: none.
+    pub colocation: Vec<i64>,
+    /// Mask of allowed device types.
+    pub allowed: Vec<u64>,
+    /// Bytes of new storage.
+    pub output_bytes: Vec<u64>,
+    /// Bytes that stay for the whole step.
+    pub resident: Vec<u64>,
+    /// Bytes needed only while the op runs.
+    pub workspace: Vec<u64>,
+}
+
+/// A validated model graph.
+#[derive(Clone, Debug)]
+pub struct OpGraph {
+    pub(crate) columns: OpColumns,
+    /// One tensor per pair of source and tensor id, so a forwarded tensor has several.
+    pub(crate) graph: Graph,
+    pub(crate) tensor_bytes: Vec<u64>,
+}
+
+impl OpGraph {
+    /// Validates the columns. O(V + E), and O(V log V) for the names.
+    ///
+    /// # Errors
+    /// Everything [`Graph::new`] refuses, columns of the wrong length, duplicate names, a tensor
+    /// with two sizes or two producers, a bad `alias_of`; ops are called by name.
+    pub fn new(columns: OpColumns) -> Result<Self, Error> {
+        let built = Self::build(columns);
+        built.map_err(|(error, names)| error.with_names(|op| names.get(op.ix()).cloned()))
+    }
+
+    fn build(columns: OpColumns) -> Result<Self, (Error, Vec<String>)> {
+        let n = columns.name.len();
+        let checked = check_lengths(&columns)
+            .and_then(|()| edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref()))
+            .and_then(|edges| Graph::with_homes(n, edges, Vec::new()));
+        let graph = match checked {
+            Ok(graph) => graph,
+            Err(error) => return Err((error, columns.name)),
+        };
+        let checked = check_names(&columns.name)
+            .and_then(|()| check_aliases(&columns))
+            .and_then(|()| check_producers(&columns, &graph))
+            .and_then(|()| tensor_bytes(&columns, &graph));
+        match checked {
+            Ok(tensor_bytes) => Ok(Self { columns, graph, tensor_bytes }),
+            Err(error) => Err((error, columns.name)),
+        }
+    }
+
+    /// Number of ops.
+    pub fn n_ops(&self) -> usize {
+        self.graph.n_ops()
+    }
+
+    /// An op's name.
+    pub fn name(&self, op: OpId) -> &str {
+        &self.columns.name[op.ix()]
+    }
+
+    /// The columns it was made from.
+    pub fn columns(&self) -> &OpColumns {
+        &self.columns
+    }
+
+    /// Whether the op moves no data: its output lies in the storage of its input.
+    pub(crate) fn is_view(&self, op: OpId) -> bool {
+        self.columns.view[op.ix()] && self.data_input(op).is_some()
+    }
+
+    /// Whether the op stands for a tensor that is there at time 0.
+    pub(crate) fn is_placeholder(&self, op: OpId) -> bool {
+        self.columns.placeholder[op.ix()] && self.graph.in_degree(op) == 0
+    }
+
+    /// The first tensor with data that the op reads.
+    pub(crate) fn data_input(&self, op: OpId) -> Option<TensorId> {
+        self.graph.inputs(op).iter().copied().find(|&t| !self.graph.is_control(t))
+    }
+}
+
+fn check_lengths(c: &OpColumns) -> Result<(), Error> {
+    let (n, m) = (c.name.len(), c.src.len());
+    let per_op = [
+        ("view", c.view.len()),
+        ("placeholder", c.placeholder.len()),
+        ("alias_of", c.alias_of.len()),
+        ("colocation", c.colocation.len()),
+        ("allowed", c.allowed.len()),
+        ("output_bytes", c.output_bytes.len()),
+        ("resident", c.resident.len()),
+        ("workspace", c.workspace.len()),
+    ];
+    for (argument, got) in per_op {
+        if got != n {
+            return Err(Error::WrongLength { argument, got, want: n, per: "op" });
+        }
+    }
+    if c.bytes.len() != m {
+        return Err(Error::WrongLength { argument: "bytes", got: c.bytes.len(), want: m, per: "edge" });
+    }
+    Ok(())
+}
+
+fn check_names(names: &[String]) -> Result<(), Error> {
+    let mut order: Vec<u32> = (0..names.len() as u32).collect();
+    order.sort_unstable_by(|&a, &b| names[a as usize].cmp(&names[b as usize]).then(a.cmp(&b)));
+    match order.windows(2).find(|w| names[w[0] as usize] == names[w[1] as usize]) {
+        None => Ok(()),
+        Some(w) => {
+            Err(Error::DuplicateName { name: names[w[0] as usize].clone(), first: w[0], second: w[1] })
+        }
+    }
+}
+
+fn check_aliases(c: &OpColumns) -> Result<(), Error> {
+    for (u, &alias) in c.alias_of.iter().enumerate() {
+        if alias >= c.name.len() as i64 || alias == u as i64 {
+            return Err(Error::BadAlias { op: OpId::new(u).into(), value: alias });
+        }
+    }
+    Ok(())
+}
+
+/// A tensor id has one owner; views that read it may pass it on.
+fn check_producers(c: &OpColumns, graph: &Graph) -> Result<(), Error> {
+    let n_ids = c.name.len() + c.src.len();
+    let mut owner = vec![OpId::NONE; n_ids];
+    for t in graph.tensors().filter(|&t| !graph.is_control(t)) {
+        let (op, id) = (graph.source(t), graph.key(t) as usize);
+        let forwards = c.view[op.ix()] && graph.inputs(op).iter().any(|&i| graph.key(i) as usize == id);
+        if !forwards {
+            let first = std::mem::replace(&mut owner[id], op);
+            if !first.is_none() {
+                return Err(Error::TwoProducers {
+                    tensor: id as u32,
+                    first: first.into(),
+                    second: op.into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes per tensor; all edges of one tensor must agree. Control edges count nothing.
+fn tensor_bytes(c: &OpColumns, graph: &Graph) -> Result<Vec<u64>, Error> {
+    let mut bytes: Vec<Option<u64>> = vec![None; graph.n_tensors()];
+    for i in 0..c.src.len() {
+        let op = OpId(c.src[i] as u32);
+        let id = match &c.tensor {
+            None => op.0,
+            Some(ids) if ids[i] < 0 => continue,
+            Some(ids) => ids[i] as u32,
+        };
+        let Some(tensor) = graph.output_with_key(op, id) else { continue };
+        let first = *bytes[tensor.ix()].get_or_insert(c.bytes[i]);
+        if first != c.bytes[i] {
+            return Err(Error::TwoSizes { tensor: i64::from(id), op: op.into(), first, second: c.bytes[i] });
+        }
+    }
+    Ok(bytes.into_iter().map(|b| b.unwrap_or(0)).collect())
+}

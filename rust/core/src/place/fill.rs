@@ -1,0 +1,82 @@
+//! Placing ops one after another by memory alone.
+//!
+//! * [`in_order`]: fill one device, then the next. On groups in CPD-TOPO order this is Celeritas'
+//!   *Order-Place* (section 5.2), on ops in Kahn order with a cap of total / k + largest op it is
+//!   Baechi's *m-TOPO*.
+//! * [`round_robin`]: deal the ops out.
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::ids::{DeviceId, OpId};
+use crate::place::{Memory, OnOom, charge_to_leads, follow_leads};
+use crate::workload::Workload;
+
+/// Ops in `order` on device 0 until one does not fit, then on device 1, and so on; when the last
+/// device is full, wherever there is room left. Ops a device may not run go to the next that may,
+/// without closing it. O(V + D) placements, O(V D) at worst.
+///
+/// # Errors
+/// An op that fits nowhere, unless `on_oom` is best effort.
+pub fn in_order(
+    work: &Workload,
+    cluster: &Cluster,
+    order: &[OpId],
+    bytes: &[u64],
+    capacity: &[u64],
+    on_oom: OnOom,
+) -> Result<Vec<DeviceId>, Error> {
+    let charge = charge_to_leads(work, bytes);
+    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut device = vec![DeviceId::NONE; work.n_ops()];
+    let mut current = DeviceId(0);
+    for op in deciding(work, order) {
+        let devices = || cluster.device_ids();
+        let found =
+            devices().skip(current.ix()).chain(devices().take(current.ix())).find(|&d| memory.fits(op, d));
+        let chosen = match found {
+            Some(d) => d,
+            None => memory.nowhere(op)?,
+        };
+        if chosen > current && work.allows(op, cluster, current) {
+            current = chosen;
+        }
+        memory.take(op, chosen);
+        device[op.ix()] = chosen;
+    }
+    Ok(follow_leads(work, |lead| device[lead.ix()]))
+}
+
+/// The i-th op of `order` on device i mod k, or on the next one that may run it and has room.
+///
+/// # Errors
+/// An op that fits nowhere, unless `on_oom` is best effort.
+pub fn round_robin(
+    work: &Workload,
+    cluster: &Cluster,
+    order: &[OpId],
+    bytes: &[u64],
+    capacity: &[u64],
+    on_oom: OnOom,
+) -> Result<Vec<DeviceId>, Error> {
+    let charge = charge_to_leads(work, bytes);
+    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut device = vec![DeviceId::NONE; work.n_ops()];
+    let k = cluster.n_devices();
+    for (i, op) in deciding(work, order).into_iter().enumerate() {
+        let found = (0..k).map(|step| DeviceId::new((i + step) % k)).find(|&d| memory.fits(op, d));
+        let chosen = match found {
+            Some(d) => d,
+            None => memory.nowhere(op)?,
+        };
+        memory.take(op, chosen);
+        device[op.ix()] = chosen;
+    }
+    Ok(follow_leads(work, |lead| device[lead.ix()]))
+}
+
+/// The deciding ops, each when the first op it decides for comes up.
+fn deciding(work: &Workload, order: &[OpId]) -> Vec<OpId> {
+    let mut seen = vec![false; work.n_ops()];
+    let leads = order.iter().map(|op| work.lead[op.ix()]);
+    leads.filter(|lead| !std::mem::replace(&mut seen[lead.ix()], true)).collect()
+}

@@ -1,0 +1,469 @@
+//! From a model's graph to the graph that algorithms run on, and back.
+//!
+//! About half of a traced graph costs nothing. Three kinds of op disappear:
+//! * *Views*: their consumers depend on the op that made the data the view shows, and pull the view's
+//!   bytes from there. That op is found along the data edges, not by `alias_of`: the view of a tensor
+//!   that was changed in place must wait for the change, which the owner of the storage knows nothing
+//!   of (1,064 views of the traced training graphs are of this sort). A view as large as what it shows
+//!   is the same tensor, sent once. Control edges into a view pass on to its consumers, those out of
+//!   it come from the op that made its data.
+//! * *Placeholders* (parameters, buffers, inputs, constants) become home tensors: there at time 0 on
+//!   the device of their set's ops, or else of the first op that reads them; resident there.
+//! * An in-place op stays, bound to the device of the storage's owner.
+//!
+//! Every edge of the reduced graph follows a path of the model's graph, hence it is acyclic and the
+//! model's topological order is one of its own. O(V + E) up to control edges that views multiply,
+//! which are counted first and refused past eight times the graph.
+
+use crate::colocate::{self, Union};
+use crate::csr::Csr;
+use crate::error::Error;
+use crate::graph::{Edge, Graph, HomeTensor};
+use crate::ids::{OpId, StorageId, TensorId};
+use crate::opgraph::OpGraph;
+use crate::workload::{Lifetime, Storage, Workload};
+
+/// The graph that algorithms run on, and how it maps to the model's.
+#[derive(Clone, Debug)]
+pub struct Reduced {
+    /// What is placed and simulated.
+    pub work: Workload,
+    /// Per op of the model: the op of the reduced graph on whose device it sits.
+    pub map: Vec<OpId>,
+    /// Per op of the reduced graph: the op of the model that it is.
+    pub op_of: Vec<OpId>,
+}
+
+/// A distinct piece of data that ops send: a tensor, or a part of one that a view shows.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    /// The op or placeholder of the model that makes it.
+    source: OpId,
+    /// The model's id of the tensor.
+    key: u32,
+    bytes: u64,
+    /// Where it lies; none for placeholders' resident memory.
+    storage: StorageId,
+    used: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Everything known while walking the model's graph in topological order.
+struct Walk<'a> {
+    model: &'a OpGraph,
+    values: Vec<Value>,
+    /// Value per tensor of the model; [`NONE`] for control edges.
+    value_of: Vec<u32>,
+    /// Storages in order of discovery, with the model's op.
+    storages: Vec<Storage>,
+    /// Per op: itself, or for a view the op or placeholder whose data it shows.
+    real: Vec<OpId>,
+    /// Per view: ops that its consumers must also wait for, as a range of `pending`.
+    pending_of: Vec<(u32, u32)>,
+    pending: Vec<OpId>,
+    edges: Vec<Edge>,
+    /// Pairs of a value and an op that reads it, for values of placeholders.
+    pulls: Vec<(u32, OpId)>,
+    limit: usize,
+}
+
+/// Reduces a model's graph.
+///
+/// # Errors
+/// Control edges through views that would multiply past eight times the graph; colocated ops that no
+/// device type allows together.
+pub fn reduce(model: &OpGraph) -> Result<Reduced, Error> {
+    reduce_unnamed(model).map_err(|e| e.with_names(|op| model.columns.name.get(op.ix()).cloned()))
+}
+
+fn reduce_unnamed(model: &OpGraph) -> Result<Reduced, Error> {
+    let mut walk = Walk::new(model);
+    for &u in model.graph.topo() {
+        if model.is_view(u) {
+            walk.view(u)?;
+        } else if model.is_placeholder(u) {
+            walk.placeholder(u);
+        } else {
+            walk.op(u)?;
+        }
+    }
+    walk.finish()
+}
+
+impl<'a> Walk<'a> {
+    fn new(model: &'a OpGraph) -> Self {
+        let (n, m) = (model.n_ops(), model.graph.n_edges());
+        Self {
+            model,
+            values: Vec::with_capacity(model.graph.n_tensors()),
+            value_of: vec![NONE; model.graph.n_tensors()],
+            storages: Vec::new(),
+            real: (0..n).map(OpId::new).collect(),
+            pending_of: vec![(0, 0); n],
+            pending: Vec::new(),
+            edges: Vec::with_capacity(m),
+            pulls: Vec::new(),
+            limit: 8 * (n + m) + 1024,
+        }
+    }
+
+    /// The tensors with data that `u` gives out.
+    fn data_outputs(&self, u: OpId) -> impl Iterator<Item = TensorId> + use<'a> {
+        let graph = &self.model.graph;
+        graph.outputs(u).filter(|&t| !graph.is_control(t))
+    }
+
+    fn new_value(&mut self, tensor: TensorId, source: OpId, storage: StorageId) {
+        self.value_of[tensor.ix()] = self.values.len() as u32;
+        self.values.push(Value {
+            source,
+            key: self.model.graph.key(tensor),
+            bytes: self.model.tensor_bytes[tensor.ix()],
+            storage,
+            used: false,
+        });
+    }
+
+    fn placeholder(&mut self, u: OpId) {
+        for t in self.data_outputs(u) {
+            self.new_value(t, u, StorageId::NONE);
+        }
+    }
+
+    fn view(&mut self, u: OpId) -> Result<(), Error> {
+        let graph = &self.model.graph;
+        let Some(shown) = self.model.data_input(u) else { return Ok(()) };
+        let base = self.value_of[shown.ix()];
+        let base_value = self.values[base as usize];
+        self.real[u.ix()] = base_value.source;
+        for t in self.data_outputs(u) {
+            let whole =
+                graph.key(t) == graph.key(shown) || self.model.tensor_bytes[t.ix()] >= base_value.bytes;
+            if whole {
+                self.value_of[t.ix()] = base;
+            } else {
+                self.new_value(t, base_value.source, base_value.storage);
+            }
+        }
+        // Everything the view waits for beyond the data it shows becomes its consumers' wait.
+        let from = self.pending.len();
+        for (t, s) in graph.inputs_with_ops(u) {
+            if t != shown {
+                self.wait_for(u, s)?;
+            }
+            self.inherit(u, s)?;
+        }
+        self.pending_of[u.ix()] = (from as u32, self.pending.len() as u32);
+        Ok(())
+    }
+
+    /// Appends the op behind `s` to what the consumers of view `u` wait for.
+    fn wait_for(&mut self, u: OpId, s: OpId) -> Result<(), Error> {
+        let op = self.real[s.ix()];
+        if !self.model.is_placeholder(op) {
+            self.pending.push(op);
+        }
+        self.check_limit(u)
+    }
+
+    /// Appends what the consumers of `s` wait for to what those of `u` do.
+    fn inherit(&mut self, u: OpId, s: OpId) -> Result<(), Error> {
+        let (a, b) = self.pending_of[s.ix()];
+        self.pending.extend_from_within(a as usize..b as usize);
+        self.check_limit(u)
+    }
+
+    fn check_limit(&self, u: OpId) -> Result<(), Error> {
+        let count = self.pending.len() + self.edges.len();
+        if count > self.limit { Err(Error::ControlFanout { op: u.into(), count }) } else { Ok(()) }
+    }
+
+    fn op(&mut self, u: OpId) -> Result<(), Error> {
+        let graph = &self.model.graph;
+        for (t, s) in graph.inputs_with_ops(u) {
+            let value = self.value_of[t.ix()];
+            let source = self.real[s.ix()];
+            if value == NONE {
+                if !self.model.is_placeholder(source) {
+                    self.edges.push(Edge { src: source, dst: u, tensor: Edge::CONTROL });
+                }
+            } else {
+                let v = &mut self.values[value as usize];
+                v.used = true;
+                if self.model.is_placeholder(v.source) {
+                    self.pulls.push((value, u));
+                } else {
+                    self.edges.push(Edge { src: v.source, dst: u, tensor: v.key });
+                }
+            }
+            let (a, b) = self.pending_of[s.ix()];
+            let waits = self.pending[a as usize..b as usize].iter();
+            self.edges.extend(waits.map(|&src| Edge { src, dst: u, tensor: Edge::CONTROL }));
+            self.check_limit(s)?;
+        }
+        self.allocate(u);
+        Ok(())
+    }
+
+    /// The op's storages and values.
+    fn allocate(&mut self, u: OpId) {
+        let c = &self.model.columns;
+        let in_place = self.changed_in_place(u);
+        let mut left = c.output_bytes[u.ix()];
+        let lifetime = Lifetime::UntilUsed;
+        for t in self.data_outputs(u) {
+            let bytes = self.model.tensor_bytes[t.ix()];
+            let storage = match in_place {
+                Some(storage) => storage,
+                None if bytes == 0 => StorageId::NONE,
+                None => {
+                    left = left.saturating_sub(bytes);
+                    self.storages.push(Storage { op: u, bytes, lifetime });
+                    StorageId::new(self.storages.len() - 1)
+                }
+            };
+            self.new_value(t, u, storage);
+        }
+        if left > 0 {
+            self.storages.push(Storage { op: u, bytes: left, lifetime });
+        }
+    }
+
+    /// The storage that `u` changes in place: of the input that lies with the op it aliases.
+    /// `Some(NONE)` is a placeholder's resident memory.
+    fn changed_in_place(&self, u: OpId) -> Option<StorageId> {
+        let alias = self.model.columns.alias_of[u.ix()];
+        if alias < 0 {
+            return None;
+        }
+        let owner = self.real[alias as usize];
+        let values = self.model.graph.inputs(u).iter().map(|t| self.value_of[t.ix()]).filter(|&v| v != NONE);
+        let lies_with_owner = |v: &Value| match v.storage {
+            StorageId::NONE => v.source == owner,
+            s => self.storages[s.ix()].op == owner,
+        };
+        let found = values.map(|v| self.values[v as usize]).find(lies_with_owner);
+        found.map(|v| v.storage).or(Some(StorageId::NONE))
+    }
+
+    /// Renumbers and assembles.
+    fn finish(mut self) -> Result<Reduced, Error> {
+        let model = self.model;
+        let n = model.n_ops();
+        self.mark_outputs();
+        let homes = self.homes()?;
+
+        let mut index = vec![OpId::NONE; n];
+        let mut op_of = Vec::with_capacity(n);
+        for u in model.graph.ops().filter(|&u| !model.is_view(u) && !model.is_placeholder(u)) {
+            index[u.ix()] = OpId::new(op_of.len());
+            op_of.push(u);
+        }
+        if op_of.is_empty() {
+            return Err(Error::EmptyGraph);
+        }
+        let k = op_of.len();
+        let map: Vec<OpId> = homes.anchor.iter().map(|a| index[a.ix()]).collect();
+
+        let mut resident = vec![0u64; k];
+        let mut workspace = vec![0u64; k];
+        for u in model.graph.ops() {
+            let c = &model.columns;
+            let held = if model.is_placeholder(u) {
+                c.resident[u.ix()].max(c.output_bytes[u.ix()])
+            } else {
+                c.resident[u.ix()]
+            };
+            let at = map[u.ix()].ix();
+            resident[at] = resident[at].saturating_add(held);
+            workspace[at] = workspace[at].max(c.workspace[u.ix()]);
+        }
+
+        for e in &mut self.edges {
+            e.src = index[e.src.ix()];
+            e.dst = index[e.dst.ix()];
+        }
+        let home_tensors = self.home_tensors(&index, &map);
+        let edges = std::mem::take(&mut self.edges);
+        let graph = Graph::with_homes(k, edges, home_tensors)?;
+
+        let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
+        for (i, v) in self.values.iter().enumerate() {
+            value_of_key[v.key as usize] = i as u32;
+        }
+        let (storages, op_storages, storage_index) = self.sort_storages(&op_of, &index);
+        let value = |t: TensorId| {
+            (!graph.is_control(t)).then(|| &self.values[value_of_key[graph.key(t) as usize] as usize])
+        };
+        let tensor_bytes = graph.tensors().map(|t| value(t).map_or(0, |v| v.bytes)).collect();
+        let tensor_storage = graph
+            .tensors()
+            .map(|t| {
+                value(t).map_or(StorageId::NONE, |v| {
+                    if v.storage.is_none() { v.storage } else { storage_index[v.storage.ix()] }
+                })
+            })
+            .collect();
+
+        let mut set_union = Union::new(k);
+        for members in (0..homes.sets.n_rows()).map(|s| homes.sets.row(s)) {
+            let mut ops = members.iter().map(|u| index[u.ix()]).filter(|i| !i.is_none());
+            if let Some(first) = ops.next() {
+                ops.for_each(|op| set_union.join(first.ix(), op.ix()));
+            }
+        }
+        let (set_of, sets) = set_union.sets(k);
+        let reader = |set: usize| {
+            let user_set = homes.set_of[op_of[sets.row(set)[0].ix()].ix()] as usize;
+            let reader = homes.reader[user_set];
+            (!reader.is_none()).then(|| index[reader.ix()])
+        };
+        let allowed: Vec<u64> = op_of.iter().map(|u| homes.allowed[u.ix()]).collect();
+        let lead = colocate::leads(&graph, &set_of, &sets, reader, &allowed);
+        let work = Workload {
+            graph,
+            tensor_bytes,
+            tensor_storage,
+            storages,
+            op_storages,
+            resident,
+            workspace,
+            set_of,
+            sets,
+            allowed,
+            lead,
+        };
+        Ok(Reduced { work, map, op_of })
+    }
+
+    /// An op none of whose data is read gives the graph's outputs: what it wrote lives to the end.
+    fn mark_outputs(&mut self) {
+        let mut read = vec![false; self.model.n_ops()];
+        for v in self.values.iter().filter(|v| v.used) {
+            read[v.source.ix()] = true;
+        }
+        for v in self.values.iter().filter(|v| !v.storage.is_none() && !read[v.source.ix()]) {
+            self.storages[v.storage.ix()].lifetime = Lifetime::UntilEnd;
+        }
+        for s in self.storages.iter_mut().filter(|s| !read[s.op.ix()]) {
+            s.lifetime = Lifetime::UntilEnd;
+        }
+        // An in-place op without readers has no value: what it changed is an output as well.
+        let unread = self
+            .model
+            .graph
+            .ops()
+            .filter(|&u| !read[u.ix()] && !self.model.is_view(u) && !self.model.is_placeholder(u));
+        for u in unread {
+            if let Some(storage) = self.changed_in_place(u).filter(|s| !s.is_none()) {
+                self.storages[storage.ix()].lifetime = Lifetime::UntilEnd;
+            }
+        }
+    }
+
+    /// Storages grouped by op, with where each went.
+    fn sort_storages(&self, op_of: &[OpId], index: &[OpId]) -> (Vec<Storage>, Vec<u32>, Vec<StorageId>) {
+        let rows = self.storages.iter().enumerate().map(|(i, s)| (index[s.op.ix()].ix(), i as u32));
+        let by_op = Csr::from_pairs(op_of.len(), rows);
+        let mut op_storages = vec![0u32];
+        let mut moved_to = vec![StorageId::NONE; self.storages.len()];
+        let mut storages = Vec::with_capacity(self.storages.len());
+        for u in 0..op_of.len() {
+            for &i in by_op.row(u) {
+                moved_to[i as usize] = StorageId::new(storages.len());
+                storages.push(Storage { op: OpId::new(u), ..self.storages[i as usize] });
+            }
+            op_storages.push(storages.len() as u32);
+        }
+        (storages, op_storages, moved_to)
+    }
+
+    /// The tensors of placeholders that are read, each with its home.
+    fn home_tensors(&self, index: &[OpId], map: &[OpId]) -> Vec<HomeTensor> {
+        let consumers =
+            Csr::from_pairs(self.values.len(), self.pulls.iter().map(|&(v, op)| (v as usize, op)));
+        let mut homes: Vec<HomeTensor> = (0..self.values.len())
+            .filter(|&v| !consumers.row(v).is_empty())
+            .map(|v| {
+                let mut readers: Vec<OpId> = consumers.row(v).iter().map(|op| index[op.ix()]).collect();
+                readers.sort_unstable();
+                readers.dedup();
+                HomeTensor {
+                    home: map[self.values[v].source.ix()],
+                    consumers: readers,
+                    key: self.values[v].key,
+                }
+            })
+            .collect();
+        homes.sort_unstable_by_key(|h| h.key);
+        homes
+    }
+
+    /// Sets of ops of the model that share a device, and the op each set sits with.
+    fn homes(&self) -> Result<Homes, Error> {
+        let model = self.model;
+        let n = model.n_ops();
+        let mut union = Union::new(n);
+        let mut first_of = std::collections::BTreeMap::new();
+        for u in 0..n {
+            let code = model.columns.colocation[u];
+            if code >= 0 {
+                union.join(u, *first_of.entry(code).or_insert(u));
+            }
+            union.join(u, self.real[u].ix());
+            let alias = model.columns.alias_of[u];
+            if alias >= 0 {
+                union.join(u, self.real[alias as usize].ix());
+            }
+        }
+        let (set_of, sets) = union.sets(n);
+        let mut allowed = model.columns.allowed.clone();
+        colocate::share_allowed(&sets, &mut allowed)?;
+
+        let mut position = vec![0u32; n];
+        model.graph.topo().iter().enumerate().for_each(|(i, u)| position[u.ix()] = i as u32);
+        let earlier =
+            |a: OpId, b: OpId| if a.is_none() || position[b.ix()] < position[a.ix()] { b } else { a };
+        let mut member = vec![OpId::NONE; sets.n_rows()];
+        let mut reader = vec![OpId::NONE; sets.n_rows()];
+        let mut first_op = OpId::NONE;
+        for u in model.graph.ops().filter(|&u| !model.is_view(u) && !model.is_placeholder(u)) {
+            let set = set_of[u.ix()] as usize;
+            member[set] = earlier(member[set], u);
+            first_op = earlier(first_op, u);
+        }
+        for &(value, op) in &self.pulls {
+            let set = set_of[self.values[value as usize].source.ix()] as usize;
+            reader[set] = earlier(reader[set], op);
+        }
+        let anchor = (0..n)
+            .map(|u| {
+                let real = self.real[u];
+                if !model.is_placeholder(real) {
+                    return real;
+                }
+                let set = set_of[u] as usize;
+                [member[set], reader[set], first_op]
+                    .into_iter()
+                    .find(|op| !op.is_none())
+                    .unwrap_or(OpId::NONE)
+            })
+            .collect::<Vec<_>>();
+        if first_op.is_none() {
+            return Err(Error::EmptyGraph);
+        }
+        Ok(Homes { set_of, sets, reader, anchor, allowed })
+    }
+}
+
+/// Where the ops of the model sit.
+struct Homes {
+    set_of: Vec<u32>,
+    sets: Csr<OpId>,
+    /// Per set: the first op that reads one of its placeholders.
+    reader: Vec<OpId>,
+    /// Per op of the model: the op of the model whose device it shares; never a view or placeholder.
+    anchor: Vec<OpId>,
+    allowed: Vec<u64>,
+}

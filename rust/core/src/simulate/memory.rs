@@ -1,0 +1,259 @@
+//! Bytes in use on every device as the simulation runs.
+//!
+//! Resident bytes are there from 0. An op's storages are allocated when it starts and live until the
+//! last reader on that device has finished and the last transfer away has ended; a copy on another
+//! device lives from the start of its transfer until the last reader there has finished. Workspace
+//! lives while its op runs. Outputs of the graph live to the end.
+
+use crate::clock::Ticks;
+use crate::cluster::Cluster;
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::simulate::messages::Messages;
+use crate::workload::{Lifetime, Workload};
+
+/// Bytes in use on a device from some time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySample {
+    /// Since when.
+    pub time: Ticks,
+    /// Where.
+    pub device: DeviceId,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A tensor that takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// The op that made it.
+    pub op: OpId,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it is a copy that was sent here.
+    pub copy: bool,
+}
+
+/// The first time that a device held more than it can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// Where.
+    pub device: DeviceId,
+    /// When.
+    pub time: Ticks,
+    /// The op that started, or whose tensor began to arrive; none: resident bytes alone.
+    pub op: Option<OpId>,
+    /// How many bytes too many.
+    pub over: u64,
+    /// The largest tensors alive there, largest first.
+    pub alive: Vec<Alive>,
+}
+
+/// How many tensors an [`Overflow`] lists.
+const LISTED: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    capacity: Vec<u64>,
+    used: Vec<u64>,
+    peak: Vec<u64>,
+    /// Readers at home and transfers away that are still to come, per storage.
+    storage_uses: Vec<u32>,
+    storage_live: Vec<bool>,
+    /// Readers still to come, per message.
+    copy_uses: Vec<u32>,
+    copy_live: Vec<bool>,
+    copies: Vec<(TensorId, DeviceId)>,
+    placement: Vec<DeviceId>,
+    record: bool,
+    samples: Vec<MemorySample>,
+    overflow: Option<Overflow>,
+}
+
+impl Memory {
+    pub fn new(
+        work: &Workload,
+        cluster: &Cluster,
+        placement: &[DeviceId],
+        messages: &Messages,
+        record: bool,
+    ) -> Self {
+        let mut storage_uses = vec![0u32; work.storages.len()];
+        for t in work.graph.tensors() {
+            let storage = work.tensor_storage[t.ix()];
+            if !storage.is_none() {
+                let sent = messages.of(t);
+                let away: u32 = sent.clone().map(|m| messages.get(m).readers).sum();
+                storage_uses[storage.ix()] += work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
+            }
+        }
+        let mut memory = Self {
+            capacity: cluster.devices().iter().map(|d| d.memory).collect(),
+            used: vec![0; cluster.n_devices()],
+            peak: vec![0; cluster.n_devices()],
+            storage_live: vec![false; work.storages.len()],
+            storage_uses,
+            copy_uses: messages.iter().map(|m| m.readers).collect(),
+            copy_live: vec![false; messages.len()],
+            copies: messages.iter().map(|m| (m.tensor, m.dst)).collect(),
+            placement: placement.to_vec(),
+            record,
+            samples: Vec::new(),
+            overflow: None,
+        };
+        for (op, &bytes) in work.resident.iter().enumerate() {
+            let used = &mut memory.used[placement[op].ix()];
+            *used = used.saturating_add(bytes);
+        }
+        for d in cluster.device_ids() {
+            memory.note(d, 0);
+            memory.check(work, None, d, 0);
+        }
+        memory
+    }
+
+    pub fn op_started(&mut self, work: &Workload, op: OpId, device: DeviceId, now: Ticks) {
+        let mut bytes = work.workspace[op.ix()];
+        for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
+            self.storage_live[s as usize] = true;
+            bytes = bytes.saturating_add(work.storages[s as usize].bytes);
+        }
+        self.allocate(work, Some(op), device, bytes, now);
+    }
+
+    pub fn op_finished(
+        &mut self,
+        work: &Workload,
+        messages: &Messages,
+        op: OpId,
+        device: DeviceId,
+        now: Ticks,
+    ) {
+        let mut freed = work.workspace[op.ix()];
+        for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
+            if self.storage_uses[s as usize] == 0 {
+                freed += self.end_storage(work, s as usize);
+            }
+        }
+        for (t, from) in work.graph.inputs_with_ops(op) {
+            freed += if self.placement[from.ix()] == device {
+                self.used_storage(work, t)
+            } else {
+                self.used_copy(work, messages, t, device)
+            };
+        }
+        for &t in work.graph.pulls(op) {
+            if self.placement[work.graph.source(t).ix()] != device {
+                freed += self.used_copy(work, messages, t, device);
+            }
+        }
+        self.free(device, freed, now);
+    }
+
+    pub fn transfer_started(
+        &mut self,
+        work: &Workload,
+        message: u32,
+        tensor: TensorId,
+        dst: DeviceId,
+        now: Ticks,
+    ) {
+        self.copy_live[message as usize] = true;
+        self.allocate(work, Some(work.graph.source(tensor)), dst, work.tensor_bytes[tensor.ix()], now);
+    }
+
+    pub fn transfer_finished(&mut self, work: &Workload, tensor: TensorId, src: DeviceId, now: Ticks) {
+        let freed = self.used_storage(work, tensor);
+        self.free(src, freed, now);
+    }
+
+    /// Peaks, the first overflow and the samples.
+    pub fn into_parts(self) -> (Vec<u64>, Option<Overflow>, Vec<MemorySample>) {
+        (self.peak, self.overflow, self.samples)
+    }
+
+    /// One use of the tensor's storage is over; the bytes that frees.
+    #[inline(always)]
+    fn used_storage(&mut self, work: &Workload, t: TensorId) -> u64 {
+        let s = work.tensor_storage[t.ix()];
+        if s.is_none() {
+            return 0;
+        }
+        let uses = &mut self.storage_uses[s.ix()];
+        *uses -= 1;
+        if *uses == 0 { self.end_storage(work, s.ix()) } else { 0 }
+    }
+
+    fn end_storage(&mut self, work: &Workload, s: usize) -> u64 {
+        let storage = work.storages[s];
+        if storage.lifetime == Lifetime::UntilEnd {
+            return 0;
+        }
+        self.storage_live[s] = false;
+        storage.bytes
+    }
+
+    fn used_copy(&mut self, work: &Workload, messages: &Messages, t: TensorId, device: DeviceId) -> u64 {
+        let Some(message) = messages.to(t, device) else { return 0 };
+        let uses = &mut self.copy_uses[message as usize];
+        *uses -= 1;
+        if *uses > 0 {
+            return 0;
+        }
+        self.copy_live[message as usize] = false;
+        work.tensor_bytes[t.ix()]
+    }
+
+    fn allocate(&mut self, work: &Workload, op: Option<OpId>, device: DeviceId, bytes: u64, now: Ticks) {
+        if bytes == 0 {
+            return;
+        }
+        let used = &mut self.used[device.ix()];
+        *used = used.saturating_add(bytes);
+        self.note(device, now);
+        self.check(work, op, device, now);
+    }
+
+    fn free(&mut self, device: DeviceId, bytes: u64, now: Ticks) {
+        if bytes > 0 {
+            let used = &mut self.used[device.ix()];
+            *used = used.saturating_sub(bytes);
+            self.note(device, now);
+        }
+    }
+
+    #[inline(always)]
+    fn note(&mut self, device: DeviceId, now: Ticks) {
+        let bytes = self.used[device.ix()];
+        let peak = &mut self.peak[device.ix()];
+        *peak = (*peak).max(bytes);
+        if self.record {
+            self.samples.push(MemorySample { time: now, device, bytes });
+        }
+    }
+
+    #[inline(always)]
+    fn check(&mut self, work: &Workload, op: Option<OpId>, device: DeviceId, now: Ticks) {
+        let over = self.used[device.ix()].saturating_sub(self.capacity[device.ix()]);
+        if over > 0 && self.overflow.is_none() {
+            let alive = self.largest_alive(work, device);
+            self.overflow = Some(Overflow { device, time: now, op, over, alive });
+        }
+    }
+
+    fn largest_alive(&self, work: &Workload, device: DeviceId) -> Vec<Alive> {
+        let outputs = work.storages.iter().zip(&self.storage_live);
+        let outputs = outputs
+            .filter(|(s, live)| **live && self.placement[s.op.ix()] == device)
+            .map(|(s, _)| Alive { op: s.op, bytes: s.bytes, copy: false });
+        let copies = self.copies.iter().zip(&self.copy_live);
+        let copies = copies.filter(|((_, dst), live)| **live && *dst == device).map(|((t, _), _)| Alive {
+            op: work.graph.source(*t),
+            bytes: work.tensor_bytes[t.ix()],
+            copy: true,
+        });
+        let mut alive: Vec<Alive> = outputs.chain(copies).collect();
+        alive.sort_unstable_by_key(|a| (std::cmp::Reverse(a.bytes), a.op, a.copy));
+        alive.truncate(LISTED);
+        alive
+    }
+}

@@ -1,0 +1,493 @@
+//! The judge: an event-driven simulation of one step of a placed graph.
+//!
+//! Each device runs one op at a time and each channel carries one transfer at a time; both overlap.
+//! Time advances in rounds. First every completion at this instant happens (ops by index, then
+//! transfers by tensor and device), with the frees it causes; then every start (devices in index
+//! order, then channels), with its allocations. Starts of zero length complete in another round of
+//! the same instant. Times are whole ticks, so "the same instant" is exact and every run gives the
+//! same schedule. O((V + E + T) log V) for T transfers.
+//!
+//! A tensor is sent once per destination device, the moment it is produced (home tensors: at 0). A
+//! control edge between devices is a message of no bytes. A transfer over several channels starts
+//! when it heads the queue of each of them; queues share one global order, hence no deadlock.
+
+mod blame;
+mod channels;
+mod memory;
+mod messages;
+mod ready;
+
+pub use blame::{Blame, Waited};
+pub use memory::{Alive, MemorySample, Overflow};
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::workload::{Times, Workload};
+use channels::Channels;
+use memory::Memory;
+use messages::Messages;
+use ready::Ready;
+
+/// Which ready op a free device takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The one with the smallest priority (FastT's order enforcement).
+    Priority,
+    /// The one that has been ready longest (TensorFlow's executor).
+    Fifo,
+    /// Any, drawn with this seed (what Pesto says TensorFlow does).
+    Random(u64),
+    /// Exactly the sequence of priorities, waiting where the next op is not ready.
+    Fixed,
+}
+
+/// In which order a channel serves its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkOrder {
+    /// First come, first served; ties by tensor, then destination.
+    Fifo,
+    /// By the smallest priority among the transfer's consumers, then first come.
+    Priority,
+}
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How devices choose.
+    pub policy: Policy,
+    /// How channels choose; none: unlimited channels, the classic model without contention.
+    pub contention: Option<LinkOrder>,
+    /// Whether to keep every change of memory use, for drawing.
+    pub record_memory: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { policy: Policy::Priority, contention: Some(LinkOrder::Fifo), record_memory: false }
+    }
+}
+
+/// One transfer of a tensor to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// What is sent.
+    pub tensor: TensorId,
+    /// From where.
+    pub src: DeviceId,
+    /// To where.
+    pub dst: DeviceId,
+    /// When it entered its queues.
+    pub queued: Ticks,
+    /// When its channels took it up.
+    pub start: Ticks,
+    /// When it arrived.
+    pub finish: Ticks,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// Finish of the last op.
+    pub makespan: Ticks,
+    /// Start per op.
+    pub start: Vec<Ticks>,
+    /// Finish per op.
+    pub finish: Vec<Ticks>,
+    /// Every transfer, by tensor, then destination.
+    pub transfers: Vec<Transfer>,
+    /// What each op's start waited for.
+    pub op_waited: Vec<Waited>,
+    /// What each transfer's start waited for.
+    pub transfer_waited: Vec<Waited>,
+    /// Ticks each device computed.
+    pub device_busy: Vec<Ticks>,
+    /// Ticks each channel carried a transfer (with unlimited channels they may add up to more than
+    /// the makespan).
+    pub channel_busy: Vec<Ticks>,
+    /// Largest number of bytes in use per device.
+    pub peak: Vec<u64>,
+    /// Resident bytes plus outputs per device: the static model of memory.
+    pub static_bytes: Vec<u64>,
+    /// Bytes moved between devices.
+    pub bytes_moved: u64,
+    /// The first time a device held more than it can.
+    pub overflow: Option<Overflow>,
+    /// Every change of memory use, when asked for.
+    pub memory: Vec<MemorySample>,
+}
+
+/// Simulates placements of one workload on one cluster; keeps what they share.
+#[derive(Clone, Debug)]
+pub struct Simulator<'a> {
+    work: &'a Workload,
+    cluster: &'a Cluster,
+    clock: Clock,
+    /// Ticks per op and device type, row-major.
+    time: Vec<Ticks>,
+}
+
+impl<'a> Simulator<'a> {
+    /// Prepares. `times` has a column per device type of the cluster.
+    ///
+    /// # Errors
+    /// A matrix of another shape; times too long to be counted.
+    pub fn new(work: &'a Workload, cluster: &'a Cluster, times: &Times) -> Result<Self, Error> {
+        if times.n_types() != cluster.types().len() {
+            return Err(Error::WrongLength {
+                argument: "time",
+                got: times.n_types(),
+                want: cluster.types().len(),
+                per: "device type",
+            });
+        }
+        let clock = work.clock(times, cluster)?;
+        Ok(Self { work, cluster, clock, time: times.ticks(clock) })
+    }
+
+    /// The clock that ticks in the results are counted on.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Ticks per op and device type, row-major.
+    pub fn time(&self) -> &[Ticks] {
+        &self.time
+    }
+
+    /// Simulates one step. `priority` is per op; smaller runs first.
+    ///
+    /// # Errors
+    /// A placement that breaks a rule; columns of the wrong length; a fixed sequence that can never
+    /// run.
+    pub fn run(&self, placement: &[DeviceId], priority: &[i32], options: Options) -> Result<Schedule, Error> {
+        self.work.check_placement(self.cluster, placement)?;
+        if priority.len() != self.work.n_ops() {
+            return Err(Error::WrongLength {
+                argument: "priority",
+                got: priority.len(),
+                want: self.work.n_ops(),
+                per: "op",
+            });
+        }
+        let mut run = Run::new(self, placement, priority, options);
+        run.go()?;
+        Ok(run.into_schedule())
+    }
+}
+
+/// A completion to come. Ops come before transfers of the same instant.
+type Event = Reverse<(Ticks, u64)>;
+
+const TRANSFER: u64 = 1 << 32;
+
+struct Run<'a> {
+    work: &'a Workload,
+    cluster: &'a Cluster,
+    clock: Clock,
+    time: &'a [Ticks],
+    placement: &'a [DeviceId],
+    priority: &'a [i32],
+    options: Options,
+    now: Ticks,
+    events: BinaryHeap<Event>,
+    messages: Messages,
+    /// Inputs that are not there yet, per op.
+    missing: Vec<u32>,
+    ready: Ready,
+    /// When each op became ready.
+    ready_at: Vec<Ticks>,
+    /// The op each device runs.
+    running: Vec<OpId>,
+    /// The op each device ran last.
+    ran: Vec<OpId>,
+    /// Devices that may have something to start.
+    wake: Vec<DeviceId>,
+    channels: Channels,
+    /// Messages queued in this round.
+    fresh: Vec<u32>,
+    memory: Memory,
+    done: usize,
+    start: Vec<Ticks>,
+    finish: Vec<Ticks>,
+    op_waited: Vec<Waited>,
+    transfer_waited: Vec<Waited>,
+    transfers: Vec<Transfer>,
+    device_busy: Vec<Ticks>,
+    channel_busy: Vec<Ticks>,
+    bytes_moved: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(sim: &'a Simulator<'a>, placement: &'a [DeviceId], priority: &'a [i32], options: Options) -> Self {
+        let (work, cluster) = (sim.work, sim.cluster);
+        let (n, k) = (work.n_ops(), cluster.n_devices());
+        let messages = Messages::new(work, placement, k);
+        let transfers: Vec<Transfer> = messages
+            .iter()
+            .map(|m| Transfer {
+                tensor: m.tensor,
+                src: placement[work.graph.source(m.tensor).ix()],
+                dst: m.dst,
+                queued: 0,
+                start: 0,
+                finish: 0,
+            })
+            .collect();
+        Self {
+            work,
+            cluster,
+            clock: sim.clock,
+            time: &sim.time,
+            placement,
+            priority,
+            options,
+            now: 0,
+            events: BinaryHeap::with_capacity(64),
+            missing: missing_inputs(work, placement),
+            ready: Ready::new(options.policy, placement, priority, k),
+            ready_at: vec![0; n],
+            running: vec![OpId::NONE; k],
+            ran: vec![OpId::NONE; k],
+            wake: Vec::with_capacity(k),
+            channels: Channels::new(cluster, options.contention.is_some(), messages.len()),
+            fresh: Vec::new(),
+            memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
+            done: 0,
+            start: vec![0; n],
+            finish: vec![0; n],
+            op_waited: vec![Waited::Nothing; n],
+            transfer_waited: vec![Waited::Nothing; messages.len()],
+            transfers,
+            device_busy: vec![0; k],
+            channel_busy: vec![0; cluster.channels().len()],
+            bytes_moved: messages.iter().map(|m| work.tensor_bytes[m.tensor.ix()]).sum(),
+            messages,
+        }
+    }
+
+    fn go(&mut self) -> Result<(), Error> {
+        for t in self.work.graph.n_produced()..self.work.graph.n_tensors() {
+            self.fresh.extend(self.messages.of(TensorId::new(t)));
+        }
+        for op in self.work.graph.ops().filter(|op| self.missing[op.ix()] == 0).collect::<Vec<_>>() {
+            self.ready.push(op, self.placement[op.ix()], 0);
+        }
+        self.wake.extend(self.cluster.device_ids());
+        self.queue_fresh();
+        self.start_all();
+        while let Some(&Reverse((now, _))) = self.events.peek() {
+            self.now = now;
+            while let Some(&Reverse((time, code))) = self.events.peek() {
+                if time != now {
+                    break;
+                }
+                self.events.pop();
+                if code < TRANSFER {
+                    self.complete_op(OpId(code as u32));
+                } else {
+                    self.complete_transfer((code - TRANSFER) as u32);
+                }
+            }
+            self.queue_fresh();
+            self.start_all();
+        }
+        if self.done == self.work.n_ops() { Ok(()) } else { Err(self.deadlock()) }
+    }
+
+    fn complete_op(&mut self, op: OpId) {
+        let device = self.placement[op.ix()];
+        self.running[device.ix()] = OpId::NONE;
+        self.ran[device.ix()] = op;
+        self.wake.push(device);
+        self.done += 1;
+        self.memory.op_finished(self.work, &self.messages, op, device, self.now);
+        for t in self.work.graph.outputs(op) {
+            for &c in self.work.graph.consumers(t) {
+                if self.placement[c.ix()] == device {
+                    self.arrived(c, Waited::Op(op));
+                }
+            }
+            self.fresh.extend(self.messages.of(t));
+        }
+    }
+
+    fn complete_transfer(&mut self, message: u32) {
+        let m = self.messages.get(message);
+        let Transfer { src, dst, .. } = self.transfers[message as usize];
+        self.memory.transfer_finished(self.work, m.tensor, src, self.now);
+        self.channels.finished(self.cluster.route_channels(src, dst), message, self.now);
+        for &c in self.work.graph.consumers(m.tensor) {
+            if self.placement[c.ix()] == m.dst {
+                self.arrived(c, Waited::Transfer(message));
+            }
+        }
+    }
+
+    /// One more input of `op` is there.
+    #[inline(always)]
+    fn arrived(&mut self, op: OpId, cause: Waited) {
+        let missing = &mut self.missing[op.ix()];
+        *missing -= 1;
+        if *missing == 0 {
+            let device = self.placement[op.ix()];
+            self.ready_at[op.ix()] = self.now;
+            self.op_waited[op.ix()] = cause;
+            self.ready.push(op, device, self.now);
+            if self.running[device.ix()].is_none() {
+                self.wake.push(device);
+            }
+        }
+    }
+
+    /// Puts the transfers that became possible in this round into their queues.
+    fn queue_fresh(&mut self) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        let (graph, messages) = (&self.work.graph, &self.messages);
+        if self.fresh.len() > 1 {
+            self.fresh.sort_unstable_by_key(|&m| {
+                let message = messages.get(m);
+                (graph.key(message.tensor), message.dst, m)
+            });
+        }
+        let by_priority = self.options.contention == Some(LinkOrder::Priority);
+        for &m in &self.fresh {
+            let transfer = &mut self.transfers[m as usize];
+            transfer.queued = self.now;
+            let urgency = if by_priority {
+                let there = graph
+                    .consumers(transfer.tensor)
+                    .iter()
+                    .filter(|c| self.placement[c.ix()] == transfer.dst);
+                there.map(|c| self.priority[c.ix()]).min().unwrap_or(0)
+            } else {
+                0
+            };
+            self.channels.push(self.cluster.route_channels(transfer.src, transfer.dst), m, urgency);
+        }
+        self.fresh.clear();
+    }
+
+    fn start_all(&mut self) {
+        self.wake.sort_unstable();
+        self.wake.dedup();
+        let mut wake = std::mem::take(&mut self.wake);
+        for &device in &wake {
+            if self.running[device.ix()].is_none()
+                && let Some(op) = self.ready.pop(device, &self.missing)
+            {
+                self.start_op(op, device);
+            }
+        }
+        wake.clear();
+        self.wake = wake;
+        let transfers = &self.transfers;
+        let cluster = self.cluster;
+        let mut started = self.channels.take_started(|m| {
+            let t = &transfers[m as usize];
+            cluster.route_channels(t.src, t.dst)
+        });
+        for &(message, freed_by) in &started {
+            self.start_transfer(message, freed_by);
+        }
+        started.clear();
+        self.channels.give_back(started);
+    }
+
+    fn start_op(&mut self, op: OpId, device: DeviceId) {
+        let length = self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)];
+        if self.ready_at[op.ix()] < self.now {
+            self.op_waited[op.ix()] = Waited::Device(self.ran[device.ix()]);
+        }
+        self.start[op.ix()] = self.now;
+        self.finish[op.ix()] = self.now + length;
+        self.running[device.ix()] = op;
+        self.device_busy[device.ix()] += length;
+        self.memory.op_started(self.work, op, device, self.now);
+        self.events.push(Reverse((self.now + length, u64::from(op.0))));
+    }
+
+    fn start_transfer(&mut self, message: u32, freed_by: Option<u32>) {
+        let transfer = &mut self.transfers[message as usize];
+        let bytes = self.work.tensor_bytes[transfer.tensor.ix()];
+        let length = self.clock.ticks(self.cluster.transfer_seconds(transfer.src, transfer.dst, bytes));
+        transfer.start = self.now;
+        transfer.finish = self.now + length;
+        self.transfer_waited[message as usize] = match freed_by {
+            Some(other) if transfer.queued < self.now => Waited::Channel(other),
+            _ if self.work.graph.is_home(transfer.tensor) => Waited::Nothing,
+            _ => Waited::Op(self.work.graph.source(transfer.tensor)),
+        };
+        for c in self.cluster.route_channels(transfer.src, transfer.dst) {
+            self.channel_busy[c.ix()] += length;
+        }
+        let (tensor, dst) = (transfer.tensor, transfer.dst);
+        self.memory.transfer_started(self.work, message, tensor, dst, self.now);
+        self.events.push(Reverse((self.now + length, TRANSFER + u64::from(message))));
+    }
+
+    /// The ops that wait for each other: from a blocked head to the input it misses, to the head of
+    /// that input's device, until one comes again.
+    fn deadlock(&self) -> Error {
+        let heads = self.ready.heads();
+        let waiting = self.ready.waiting(self.work.n_ops());
+        let mut chain: Vec<OpId> = Vec::new();
+        let mut at = heads.iter().copied().flatten().next();
+        while let Some(op) = at {
+            if let Some(first) = chain.iter().position(|&o| o == op) {
+                chain.drain(..first);
+                chain.push(op);
+                break;
+            }
+            chain.push(op);
+            let blocker = self.work.graph.inputs_with_ops(op).map(|(_, p)| p).find(|p| waiting[p.ix()]);
+            at = blocker.and_then(|b| {
+                if !chain.contains(&b) {
+                    chain.push(b);
+                }
+                heads[self.placement[b.ix()].ix()]
+            });
+        }
+        Error::Deadlock(chain.into_iter().collect())
+    }
+
+    fn into_schedule(self) -> Schedule {
+        let mut static_bytes = vec![0u64; self.cluster.n_devices()];
+        for (op, bytes) in self.work.static_bytes().into_iter().enumerate() {
+            let sum = &mut static_bytes[self.placement[op].ix()];
+            *sum = sum.saturating_add(bytes);
+        }
+        let (peak, overflow, memory) = self.memory.into_parts();
+        Schedule {
+            makespan: self.finish.iter().copied().max().unwrap_or(0),
+            start: self.start,
+            finish: self.finish,
+            transfers: self.transfers,
+            op_waited: self.op_waited,
+            transfer_waited: self.transfer_waited,
+            device_busy: self.device_busy,
+            channel_busy: self.channel_busy,
+            peak,
+            static_bytes,
+            bytes_moved: self.bytes_moved,
+            overflow,
+            memory,
+        }
+    }
+}
+
+/// Inputs per op that must be waited for: tensors that ops produce, and home tensors from elsewhere.
+fn missing_inputs(work: &Workload, placement: &[DeviceId]) -> Vec<u32> {
+    let graph = &work.graph;
+    let away = |op: OpId, t: &&TensorId| placement[graph.source(**t).ix()] != placement[op.ix()];
+    graph
+        .ops()
+        .map(|op| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32)
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! Topological orders that the literature places ops by.
+//!
+//! * [`m_topo`]: Kahn's algorithm, first in first out (Baechi's m-TOPO).
+//! * [`dfs_topo`]: last in first out (Celeritas, section 4.2.2): an op is followed by its children.
+//! * [`cpd_topo`]: the same, children on the longest path first (Celeritas, section 5.1.3).
+//!
+//! All are O(V + E) but for sorting the ops that become ready together, and all break ties by the
+//! smaller index.
+
+use crate::clock::Ticks;
+use crate::graph::Graph;
+use crate::ids::OpId;
+use crate::levels::Levels;
+
+/// Kahn's order, first in first out; sources by index.
+///
+/// # Errors
+/// The ops of a cycle, in order, if there is one.
+pub fn m_topo(graph: &Graph) -> Result<Vec<OpId>, Vec<OpId>> {
+    let mut missing = in_degrees(graph);
+    let mut order: Vec<OpId> = Vec::with_capacity(graph.n_ops());
+    order.extend(graph.ops().filter(|u| missing[u.ix()] == 0));
+    let mut head = 0;
+    while let Some(&u) = order.get(head) {
+        head += 1;
+        for &v in graph.successors(u) {
+            missing[v.ix()] -= 1;
+            if missing[v.ix()] == 0 {
+                order.push(v);
+            }
+        }
+    }
+    if order.len() == graph.n_ops() { Ok(order) } else { Err(find_cycle(graph, &missing)) }
+}
+
+/// Depth first: the ops that an op makes ready come right after it, smallest index first.
+pub fn dfs_topo(graph: &Graph) -> Vec<OpId> {
+    stack_order(graph, |ready| ready.sort_unstable_by(|a, b| b.cmp(a)))
+}
+
+/// Depth first along the longest paths: of the ops that become ready together, the one with the
+/// largest t-level + b-level comes first.
+pub fn cpd_topo(graph: &Graph, levels: &Levels) -> Vec<OpId> {
+    let path = |u: OpId| -> Ticks { levels.top[u.ix()] + levels.bottom[u.ix()] };
+    stack_order(graph, |ready| {
+        if ready.len() > 1 {
+            ready.sort_unstable_by(|&a, &b| path(a).cmp(&path(b)).then(b.cmp(&a)));
+        }
+    })
+}
+
+/// Pops from a stack; `sort` puts the op to be popped first at the end of those pushed together.
+fn stack_order(graph: &Graph, mut sort: impl FnMut(&mut [OpId])) -> Vec<OpId> {
+    let mut missing = in_degrees(graph);
+    let mut order = Vec::with_capacity(graph.n_ops());
+    let mut stack: Vec<OpId> = graph.ops().filter(|u| missing[u.ix()] == 0).collect();
+    sort(&mut stack);
+    while let Some(u) = stack.pop() {
+        order.push(u);
+        let from = stack.len();
+        for &v in graph.successors(u) {
+            missing[v.ix()] -= 1;
+            if missing[v.ix()] == 0 {
+                stack.push(v);
+            }
+        }
+        sort(&mut stack[from..]);
+    }
+    order
+}
+
+/// Whether `order` lists every op once, producers before consumers.
+pub fn is_topological(graph: &Graph, order: &[OpId]) -> bool {
+    let mut position = vec![u32::MAX; graph.n_ops()];
+    for (i, u) in order.iter().enumerate() {
+        match position.get_mut(u.ix()) {
+            Some(p) if *p == u32::MAX => *p = i as u32,
+            _ => return false,
+        }
+    }
+    order.len() == graph.n_ops()
+        && graph.ops().all(|u| graph.successors(u).iter().all(|v| position[u.ix()] < position[v.ix()]))
+}
+
+fn in_degrees(graph: &Graph) -> Vec<u32> {
+    graph.ops().map(|u| graph.in_degree(u)).collect()
+}
+
+/// A cycle among the ops that Kahn's algorithm left over: each has a predecessor among them, so
+/// walking backwards must come round.
+fn find_cycle(graph: &Graph, missing: &[u32]) -> Vec<OpId> {
+    let Some(start) = graph.ops().find(|u| missing[u.ix()] > 0) else { return Vec::new() };
+    let mut seen = vec![u32::MAX; graph.n_ops()];
+    let mut walk = Vec::new();
+    let mut op = start;
+    while seen[op.ix()] == u32::MAX {
+        seen[op.ix()] = walk.len() as u32;
+        walk.push(op);
+        match graph.inputs_with_ops(op).map(|(_, p)| p).find(|p| missing[p.ix()] > 0) {
+            Some(p) => op = p,
+            None => break,
+        }
+    }
+    let mut cycle = walk.split_off(seen[op.ix()] as usize);
+    cycle.push(op);
+    cycle.reverse();
+    cycle
+}

@@ -1,0 +1,324 @@
+//! A graph with what its ops need: bytes, storages, sets of colocated ops, allowed device types.
+//!
+//! This is what places and simulates: the *reduced* graph of a model (see [`crate::reduce`]), a
+//! coarse graph ([`crate::contract`]) or a plain graph given as arrays. Times come beside it.
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::csr::Csr;
+use crate::error::Error;
+use crate::graph::Graph;
+use crate::ids::{DeviceId, OpId, StorageId, TensorId};
+
+/// Every device type is allowed.
+pub const ANY_TYPE: u64 = u64::MAX;
+
+/// How long a storage lives on the device of the op that allocates it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// To the last consumer there and the last transfer away; at least while its op runs.
+    UntilUsed,
+    /// To the end: an output of the graph.
+    UntilEnd,
+}
+
+/// A piece of memory that an op allocates when it starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Storage {
+    /// The op that allocates it.
+    pub op: OpId,
+    /// Its size.
+    pub bytes: u64,
+    /// How long it lives.
+    pub lifetime: Lifetime,
+}
+
+/// A graph of ops with bytes and rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Who sends what to whom.
+    pub graph: Graph,
+    /// Bytes a transfer of each tensor moves.
+    pub tensor_bytes: Vec<u64>,
+    /// The storage each tensor lies in; none where it lies in resident memory.
+    pub tensor_storage: Vec<StorageId>,
+    /// Storages in the order of the ops that allocate them.
+    pub storages: Vec<Storage>,
+    /// Storages of op `u`: `op_storages[u]..op_storages[u + 1]`.
+    pub op_storages: Vec<u32>,
+    /// Bytes per op that stay for the whole step, placeholders at home with it included.
+    pub resident: Vec<u64>,
+    /// Bytes per op needed only while it runs.
+    pub workspace: Vec<u64>,
+    /// The set of colocated ops that each op is in (often of its own).
+    pub set_of: Vec<u32>,
+    /// Members of each set.
+    pub sets: Csr<OpId>,
+    /// Mask of device types each op may run on, the same within a set.
+    pub allowed: Vec<u64>,
+    /// The op whose placement decides where each op goes: itself, the first of its set, or the first
+    /// reader of the parameter its set updates. Never a chain.
+    pub lead: Vec<OpId>,
+}
+
+/// Columns of a plain graph; an empty column is all zeros (no rule, for the last three).
+#[derive(Clone, Debug, Default)]
+pub struct Columns<'a> {
+    /// Bytes per tensor id.
+    pub tensor_bytes: &'a [u64],
+    /// Resident bytes per op.
+    pub resident: &'a [u64],
+    /// Workspace bytes per op.
+    pub workspace: &'a [u64],
+    /// Output bytes per op; where empty, the sum of the op's tensors.
+    pub output_bytes: &'a [u64],
+    /// Colocation group per op, negative: none.
+    pub colocation: &'a [i64],
+    /// Mask of allowed device types per op.
+    pub allowed: &'a [u64],
+}
+
+impl Workload {
+    /// A plain graph: every tensor is a storage of its own, no views, no home tensors.
+    ///
+    /// # Errors
+    /// A column of the wrong length; colocated ops with no device type in common.
+    pub fn plain(graph: Graph, columns: &Columns<'_>) -> Result<Self, Error> {
+        let n = graph.n_ops();
+        let n_keys = graph.tensors().filter(|&t| !graph.is_control(t)).map(|t| graph.key(t) + 1).max();
+        let per_op = |argument, got: usize| {
+            if got == 0 || got == n {
+                Ok(())
+            } else {
+                Err(Error::WrongLength { argument, got, want: n, per: "op" })
+            }
+        };
+        per_op("resident", columns.resident.len())?;
+        per_op("workspace", columns.workspace.len())?;
+        per_op("output_bytes", columns.output_bytes.len())?;
+        per_op("colocation", columns.colocation.len())?;
+        per_op("allowed", columns.allowed.len())?;
+        let want = n_keys.unwrap_or(0) as usize;
+        if !columns.tensor_bytes.is_empty() && columns.tensor_bytes.len() < want {
+            return Err(Error::WrongLength {
+                argument: "tensor_bytes",
+                got: columns.tensor_bytes.len(),
+                want,
+                per: "tensor id",
+            });
+        }
+
+        let bytes_of = |t: TensorId| {
+            if columns.tensor_bytes.is_empty() || graph.is_control(t) {
+                0
+            } else {
+                columns.tensor_bytes[graph.key(t) as usize]
+            }
+        };
+        let tensor_bytes: Vec<u64> = graph.tensors().map(bytes_of).collect();
+        let mut storages = Vec::with_capacity(graph.n_tensors());
+        let mut tensor_storage = vec![StorageId::NONE; graph.n_tensors()];
+        let mut op_storages = Vec::with_capacity(n + 1);
+        op_storages.push(0);
+        for u in graph.ops() {
+            let mut left = columns.output_bytes.get(u.ix()).copied();
+            let mut used = false;
+            for t in graph.outputs(u) {
+                let bytes = tensor_bytes[t.ix()];
+                used |= !graph.is_control(t);
+                if bytes > 0 {
+                    tensor_storage[t.ix()] = StorageId::new(storages.len());
+                    storages.push(Storage { op: u, bytes, lifetime: Lifetime::UntilUsed });
+                    left = left.map(|l| l.saturating_sub(bytes));
+                }
+            }
+            if let Some(bytes) = left.filter(|&b| b > 0) {
+                let lifetime = if used { Lifetime::UntilUsed } else { Lifetime::UntilEnd };
+                storages.push(Storage { op: u, bytes, lifetime });
+            }
+            op_storages.push(storages.len() as u32);
+        }
+
+        let mut union = crate::colocate::Union::new(n);
+        let mut first_of = std::collections::BTreeMap::new();
+        for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
+            union.join(u, *first_of.entry(code).or_insert(u));
+        }
+        let (set_of, sets) = union.sets(n);
+        let column =
+            |values: &[u64], default| if values.is_empty() { vec![default; n] } else { values.to_vec() };
+        let mut allowed = column(columns.allowed, ANY_TYPE);
+        crate::colocate::share_allowed(&sets, &mut allowed)?;
+        let lead = crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed);
+        Ok(Self {
+            tensor_bytes,
+            tensor_storage,
+            storages,
+            op_storages,
+            resident: column(columns.resident, 0),
+            workspace: column(columns.workspace, 0),
+            set_of,
+            sets,
+            allowed,
+            lead,
+            graph,
+        })
+    }
+
+    /// Number of ops.
+    pub fn n_ops(&self) -> usize {
+        self.graph.n_ops()
+    }
+
+    /// The storages an op allocates.
+    #[inline(always)]
+    pub fn storages_of(&self, op: OpId) -> &[Storage] {
+        &self.storages[self.op_storages[op.ix()] as usize..self.op_storages[op.ix() + 1] as usize]
+    }
+
+    /// Bytes of the storages an op allocates.
+    pub fn output_bytes(&self, op: OpId) -> u64 {
+        self.storages_of(op).iter().map(|s| s.bytes).sum()
+    }
+
+    /// Resident and output bytes per op: what the papers take for its memory.
+    pub fn static_bytes(&self) -> Vec<u64> {
+        self.graph.ops().map(|u| self.resident[u.ix()].saturating_add(self.output_bytes(u))).collect()
+    }
+
+    /// Whether an op may run on a device.
+    #[inline(always)]
+    pub fn allows(&self, op: OpId, cluster: &Cluster, device: DeviceId) -> bool {
+        self.allowed[op.ix()] >> cluster.type_of(device) & 1 == 1
+    }
+
+    /// Checks that a placement names devices, keeps sets together and obeys allowed types.
+    ///
+    /// # Errors
+    /// The first op that breaks a rule, with the device's name.
+    pub fn check_placement(&self, cluster: &Cluster, placement: &[DeviceId]) -> Result<(), Error> {
+        if placement.len() != self.n_ops() {
+            return Err(Error::WrongLength {
+                argument: "placement",
+                got: placement.len(),
+                want: self.n_ops(),
+                per: "op",
+            });
+        }
+        for u in self.graph.ops() {
+            let device = placement[u.ix()];
+            if device.ix() >= cluster.n_devices() {
+                return Err(Error::BadArgument {
+                    argument: "placement",
+                    reason: format!("device {} of {} devices (op {})", device.0, cluster.n_devices(), u.0),
+                });
+            }
+            if !self.allows(u, cluster, device) {
+                return Err(Error::ForbiddenDevice {
+                    op: u.into(),
+                    device: cluster.name(device).to_owned(),
+                    device_type: cluster.types()[cluster.type_of(device)].clone(),
+                });
+            }
+            let first = self.sets.row(self.set_of[u.ix()] as usize)[0];
+            if placement[first.ix()] != device {
+                return Err(Error::SplitColocation {
+                    first: first.into(),
+                    second: u.into(),
+                    first_device: cluster.name(placement[first.ix()]).to_owned(),
+                    second_device: cluster.name(device).to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The clock on which every schedule and every sum of costs of this workload can be counted:
+    /// all work, and each tensor sent to each of its readers, one after another.
+    ///
+    /// # Errors
+    /// Times that add up to more than can be counted.
+    pub fn clock(&self, times: &Times, cluster: &Cluster) -> Result<Clock, Error> {
+        let (latency, inverse) = cluster.slowest_link();
+        let work: f64 = times.slowest().sum();
+        let sent = |t: TensorId| {
+            let readers = self.graph.consumers(t).len() as f64;
+            (latency + self.tensor_bytes[t.ix()] as f64 * inverse) * readers
+        };
+        Clock::for_horizon(work + self.graph.tensors().map(sent).sum::<f64>())
+    }
+}
+
+/// Seconds of compute per op and device type, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times {
+    n_types: usize,
+    seconds: Vec<f64>,
+}
+
+impl Times {
+    /// Checks a matrix of `n_ops` rows.
+    ///
+    /// # Errors
+    /// A wrong shape; a value that is NaN, infinite or negative.
+    pub fn new(n_ops: usize, n_types: usize, seconds: Vec<f64>) -> Result<Self, Error> {
+        if seconds.len() != n_ops * n_types {
+            return Err(Error::WrongLength {
+                argument: "time",
+                got: seconds.len(),
+                want: n_ops * n_types,
+                per: "op and device type",
+            });
+        }
+        if let Some(i) = seconds.iter().position(|s| !(s.is_finite() && *s >= 0.0)) {
+            return Err(Error::BadValue {
+                argument: "time",
+                op: OpId::new(i / n_types).into(),
+                value: seconds[i],
+            });
+        }
+        Ok(Self { n_types, seconds })
+    }
+
+    /// Number of device types.
+    pub fn n_types(&self) -> usize {
+        self.n_types
+    }
+
+    /// Seconds of an op on a device type.
+    #[inline(always)]
+    pub fn seconds(&self, op: OpId, device_type: usize) -> f64 {
+        self.seconds[op.ix() * self.n_types + device_type]
+    }
+
+    fn slowest(&self) -> impl Iterator<Item = f64> {
+        self.seconds.chunks_exact(self.n_types.max(1)).map(|row| row.iter().copied().fold(0.0, f64::max))
+    }
+
+    /// Ticks per op and device type, row-major.
+    pub fn ticks(&self, clock: Clock) -> Vec<Ticks> {
+        clock.ticks_of(&self.seconds)
+    }
+
+    /// Mean over the devices an op may run on: the time that orders and levels count.
+    pub fn mean(&self, work: &Workload, cluster: &Cluster) -> Vec<f64> {
+        let counts = cluster.type_counts();
+        let mean_of = |u: OpId| {
+            let (mut sum, mut count) = (0.0, 0);
+            for (k, &devices) in counts.iter().enumerate() {
+                if work.allowed[u.ix()] >> k & 1 == 1 {
+                    sum += self.seconds(u, k) * devices as f64;
+                    count += devices;
+                }
+            }
+            if count == 0 { 0.0 } else { sum / count as f64 }
+        };
+        work.graph.ops().map(mean_of).collect()
+    }
+}
+
+/// Transfer time of each tensor between an average pair of devices, in seconds.
+pub fn mean_transfer_seconds(work: &Workload, cluster: &Cluster) -> Vec<f64> {
+    let (latency, inverse) = cluster.mean_link();
+    work.tensor_bytes.iter().map(|&b| latency + b as f64 * inverse).collect()
+}

@@ -1,0 +1,80 @@
+//! `fast.Cluster`.
+
+use std::sync::Arc;
+
+use loadmaster_core::cluster::{Cluster as Core, Device, Link};
+use loadmaster_core::ids::DeviceId;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+
+use crate::errors::Raised;
+
+/// Devices joined by channels, with a route for every pair.
+#[pyclass(frozen, module = "loadmaster.fast")]
+pub struct Cluster {
+    pub core: Arc<Core>,
+}
+
+type DeviceRow = (String, String, u64);
+type LinkRow = (String, String, f64, f64, Vec<String>);
+
+#[pymethods]
+impl Cluster {
+    #[new]
+    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>) -> PyResult<Self> {
+        let devices =
+            devices.into_iter().map(|(name, type_name, memory)| Device { name, type_name, memory }).collect();
+        let links: Vec<Link> = links
+            .into_iter()
+            .map(|(from, to, bandwidth, latency, channels)| Link { from, to, bandwidth, latency, channels })
+            .collect();
+        Ok(Self { core: Arc::new(Core::new(devices, &links).map_err(Raised::from)?) })
+    }
+
+    #[getter]
+    fn n_devices(&self) -> usize {
+        self.core.n_devices()
+    }
+
+    #[getter]
+    fn types(&self) -> Vec<String> {
+        self.core.types().to_vec()
+    }
+
+    #[getter]
+    fn device_types(&self) -> Vec<usize> {
+        self.core.device_ids().map(|d| self.core.type_of(d)).collect()
+    }
+
+    #[getter]
+    fn channels(&self) -> Vec<String> {
+        self.core.channels().to_vec()
+    }
+
+    #[getter]
+    fn mean_link(&self) -> (f64, f64) {
+        self.core.mean_link()
+    }
+
+    fn route(&self, src: usize, dst: usize) -> PyResult<(f64, f64, Vec<usize>, Vec<usize>)> {
+        let (src, dst) = (self.device(src)?, self.device(dst)?);
+        let (latency, bandwidth) = self.core.route(src, dst);
+        let channels = self.core.route_channels(src, dst).iter().map(|c| c.ix()).collect();
+        let hops = self.core.route_hops(src, dst).iter().map(|d| d.ix()).collect();
+        Ok((latency, bandwidth, channels, hops))
+    }
+
+    fn transfer_time(&self, src: usize, dst: usize, bytes: u64) -> PyResult<f64> {
+        Ok(self.core.transfer_seconds(self.device(src)?, self.device(dst)?, bytes))
+    }
+}
+
+impl Cluster {
+    fn device(&self, index: usize) -> PyResult<DeviceId> {
+        if index < self.core.n_devices() {
+            Ok(DeviceId::new(index))
+        } else {
+            Err(PyIndexError::new_err(format!("device {index} of {}", self.core.n_devices())))
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Numpy arrays in: checked by name, dtype and shape, and copied to what the core wants.
+
+use loadmaster_core::ids::{DeviceId, OpId};
+use numpy::{Element, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+fn describe(array: &Bound<'_, PyUntypedArray>) -> String {
+    format!("{} array of shape {:?}", array.dtype(), array.shape())
+}
+
+/// The array behind an argument, or an error that says what it got and wants.
+fn array<'a, 'py>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    wants: &str,
+) -> PyResult<&'a Bound<'py, PyUntypedArray>> {
+    object.cast::<PyUntypedArray>().map_err(|_| {
+        let got = object.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string());
+        PyValueError::new_err(format!("{argument}: got {got}, wants {wants}"))
+    })
+}
+
+fn values<T: Element + Copy>(object: &Bound<'_, PyAny>) -> Option<Vec<T>> {
+    let array: PyReadonlyArrayDyn<'_, T> = object.extract().ok()?;
+    Some(match array.as_slice() {
+        Ok(slice) => slice.to_vec(),
+        Err(_) => array.as_array().iter().copied().collect(),
+    })
+}
+
+fn one_dimensional<'a, 'py>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    wants: &str,
+) -> PyResult<&'a Bound<'py, PyUntypedArray>> {
+    let array = array(argument, object, wants)?;
+    if array.ndim() == 1 {
+        Ok(array)
+    } else {
+        Err(PyValueError::new_err(format!("{argument}: got {}, wants {wants}", describe(array))))
+    }
+}
+
+fn wrong_dtype(argument: &str, array: &Bound<'_, PyUntypedArray>, wants: &str) -> PyErr {
+    PyValueError::new_err(format!("{argument}: got {}, wants {wants}", describe(array)))
+}
+
+/// A one-dimensional int32 or int64 array.
+pub fn integers(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    const WANTS: &str = "a one-dimensional int32 or int64 numpy array";
+    let array = one_dimensional(argument, object, WANTS)?;
+    if let Some(values) = values::<i64>(object) {
+        return Ok(values);
+    }
+    match values::<i32>(object) {
+        Some(values) => Ok(values.into_iter().map(i64::from).collect()),
+        None => Err(wrong_dtype(argument, array, WANTS)),
+    }
+}
+
+/// A one-dimensional array of bytes: uint64 or int64, not negative.
+pub fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    const WANTS: &str = "a one-dimensional uint64 or int64 numpy array of bytes";
+    let array = one_dimensional(argument, object, WANTS)?;
+    if let Some(values) = values::<u64>(object) {
+        return Ok(values);
+    }
+    let Some(values) = values::<i64>(object) else { return Err(wrong_dtype(argument, array, WANTS)) };
+    match values.iter().position(|&v| v < 0) {
+        None => Ok(values.into_iter().map(|v| v as u64).collect()),
+        Some(i) => {
+            Err(PyValueError::new_err(format!("{argument}[{i}] is {}: it must not be negative", values[i])))
+        }
+    }
+}
+
+/// Nothing, or [`sizes`].
+pub fn optional_sizes(argument: &str, object: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
+    object.map_or_else(|| Ok(Vec::new()), |o| sizes(argument, o))
+}
+
+/// A one-dimensional bool array.
+pub fn flags(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
+    const WANTS: &str = "a one-dimensional bool numpy array";
+    let array = one_dimensional(argument, object, WANTS)?;
+    values::<bool>(object).ok_or_else(|| wrong_dtype(argument, array, WANTS))
+}
+
+/// A one-dimensional float64 array of finite seconds >= 0, `n` long (at least, when `or_more`).
+pub fn seconds(argument: &str, object: &Bound<'_, PyAny>, n: usize, or_more: bool) -> PyResult<Vec<f64>> {
+    let wants = format!("a float64 numpy array of shape ({n},){}", if or_more { " or longer" } else { "" });
+    let array = one_dimensional(argument, object, &wants)?;
+    let values = values::<f64>(object).ok_or_else(|| wrong_dtype(argument, array, &wants))?;
+    if values.len() < n || (values.len() > n && !or_more) {
+        return Err(wrong_dtype(argument, array, &wants));
+    }
+    match values.iter().position(|v| !(v.is_finite() && *v >= 0.0)) {
+        None => Ok(values),
+        Some(i) => Err(PyValueError::new_err(format!(
+            "{argument}[{i}] is {}: it must be finite and not negative",
+            values[i]
+        ))),
+    }
+}
+
+/// A float64 matrix `[n_ops, n_types]`, row-major; `[n_ops]` where there is one type.
+pub fn time_matrix(object: &Bound<'_, PyAny>, n_ops: usize, n_types: usize) -> PyResult<Vec<f64>> {
+    let wants = format!("a float64 numpy array of shape ({n_ops}, {n_types}), ops by device types");
+    let array = array("time", object, &wants)?;
+    let fits = array.shape() == [n_ops, n_types] || (n_types == 1 && array.shape() == [n_ops]);
+    if !fits {
+        return Err(wrong_dtype("time", array, &wants));
+    }
+    values::<f64>(object).ok_or_else(|| wrong_dtype("time", array, &wants))
+}
+
+/// Indices below `n`, `length` of them.
+pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usize) -> PyResult<Vec<u32>> {
+    let values = integers(argument, object)?;
+    if values.len() != length {
+        return Err(PyValueError::new_err(format!(
+            "{argument}: got {} values, wants {length}",
+            values.len()
+        )));
+    }
+    match values.iter().position(|&v| v < 0 || v >= n as i64) {
+        None => Ok(values.into_iter().map(|v| v as u32).collect()),
+        Some(i) => Err(PyValueError::new_err(format!(
+            "{argument}[{i}] is {}: it must be 0 to {}",
+            values[i],
+            n.max(1) - 1
+        ))),
+    }
+}
+
+/// A device per op.
+pub fn placement(object: &Bound<'_, PyAny>, n_ops: usize, n_devices: usize) -> PyResult<Vec<DeviceId>> {
+    Ok(indices("devices", object, n_ops, n_devices)?.into_iter().map(DeviceId).collect())
+}
+
+/// A priority per op; the ops' numbering where none is given.
+pub fn priorities(object: Option<&Bound<'_, PyAny>>, n_ops: usize) -> PyResult<Vec<i32>> {
+    let Some(object) = object else { return Ok((0..n_ops as i32).collect()) };
+    let values = integers("priority", object)?;
+    if values.len() != n_ops {
+        return Err(PyValueError::new_err(format!(
+            "priority: got {} values, wants {n_ops} (one per op)",
+            values.len()
+        )));
+    }
+    let narrow = |(i, v): (usize, i64)| {
+        i32::try_from(v)
+            .map_err(|_| PyValueError::new_err(format!("priority[{i}] is {v}: it must fit in 32 bits")))
+    };
+    values.into_iter().enumerate().map(narrow).collect()
+}
+
+/// A list of every op once.
+pub fn order(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<OpId>> {
+    Ok(indices("order", object, n_ops, n_ops)?.into_iter().map(OpId).collect())
+}

@@ -1,0 +1,422 @@
+//! The functions of `loadmaster.fast`. Each checks its arrays, releases the GIL and calls the core.
+
+use std::sync::Arc;
+
+use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::levels::Levels;
+use loadmaster_core::place::{self, OnOom};
+use loadmaster_core::simulate::{LinkOrder, Options, Policy, Simulator};
+use loadmaster_core::workload::Times;
+use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, topo};
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::cluster::Cluster;
+use crate::convert;
+use crate::graph::{Graph, Names, ids};
+use crate::schedule::Schedule;
+
+type Ids<'py> = Bound<'py, PyArray1<i32>>;
+type Floats<'py> = Bound<'py, PyArray1<f64>>;
+
+/// Ticks of op and tensor times on a clock that no sum of them overflows.
+fn ticks(
+    graph: &Graph,
+    op_time: &[f64],
+    tensor_time: &[f64],
+    control: f64,
+) -> Result<(Clock, Vec<Ticks>, Vec<Ticks>), Error> {
+    let tensor_time = graph.by_tensor(tensor_time, control);
+    let inner = &graph.work.graph;
+    let sent = inner.tensors().map(|t| tensor_time[t.ix()] * inner.consumers(t).len() as f64);
+    let clock = Clock::for_horizon(op_time.iter().sum::<f64>() + sent.sum::<f64>())?;
+    Ok((clock, clock.ticks_of(op_time), clock.ticks_of(&tensor_time)))
+}
+
+fn control_seconds(control: f64) -> PyResult<f64> {
+    if control.is_finite() && control >= 0.0 {
+        Ok(control)
+    } else {
+        Err(PyValueError::new_err(format!("control_time is {control}: it must be finite and not negative")))
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
+pub fn levels<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+) -> PyResult<(Floats<'py>, Floats<'py>)> {
+    let (clock, levels) = compute_levels(py, graph, op_time, tensor_time, control_time)?;
+    Ok((clock.seconds_of(&levels.top).into_pyarray(py), clock.seconds_of(&levels.bottom).into_pyarray(py)))
+}
+
+fn compute_levels(
+    py: Python<'_>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+) -> PyResult<(Clock, Levels)> {
+    let op_time = convert::seconds("op_time", op_time, graph.work.n_ops(), false)?;
+    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
+    let control = control_seconds(control_time)?;
+    let result = py.detach(|| -> Result<(Clock, Levels), Error> {
+        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
+        Ok((clock, Levels::new(&graph.work.graph, &op_time, &tensor_time)))
+    });
+    Ok(result.map_err(|e| graph.name(e))?)
+}
+
+#[pyfunction]
+pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
+    ids(py, graph.work.graph.topo().iter().map(|op| op.0))
+}
+
+#[pyfunction]
+pub fn dfs_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
+    let order = py.detach(|| topo::dfs_topo(&graph.work.graph));
+    ids(py, order.iter().map(|op| op.0))
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
+pub fn cpd_topo<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+) -> PyResult<Ids<'py>> {
+    let (_, levels) = compute_levels(py, graph, op_time, tensor_time, control_time)?;
+    let order = py.detach(|| topo::cpd_topo(&graph.work.graph, &levels));
+    Ok(ids(py, order.iter().map(|op| op.0)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, order, tensor_time, *, control_time=0.0, op_time=None, op_bytes=None,
+                    max_ops=200, max_bytes=None, max_time=None))]
+#[expect(clippy::too_many_arguments, reason = "the knobs of the paper and two more")]
+pub fn breakpoints<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    order: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+    op_time: Option<&Bound<'_, PyAny>>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    max_ops: usize,
+    max_bytes: Option<u64>,
+    max_time: Option<f64>,
+) -> PyResult<Ids<'py>> {
+    let n = graph.work.n_ops();
+    let order = topological("order", graph, order)?;
+    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
+    let control = control_seconds(control_time)?;
+    let op_time = op_time
+        .map(|t| convert::seconds("op_time", t, n, false))
+        .transpose()?
+        .unwrap_or_else(|| vec![0.0; n]);
+    let op_bytes = bytes_per_op(graph, op_bytes)?;
+    if max_ops == 0 {
+        return Err(PyValueError::new_err("max_ops is 0: a segment has at least one op"));
+    }
+    let cuts = py.detach(|| -> Result<Vec<u32>, Error> {
+        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
+        let limits = fusion::Limits {
+            max_ops,
+            max_bytes: max_bytes.unwrap_or(u64::MAX),
+            max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
+        };
+        Ok(fusion::breakpoints(
+            &graph.work.graph,
+            &order,
+            &tensor_time,
+            &op_bytes,
+            &op_time,
+            &graph.work.allowed,
+            limits,
+        ))
+    });
+    Ok(ids(py, cuts.map_err(|e| graph.name(e))?.into_iter()))
+}
+
+/// An order checked to be topological.
+fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
+    let order = convert::order(order, graph.work.n_ops())?;
+    if topo::is_topological(&graph.work.graph, &order) {
+        Ok(order)
+    } else {
+        Err(PyValueError::new_err(format!(
+            "{argument}: must list every op once, producers before consumers (see m_topo, dfs_topo, cpd_topo)"
+        )))
+    }
+}
+
+fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
+    let Some(bytes) = bytes else { return Ok(graph.work.static_bytes()) };
+    let bytes = convert::sizes("op_bytes", bytes)?;
+    if bytes.len() == graph.work.n_ops() {
+        Ok(bytes)
+    } else {
+        Err(PyValueError::new_err(format!(
+            "op_bytes: got {} values, wants {} (one per op)",
+            bytes.len(),
+            graph.work.n_ops()
+        )))
+    }
+}
+
+#[pyfunction]
+pub fn segments<'py>(
+    py: Python<'py>,
+    order: &Bound<'_, PyAny>,
+    cuts: &Bound<'_, PyAny>,
+) -> PyResult<Ids<'py>> {
+    let n = convert::integers("order", order)?.len();
+    let order = convert::order(order, n)?;
+    let cuts = convert::integers("cuts", cuts)?;
+    let ascending = cuts.windows(2).all(|w| w[0] < w[1]);
+    if !ascending || cuts.iter().any(|&c| c < 1 || c >= n.max(1) as i64) {
+        return Err(PyValueError::new_err(format!(
+            "cuts: must ascend strictly from 1 to {} at most",
+            n.max(1) - 1
+        )));
+    }
+    let cuts: Vec<u32> = cuts.into_iter().map(|c| c as u32).collect();
+    Ok(ids(py, fusion::segments(&order, &cuts).into_iter()))
+}
+
+#[pyfunction]
+pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyResult<Graph> {
+    let n = graph.work.n_ops();
+    let group = convert::indices("group", group, n, n)?;
+    let work = py.detach(|| core_contract::contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
+    let mut first = vec![None; work.n_ops()];
+    for (op, &g) in group.iter().enumerate().rev() {
+        first[g as usize] = Some(OpId::new(op));
+    }
+    let fine = graph.names.clone();
+    let names: Names = Arc::new(move |g: OpId| {
+        let op = first.get(g.ix()).copied().flatten()?;
+        let name = fine.as_ref().and_then(|names| names(op)).unwrap_or_else(|| format!("op {}", op.0));
+        Some(format!("group {} (with {name})", g.0))
+    });
+    Ok(Graph { work: Arc::new(work), names: Some(names) })
+}
+
+/// Memory rules shared by the placing functions.
+struct MemoryRules {
+    bytes: Vec<u64>,
+    capacity: Vec<u64>,
+    on_oom: OnOom,
+}
+
+fn memory_rules(
+    graph: &Graph,
+    cluster: &Cluster,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+) -> PyResult<MemoryRules> {
+    let capacity = match capacity {
+        None => cluster.core.devices().iter().map(|d| d.memory).collect(),
+        Some(c) => convert::sizes("capacity", c)?,
+    };
+    if capacity.len() != cluster.core.n_devices() {
+        let n = cluster.core.n_devices();
+        return Err(PyValueError::new_err(format!(
+            "capacity: got {} values, wants {n} (one per device)",
+            capacity.len()
+        )));
+    }
+    let on_oom = if best_effort { OnOom::BestEffort } else { OnOom::Fail };
+    Ok(MemoryRules { bytes: bytes_per_op(graph, op_bytes)?, capacity, on_oom })
+}
+
+fn devices<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
+    ids(py, placement.iter().map(|d| d.0))
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
+pub fn fill_in_order<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+) -> PyResult<Ids<'py>> {
+    let order = topological("order", graph, order)?;
+    let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
+    let placement = py.detach(|| {
+        place::fill::in_order(&graph.work, &cluster.core, &order, &rules.bytes, &rules.capacity, rules.on_oom)
+    });
+    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
+pub fn round_robin<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+) -> PyResult<Ids<'py>> {
+    let order = topological("order", graph, order)?;
+    let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
+    let placement = py.detach(|| {
+        place::fill::round_robin(
+            &graph.work,
+            &cluster.core,
+            &order,
+            &rules.bytes,
+            &rules.capacity,
+            rules.on_oom,
+        )
+    });
+    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, order, time, *, op_bytes=None, capacity=None, best_effort=false))]
+#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
+pub fn adjusting_placement<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    time: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+) -> PyResult<(Ids<'py>, Floats<'py>, Floats<'py>)> {
+    let order = topological("order", graph, order)?;
+    let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
+    let time = times(graph, cluster, time)?;
+    let result = py.detach(|| {
+        let (work, cluster) = (&graph.work, &cluster.core);
+        let clock = work.clock(&time, cluster)?;
+        let ticks = time.ticks(clock);
+        let placed = place::adjusting::adjusting(
+            work,
+            cluster,
+            clock,
+            &order,
+            &ticks,
+            &rules.bytes,
+            &rules.capacity,
+            rules.on_oom,
+        )?;
+        Ok::<_, Error>((clock, placed))
+    });
+    let (clock, placed) = result.map_err(|e| graph.name(e))?;
+    Ok((
+        devices(py, &placed.device),
+        clock.seconds_of(&placed.start).into_pyarray(py),
+        clock.seconds_of(&placed.finish).into_pyarray(py),
+    ))
+}
+
+fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
+    let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
+    let seconds = convert::time_matrix(time, n, k)?;
+    Ok(Times::new(n, k, seconds).map_err(|e| graph.name(e))?)
+}
+
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, time, devices, priority=None, *, policy="priority", contention=true,
+                    link_order="fifo", seed=0, record_memory=false))]
+#[expect(clippy::too_many_arguments, reason = "a simulation's whole input")]
+pub fn simulate(
+    py: Python<'_>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+    devices: &Bound<'_, PyAny>,
+    priority: Option<&Bound<'_, PyAny>>,
+    policy: &str,
+    contention: bool,
+    link_order: &str,
+    seed: u64,
+    record_memory: bool,
+) -> PyResult<Schedule> {
+    let n = graph.work.n_ops();
+    let policy = match policy {
+        "priority" => Policy::Priority,
+        "fifo" => Policy::Fifo,
+        "random" => Policy::Random(seed),
+        "fixed" => Policy::Fixed,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "policy: got {other:?}, wants \"priority\", \"fifo\", \"random\" or \"fixed\""
+            )));
+        }
+    };
+    let link_order = match link_order {
+        "fifo" => LinkOrder::Fifo,
+        "priority" => LinkOrder::Priority,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "link_order: got {other:?}, wants \"fifo\" or \"priority\""
+            )));
+        }
+    };
+    let options = Options { policy, contention: contention.then_some(link_order), record_memory };
+    let time = times(graph, cluster, time)?;
+    let placement = convert::placement(devices, n, cluster.core.n_devices())?;
+    let priority = convert::priorities(priority, n)?;
+    let result = py.detach(|| {
+        let simulator = Simulator::new(&graph.work, &cluster.core, &time)?;
+        Ok::<_, Error>((simulator.clock(), simulator.run(&placement, &priority, options)?))
+    });
+    let (clock, core) = result.map_err(|e| graph.name(e))?;
+    Ok(Schedule { core, clock, work: Arc::clone(&graph.work) })
+}
+
+#[pyfunction]
+pub fn bounds<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let time = times(graph, cluster, time)?;
+    let found =
+        py.detach(|| core_bounds::bounds(&graph.work, &cluster.core, &time)).map_err(|e| graph.name(e))?;
+    let source = match found.source {
+        core_bounds::Source::CriticalPath => "critical path",
+        core_bounds::Source::Work => "work over capacity",
+        core_bounds::Source::HeadsAndTails => "work between heads and tails",
+    };
+    let dict = PyDict::new(py);
+    dict.set_item("critical_path", found.critical_path)?;
+    dict.set_item("work", found.work)?;
+    dict.set_item("heads_and_tails", found.heads_and_tails)?;
+    dict.set_item("best", found.best)?;
+    dict.set_item("source", source)?;
+    Ok(dict)
+}
+
+/// Mean time of each op over the devices it may run on.
+#[pyfunction]
+pub fn mean_time<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+) -> PyResult<Floats<'py>> {
+    let time = times(graph, cluster, time)?;
+    Ok(time.mean(&graph.work, &cluster.core).into_pyarray(py))
+}

@@ -1,0 +1,244 @@
+//! `fast.Graph` and `fast.OpGraph`.
+
+use std::sync::Arc;
+
+use loadmaster_core::Error;
+use loadmaster_core::graph::Graph as CoreGraph;
+use loadmaster_core::ids::{OpId, TensorId};
+use loadmaster_core::opgraph::{OpColumns, OpGraph as CoreOpGraph};
+use loadmaster_core::workload::{Columns, Workload};
+use loadmaster_core::{contract, reduce};
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::prelude::*;
+
+use crate::convert;
+use crate::errors::Raised;
+
+/// What an op is called in messages.
+pub type Names = Arc<dyn Fn(OpId) -> Option<String> + Send + Sync>;
+
+/// A validated graph of ops, tensors and bytes.
+#[pyclass(frozen, module = "loadmaster.fast")]
+pub struct Graph {
+    pub work: Arc<Workload>,
+    pub names: Option<Names>,
+}
+
+/// Two int32 columns and two more: source, destination, tensors, bytes of each flow.
+type Flows<'py> = (
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray1<u64>>,
+);
+
+#[pymethods]
+impl Graph {
+    #[new]
+    #[pyo3(signature = (n_ops, src, dst, tensor=None, *, tensor_bytes=None, resident=None, workspace=None,
+                        output_bytes=None, colocation=None, allowed=None))]
+    #[expect(clippy::too_many_arguments, reason = "one per column")]
+    fn new(
+        py: Python<'_>,
+        n_ops: usize,
+        src: &Bound<'_, PyAny>,
+        dst: &Bound<'_, PyAny>,
+        tensor: Option<&Bound<'_, PyAny>>,
+        tensor_bytes: Option<&Bound<'_, PyAny>>,
+        resident: Option<&Bound<'_, PyAny>>,
+        workspace: Option<&Bound<'_, PyAny>>,
+        output_bytes: Option<&Bound<'_, PyAny>>,
+        colocation: Option<&Bound<'_, PyAny>>,
+        allowed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let src = convert::integers("src", src)?;
+        let dst = convert::integers("dst", dst)?;
+        let tensor = tensor.map(|t| convert::integers("tensor", t)).transpose()?;
+        let colocation =
+            colocation.map(|c| convert::integers("colocation", c)).transpose()?.unwrap_or_default();
+        let tensor_bytes = convert::optional_sizes("tensor_bytes", tensor_bytes)?;
+        let resident = convert::optional_sizes("resident", resident)?;
+        let workspace = convert::optional_sizes("workspace", workspace)?;
+        let output_bytes = convert::optional_sizes("output_bytes", output_bytes)?;
+        let allowed = convert::optional_sizes("allowed", allowed)?;
+        let work = py.detach(|| {
+            let graph = CoreGraph::new(n_ops, &src, &dst, tensor.as_deref())?;
+            let columns = Columns {
+                tensor_bytes: &tensor_bytes,
+                resident: &resident,
+                workspace: &workspace,
+                output_bytes: &output_bytes,
+                colocation: &colocation,
+                allowed: &allowed,
+            };
+            Workload::plain(graph, &columns)
+        });
+        Ok(Self { work: Arc::new(work.map_err(Raised::from)?), names: None })
+    }
+
+    #[getter]
+    fn n_ops(&self) -> usize {
+        self.work.n_ops()
+    }
+
+    #[getter]
+    fn n_edges(&self) -> usize {
+        self.work.graph.n_edges()
+    }
+
+    #[getter]
+    fn n_tensor_ids(&self) -> usize {
+        let graph = &self.work.graph;
+        graph
+            .tensors()
+            .filter(|&t| !graph.is_control(t))
+            .map(|t| graph.key(t) as usize + 1)
+            .max()
+            .unwrap_or(0)
+    }
+
+    #[getter]
+    fn tensor_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        let graph = &self.work.graph;
+        let mut bytes = vec![0; self.n_tensor_ids()];
+        for t in graph.tensors().filter(|&t| !graph.is_control(t)) {
+            bytes[graph.key(t) as usize] = self.work.tensor_bytes[t.ix()];
+        }
+        bytes.into_pyarray(py)
+    }
+
+    #[getter]
+    fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        self.work.static_bytes().into_pyarray(py)
+    }
+
+    #[getter]
+    fn resident<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, &self.work.resident)
+    }
+
+    #[getter]
+    fn workspace<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, &self.work.workspace)
+    }
+
+    #[getter]
+    fn allowed<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, &self.work.allowed)
+    }
+
+    #[getter]
+    fn lead<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        ids(py, self.work.lead.iter().map(|l| l.0))
+    }
+
+    #[getter]
+    fn colocation<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        ids(py, self.work.set_of.iter().copied())
+    }
+
+    /// Source, destination, distinct tensors and bytes between each pair of ops.
+    fn flows<'py>(&self, py: Python<'py>) -> Flows<'py> {
+        let flows = py.detach(|| contract::flows(&self.work));
+        (
+            ids(py, flows.iter().map(|f| f.src.0)),
+            ids(py, flows.iter().map(|f| f.dst.0)),
+            flows.iter().map(|f| f.tensors).collect::<Vec<_>>().into_pyarray(py),
+            flows.iter().map(|f| f.bytes).collect::<Vec<_>>().into_pyarray(py),
+        )
+    }
+}
+
+impl Graph {
+    /// Fills names into an error of this graph's ops.
+    pub fn name(&self, error: Error) -> Raised {
+        match &self.names {
+            Some(names) => error.with_names(|op| names(op)).into(),
+            None => error.into(),
+        }
+    }
+
+    /// Spreads a column given per tensor id over the graph's tensors; control messages cost `control`.
+    pub fn by_tensor(&self, per_id: &[f64], control: f64) -> Vec<f64> {
+        let graph = &self.work.graph;
+        let of = |t: TensorId| if graph.is_control(t) { control } else { per_id[graph.key(t) as usize] };
+        graph.tensors().map(of).collect()
+    }
+
+    /// Number of values a column per tensor id needs.
+    pub fn tensor_ids(&self) -> usize {
+        self.n_tensor_ids()
+    }
+}
+
+/// A model's graph with all its columns.
+#[pyclass(frozen, module = "loadmaster.fast")]
+pub struct OpGraph {
+    core: Arc<CoreOpGraph>,
+}
+
+/// The reduced graph and two int32 maps: to it per op of the model, and back.
+type ReducedGraph<'py> = (Graph, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
+
+#[pymethods]
+impl OpGraph {
+    #[new]
+    #[pyo3(signature = (name, src, dst, tensor, bytes, *, view, placeholder, alias_of, colocation, allowed,
+                        output_bytes, resident, workspace))]
+    #[expect(clippy::too_many_arguments, reason = "one per column")]
+    fn new(
+        py: Python<'_>,
+        name: Vec<String>,
+        src: &Bound<'_, PyAny>,
+        dst: &Bound<'_, PyAny>,
+        tensor: Option<&Bound<'_, PyAny>>,
+        bytes: &Bound<'_, PyAny>,
+        view: &Bound<'_, PyAny>,
+        placeholder: &Bound<'_, PyAny>,
+        alias_of: &Bound<'_, PyAny>,
+        colocation: &Bound<'_, PyAny>,
+        allowed: &Bound<'_, PyAny>,
+        output_bytes: &Bound<'_, PyAny>,
+        resident: &Bound<'_, PyAny>,
+        workspace: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let columns = OpColumns {
+            name,
+            src: convert::integers("src", src)?,
+            dst: convert::integers("dst", dst)?,
+            tensor: tensor.map(|t| convert::integers("tensor", t)).transpose()?,
+            bytes: convert::sizes("bytes", bytes)?,
+            view: convert::flags("view", view)?,
+            placeholder: convert::flags("placeholder", placeholder)?,
+            alias_of: convert::integers("alias_of", alias_of)?,
+            colocation: convert::integers("colocation", colocation)?,
+            allowed: convert::sizes("allowed", allowed)?,
+            output_bytes: convert::sizes("output_bytes", output_bytes)?,
+            resident: convert::sizes("resident", resident)?,
+            workspace: convert::sizes("workspace", workspace)?,
+        };
+        let core = py.detach(|| CoreOpGraph::new(columns)).map_err(Raised::from)?;
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    #[getter]
+    fn n_ops(&self) -> usize {
+        self.core.n_ops()
+    }
+
+    /// The graph that algorithms run on.
+    fn reduce<'py>(&self, py: Python<'py>) -> PyResult<ReducedGraph<'py>> {
+        let reduced = py.detach(|| reduce::reduce(&self.core)).map_err(Raised::from)?;
+        let op_of = Arc::new(reduced.op_of);
+        let map = ids(py, reduced.map.iter().map(|op| op.0));
+        let back = ids(py, op_of.iter().map(|op| op.0));
+        let core = Arc::clone(&self.core);
+        let names: Names = Arc::new(move |op: OpId| op_of.get(op.ix()).map(|&op| core.name(op).to_owned()));
+        Ok((Graph { work: Arc::new(reduced.work), names: Some(names) }, map, back))
+    }
+}
+
+/// Indices as int32: graphs have fewer than 2^31 ops.
+pub fn ids<'py>(py: Python<'py>, values: impl Iterator<Item = u32>) -> Bound<'py, PyArray1<i32>> {
+    values.map(|v| v as i32).collect::<Vec<i32>>().into_pyarray(py)
+}

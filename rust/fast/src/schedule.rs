@@ -1,0 +1,163 @@
+//! `fast.Schedule`: the simulator's result.
+
+use std::sync::Arc;
+
+use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::simulate::{Schedule as Core, Transfer, Waited};
+use loadmaster_core::workload::Workload;
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::graph::ids;
+
+/// What the simulator saw. Times in seconds.
+#[pyclass(frozen, module = "loadmaster.fast")]
+pub struct Schedule {
+    pub core: Core,
+    pub clock: Clock,
+    pub work: Arc<Workload>,
+}
+
+type Floats<'py> = Bound<'py, PyArray1<f64>>;
+
+#[pymethods]
+impl Schedule {
+    #[getter]
+    fn makespan(&self) -> f64 {
+        self.clock.seconds(self.core.makespan)
+    }
+
+    #[getter]
+    fn start<'py>(&self, py: Python<'py>) -> Floats<'py> {
+        self.seconds(py, &self.core.start)
+    }
+
+    #[getter]
+    fn finish<'py>(&self, py: Python<'py>) -> Floats<'py> {
+        self.seconds(py, &self.core.finish)
+    }
+
+    #[getter]
+    fn device_busy<'py>(&self, py: Python<'py>) -> Floats<'py> {
+        self.seconds(py, &self.core.device_busy)
+    }
+
+    #[getter]
+    fn channel_busy<'py>(&self, py: Python<'py>) -> Floats<'py> {
+        self.seconds(py, &self.core.channel_busy)
+    }
+
+    #[getter]
+    fn peak<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, &self.core.peak)
+    }
+
+    #[getter]
+    fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, &self.core.static_bytes)
+    }
+
+    #[getter]
+    fn bytes_moved(&self) -> u64 {
+        self.core.bytes_moved
+    }
+
+    #[getter]
+    fn n_transfers(&self) -> usize {
+        self.core.transfers.len()
+    }
+
+    /// Columns of the transfers.
+    fn transfers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = &self.core.transfers;
+        let graph = &self.work.graph;
+        let column = |of: fn(&Transfer) -> Ticks| {
+            all.iter().map(|t| self.clock.seconds(of(t))).collect::<Vec<f64>>().into_pyarray(py)
+        };
+        let tensor_id =
+            |t: &Transfer| if graph.is_control(t.tensor) { -1 } else { graph.key(t.tensor) as i32 };
+        let columns = PyDict::new(py);
+        columns.set_item("tensor", all.iter().map(tensor_id).collect::<Vec<i32>>().into_pyarray(py))?;
+        columns.set_item("op", ids(py, all.iter().map(|t| graph.source(t.tensor).0)))?;
+        columns.set_item("src", ids(py, all.iter().map(|t| t.src.0)))?;
+        columns.set_item("dst", ids(py, all.iter().map(|t| t.dst.0)))?;
+        let bytes: Vec<u64> = all.iter().map(|t| self.work.tensor_bytes[t.tensor.ix()]).collect();
+        columns.set_item("bytes", bytes.into_pyarray(py))?;
+        columns.set_item("queued", column(|t| t.queued))?;
+        columns.set_item("start", column(|t| t.start))?;
+        columns.set_item("finish", column(|t| t.finish))?;
+        Ok(columns)
+    }
+
+    /// The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited for.
+    fn blame(&self) -> Vec<(i64, i64, f64, f64, &'static str)> {
+        let row = |b: loadmaster_core::simulate::Blame| {
+            (
+                b.op.map_or(-1, |op| i64::from(op.0)),
+                b.transfer.map_or(-1, i64::from),
+                self.clock.seconds(b.start),
+                self.clock.seconds(b.finish),
+                word(b.waited),
+            )
+        };
+        self.core.blame().into_iter().map(row).collect()
+    }
+
+    /// What one op's start waited for: a word, and the op or transfer.
+    fn waited(&self, op: usize) -> PyResult<(&'static str, i64)> {
+        let waited = self.core.op_waited.get(op).copied();
+        let waited = waited.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err(format!("op {op}")))?;
+        let index = match waited {
+            Waited::Nothing => -1,
+            Waited::Op(op) | Waited::Device(op) => i64::from(op.0),
+            Waited::Transfer(t) | Waited::Channel(t) => i64::from(t),
+        };
+        Ok((word(waited), index))
+    }
+
+    /// Memory in use over time: when, on which device, how many bytes from then on.
+    fn memory<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Floats<'py>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u64>>) {
+        let samples = &self.core.memory;
+        let times: Vec<Ticks> = samples.iter().map(|s| s.time).collect();
+        (
+            self.seconds(py, &times),
+            ids(py, samples.iter().map(|s| s.device.0)),
+            samples.iter().map(|s| s.bytes).collect::<Vec<u64>>().into_pyarray(py),
+        )
+    }
+
+    /// The first overflow: device, time, op or -1, bytes over, and the largest tensors alive there
+    /// as (op, bytes, whether it is a copy).
+    #[getter]
+    fn overflow(&self) -> Option<(usize, f64, i64, u64, Vec<(u32, u64, bool)>)> {
+        self.core.overflow.as_ref().map(|o| {
+            (
+                o.device.ix(),
+                self.clock.seconds(o.time),
+                o.op.map_or(-1, |op| i64::from(op.0)),
+                o.over,
+                o.alive.iter().map(|a| (a.op.0, a.bytes, a.copy)).collect(),
+            )
+        })
+    }
+}
+
+impl Schedule {
+    fn seconds<'py>(&self, py: Python<'py>, ticks: &[Ticks]) -> Floats<'py> {
+        self.clock.seconds_of(ticks).into_pyarray(py)
+    }
+}
+
+fn word(waited: Waited) -> &'static str {
+    match waited {
+        Waited::Nothing => "nothing",
+        Waited::Op(_) => "op",
+        Waited::Transfer(_) => "transfer",
+        Waited::Device(_) => "device",
+        Waited::Channel(_) => "channel",
+    }
+}
