@@ -122,7 +122,7 @@ def test_matrix_product_broadcasts_its_batch():
     assert moved == 4 * (60 + 48 + 180)
 
 
-@pytest.mark.parametrize("shape, transposed", [((7, 3), 0), ((3, 7), 1)])
+@pytest.mark.parametrize(("shape", "transposed"), [((7, 3), 0), ((3, 7), 1)])
 def test_gemm_finds_its_inner_dimension(shape, transposed):
     flops, moved, output = one(
         "Gemm", "x w c", "y", {"x": f32(*shape)}, [weight("w", 5, 3), weight("c", 5)],
@@ -131,8 +131,8 @@ def test_gemm_finds_its_inner_dimension(shape, transposed):
     assert (flops, moved, output) == (2 * 7 * 5 * 3, 4 * (21 + 15 + 5 + 35), "f32[7,5]")
 
 
-@pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-@pytest.mark.parametrize("direction, n", [("forward", 1), ("reverse", 1), ("bidirectional", 2)])
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize(("direction", "n"), [("forward", 1), ("reverse", 1), ("bidirectional", 2)])
 def test_recurrent_cells_count_both_products_of_every_step(kind, gates, direction, n):
     steps, batch, width, hidden = 7, 3, 5, 4
     flops, moved, output = one(
@@ -147,7 +147,7 @@ def test_recurrent_cells_count_both_products_of_every_step(kind, gates, directio
 
 
 @pytest.mark.parametrize(
-    "kind, per_output, attributes",
+    ("kind", "per_output", "attributes"),
     [
         ("MaxPool", 9, {"kernel_shape": [3, 3]}),
         ("AveragePool", 9, {"kernel_shape": [3, 3]}),
@@ -193,7 +193,7 @@ def test_slice_reads_only_what_it_keeps():
 
 
 @pytest.mark.parametrize(
-    "equation, shapes, flops",
+    ("equation", "shapes", "flops"),
     [
         ("ij,jk->ik", [(2, 3), (3, 4)], 2 * 24),
         ("ij, jk, kl -> il", [(2, 3), (3, 4), (4, 5)], 2 * 24 + 2 * 40),
@@ -272,7 +272,8 @@ def test_views_share_the_storage_of_the_op_that_owns_it():
     assert columns("v2", "output") == "f32[1,3,4]"
     assert columns.sources("v1") == ["r"], "a stored shape is no edge"
     assert columns.sources("v2") == ["v1"]
-    assert columns("s", "kind") == "parameter" and columns("s", "param_bytes") == 16
+    assert columns("s", "kind") == "parameter"
+    assert columns("s", "param_bytes") == 16
 
 
 def test_computed_shapes_are_control_edges_and_resolve():
@@ -295,7 +296,8 @@ def test_computed_shapes_are_control_edges_and_resolve():
     assert ("target", "flat", -1, 0) in columns.edges()
     assert ("r", "shape", -1, 0) in columns.edges(), "a shape needs no data"
     assert columns("shape", "bytes_accessed") == columns("shape", "flops") == 0
-    assert columns.meta["batch"] == 8 and columns.meta["assumed"] == ["n = 8"]
+    assert columns.meta["batch"] == 8
+    assert columns.meta["assumed"] == ["n = 8"]
 
 
 def test_one_tensor_however_many_consumers():
@@ -312,7 +314,8 @@ def test_one_tensor_however_many_consumers():
     assert {size for _, size in list(carried.values())[1:]} == {32}
     tensors = {t for t, _ in carried.values()}
     assert tensors == set(range(5))
-    assert columns("a", "output") == "f32[1,8];f32[1,8]" and columns("a", "output_bytes") == 64
+    assert columns("a", "output") == "f32[1,8];f32[1,8]"
+    assert columns("a", "output_bytes") == 64
     assert columns("sq", "bytes_accessed") == 64
 
 
@@ -356,10 +359,12 @@ def test_placeholders_and_the_size_of_the_model():
     }  # fmt: skip
     assert sum(columns.ops["param_bytes"]) == 400 + 7 * (4 + 8)
     assert columns("sparse", "output") == "f32[50,50]"
-    assert columns("c", "output_bytes") == 12 and columns("c", "bytes_accessed") == 0
+    assert columns("c", "output_bytes") == 12
+    assert columns("c", "bytes_accessed") == 0
     assert columns("x", "output_bytes") == 24
     assert columns.meta["framework"].startswith("onnx tests")
-    assert columns.meta["dtype"] == "float32" and columns.meta["mode"] == "infer"
+    assert columns.meta["dtype"] == "float32"
+    assert columns.meta["mode"] == "infer"
     assert set(columns.ops["phase"]) == {"f"}
 
 
@@ -373,7 +378,8 @@ def test_dropout_is_a_view_in_inference_unless_its_mask_is_used():
     x = {"x": f32(4)}
     assert Columns(make_model([node("Dropout", "x", "y")], x))("y", "view") == 1
     masked = Columns(make_model([node("Dropout", "x", "y m")], x))
-    assert masked("y", "view") == 0 and masked("y", "output") == "f32[4];b8[4]"
+    assert masked("y", "view") == 0
+    assert masked("y", "output") == "f32[4];b8[4]"
 
 
 def test_nodes_out_of_order_are_sorted_and_cycles_named():
@@ -381,7 +387,7 @@ def test_nodes_out_of_order_are_sorted_and_cycles_named():
     columns = Columns(make_model(nodes, {"x": f32(2)}))
     assert columns.ops["name"] == ["x", "a", "b", "c"]
     looped = [node("Add", "x c", "b"), node("Relu", "b", "c")]
-    with pytest.raises(InputError, match="cycle: .*b.*c"):
+    with pytest.raises(InputError, match=r"cycle: .*b.*c"):
         Columns(make_model(looped, {"x": f32(2)}))
 
 
@@ -430,6 +436,23 @@ def test_if_counts_its_larger_branch_and_draws_edges_to_what_it_captures():
     assert columns("w", "param_bytes") == 64
 
 
+def test_weights_inside_branches_of_the_same_names_stay_apart():
+    def branch():
+        product = node("MatMul", "x w", "t")
+        return subgraph([product], outputs=["t"], initializers=[weight("w", 4, 4)])
+
+    nodes = [
+        node("If", "c", y, name="if", then_branch=branch(), else_branch=branch())
+        for y in ("y1", "y2")
+    ]
+    inputs = {"c": lambda n: helper.make_tensor_value_info(n, BOOL, ()), "x": f32(2, 4)}
+    with pytest.warns(UserWarning, match=r"If, its larger branch \(2\)"):
+        columns = Columns(make_model(nodes, inputs))
+    assert sum(columns.ops["param_bytes"]) == 4 * 64
+    assert columns.sources("if") == ["c", "w", "w_1", "x"]
+    assert columns.sources("if_1") == ["c", "w_2", "w_3", "x"]
+
+
 def test_if_with_a_known_condition_takes_its_branch_silently():
     taken = subgraph([node("Squeeze", "x", "t")], outputs=["t"])
     never = subgraph([node("Squeeze", "x axes", "u")], outputs=["u"])
@@ -467,7 +490,7 @@ def test_loop_counts_its_body_as_often_as_it_runs():
 
 
 def test_loop_of_unknown_length_counts_once_and_says_so():
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="run time|such sizes|control flow") as caught:
         columns = Columns(loop_model(None))
     assert columns("last", "flops") == 2 * 2 * 4 * 4 + 8
     said = [str(w.message) for w in caught]
@@ -502,7 +525,7 @@ def test_unknown_kinds_are_warned_about_once_with_counts():
     model = make_model(nodes, {"x": f32(4)})
     model.opset_import.append(helper.make_opsetid("com.acme", 1))
     model.graph.value_info.append(helper.make_tensor_value_info("a", F32, (4,)))
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="no FLOPs|run time|such sizes") as caught:
         columns = Columns(model)
     assert sum("com.acme.Magic (2)" in str(w.message) for w in caught) == 1
     assert columns("a", "kind") == "com.acme.Magic"
@@ -512,7 +535,7 @@ def test_unknown_kinds_are_warned_about_once_with_counts():
 
 def test_sizes_known_only_at_run_time_are_never_silent():
     nodes = [node("NonZero", "x", "where"), node("Transpose", "where", "y")]
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="run time|such sizes|control flow") as caught:
         columns = Columns(make_model(nodes, {"x": f32(3, 4)}))
     assert all("NonZero (1), Transpose (1)" in str(w.message) for w in caught)
     assert len(caught) == 2
@@ -538,7 +561,7 @@ def two_inputs(inputs=OPEN):
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    ("options", "said"),
     [
         ({}, r"'x' is \[batch, 3, h, w\]; input 'mask' is \[batch, 7\].*--shape x=N,3,N,N"),
         ({"batch": 4}, r"'x' is \[batch, 3, h, w\]. Give --shape x=4,3,N,N"),
@@ -634,8 +657,9 @@ def test_weights_kept_outside_need_not_be_there(tmp_path):
         warnings.simplefilter("error")
         assert read(path).n_ops == 6, "with the data there, the target of the Reshape is read"
     (tmp_path / "m.data").unlink()
-    with pytest.warns(UserWarning, match=r"from MatMul \(1\), Reshape \(1\)"):
+    with pytest.warns(UserWarning, match="run time|such sizes|control flow") as caught:
         assert read(path).n_ops == 6
+    assert "from MatMul (1), Reshape (1)" in str(caught[0].message)
 
 
 def test_importing_the_package_does_not_import_onnx():
@@ -668,7 +692,7 @@ def total(columns, kind, column="flops"):
 
 @needs_artifacts
 @pytest.mark.parametrize(
-    "stem, fixed",
+    ("stem", "fixed"),
     [
         ("bert_large_noweights", True),
         ("inception_v3_noweights", True),

@@ -1,0 +1,58 @@
+"""Loadmaster: decides on which device every op of a deep-learning graph runs, and in what order.
+
+>>> import loadmaster as lm
+>>> graph = lm.read("example:inception-v3")
+>>> cluster = lm.Cluster.preset("4xV100-PCIe")
+>>> plan = lm.place(graph, cluster, method="celeritas")
+>>> plan.lower_bound <= plan.makespan
+True
+"""
+
+from importlib import metadata
+
+from loadmaster import costs, errors, fast, readers
+from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
+from loadmaster.costs import Costs
+from loadmaster.errors import (
+    InfeasibleError,
+    InputError,
+    LoadmasterError,
+    MissingExtraError,
+    SolverError,
+)
+from loadmaster.graph import OpGraph
+from loadmaster.placing import Bound, Comparison, compare, lower_bound, place
+from loadmaster.plan import Plan
+from loadmaster.readers import read
+from loadmaster.simulation import Simulation, simulate
+
+__version__ = metadata.version("loadmaster")
+
+__all__ = [
+    "Bound",
+    "Cluster",
+    "Comparison",
+    "Costs",
+    "Device",
+    "DeviceType",
+    "InfeasibleError",
+    "InputError",
+    "Link",
+    "LoadmasterError",
+    "MissingExtraError",
+    "OpGraph",
+    "Plan",
+    "Route",
+    "Simulation",
+    "SolverError",
+    "compare",
+    "costs",
+    "errors",
+    "fast",
+    "lower_bound",
+    "place",
+    "presets",
+    "read",
+    "readers",
+    "simulate",
+]

@@ -96,7 +96,8 @@ def to_columns(
     """
     onnx = _import_onnx()
     _check_whole(model)
-    graph = _inlined(onnx, model).graph
+    model = _inlined(onnx, model)
+    graph = model.graph
     stored = {initializer_name(i) for i in initializers(graph)}
     inputs, symbols = _resolve_inputs(
         [i for i in graph.input if i.name not in stored], batch, shapes or {}
@@ -170,6 +171,23 @@ def _check_whole(model: Any) -> None:
         raise InputError("a truncated ONNX model: it does not say which opset it uses")
     if not model.graph.node:
         raise InputError("the ONNX model has no ops")
+    if any(isinstance(text, bytes) for text in _texts(model)):
+        raise InputError("a damaged ONNX model: it has names that are not text")
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """Every name in the model; protobuf gives the bytes of one that is not UTF-8."""
+    yield from (model.producer_name, model.producer_version, model.graph.name)
+    yield from (o.domain for o in model.opset_import)
+    graphs = [model.graph]
+    while graphs:
+        graph = graphs.pop()
+        yield from (v.name for v in (*graph.input, *graph.output, *graph.value_info))
+        yield from (initializer_name(i) for i in initializers(graph))
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (a.name for a in node.attribute)
+            graphs += bodies(node)
 
 
 def _inlined(onnx: Any, model: Any) -> Any:
@@ -431,7 +449,9 @@ class _Columns:
 
     def connect(self, value: str, op: int) -> None:
         """The edge that carries a value to an op."""
-        source = self.values[value]
+        source = self.values.get(value)
+        if source is None:
+            raise InputError(f"op {self.ops['name'][op]!r} reads {value!r}, which nothing produces")
         if source.id < 0:
             source.id = self._n_tensors
             self._n_tensors += 1
@@ -486,7 +506,7 @@ def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> No
     module = _module(node.name, node)
     result = walker.visit(node, columns.tensors, name)
     # `visit` filed the outputs as it does for a subgraph; `add` files them again with their op.
-    inside = _add_inner_parameters(columns, walker, node, name)
+    inside = _add_inner_parameters(columns, walker, node)
     op = result.op
     view = is_view(op) and bool(node.input) and bool(node.input[0])
     kind = "constant" if op.kind == "Constant" else op.kind
@@ -498,7 +518,7 @@ def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> No
     if view:
         data, rest = [node.input[0]], [v for v in node.input[1:] if v]
     elif op.kind in METADATA:
-        data, rest = [], list(node.input)
+        data, rest = [], [v for v in node.input if v]
     else:
         data, rest = [*values_read(node), *inside], []
     for value in data:
@@ -511,17 +531,17 @@ def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> No
             columns.order(value, index)
 
 
-def _add_inner_parameters(columns: _Columns, walker: Walker, node: Any, name: str) -> list[str]:
+def _add_inner_parameters(columns: _Columns, walker: Walker, node: Any) -> list[str]:
     """Parameter ops for the weights inside the subgraphs of a node; their keys among the values.
 
-    Subgraphs are scopes of their own, so the key is made unlike any name of the outer graph.
+    Subgraphs are scopes of their own, so a key is unlike any name a graph can have.
     """
     keys: list[str] = []
     for graph in _all_bodies(node):
         for initializer in initializers(graph):
             inner = initializer_name(initializer)
             tensor = from_initializer(walker.onnx, initializer)
-            keys.append(f"{name}\0{len(keys)}")
+            keys.append(f"\0{len(columns.values)}")
             columns.add(keys[-1:], [tensor], name=inner, kind="parameter", module=_module(inner))
     return keys
 

@@ -93,9 +93,9 @@ def initializers(graph: Any) -> Iterator[Any]:
     yield from graph.sparse_initializer
 
 
-def initializer_name(initializer: Any) -> str:
+def initializer_name(initializer: Any) -> Any:
     """The name of a dense or sparse initializer: a sparse one goes by that of its values."""
-    return str(initializer.values.name if hasattr(initializer, "values") else initializer.name)
+    return initializer.values.name if hasattr(initializer, "values") else initializer.name
 
 
 def from_initializer(onnx: Any, initializer: Any) -> Tensor:

@@ -16,6 +16,7 @@ pub mod fusion;
 pub mod graph;
 pub mod ids;
 pub mod levels;
+pub mod lifetime;
 pub mod opgraph;
 pub mod place;
 pub mod reduce;

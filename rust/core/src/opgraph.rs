@@ -28,8 +28,6 @@ pub struct OpColumns {
     pub alias_of: Vec<i64>,
     /// Colocation group, negative: none.
     pub colocation: Vec<i64>,
-    /// Mask of allowed device types.
-    pub allowed: Vec<u64>,
     /// Bytes of new storage.
     pub output_bytes: Vec<u64>,
     /// Bytes that stay for the whole step.
@@ -115,7 +113,6 @@ fn check_lengths(c: &OpColumns) -> Result<(), Error> {
         ("placeholder", c.placeholder.len()),
         ("alias_of", c.alias_of.len()),
         ("colocation", c.colocation.len()),
-        ("allowed", c.allowed.len()),
         ("output_bytes", c.output_bytes.len()),
         ("resident", c.resident.len()),
         ("workspace", c.workspace.len()),

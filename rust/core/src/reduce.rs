@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{OpId, StorageId, TensorId};
 use crate::opgraph::OpGraph;
-use crate::workload::{Lifetime, Storage, Workload};
+use crate::workload::{ANY_TYPE, Lifetime, Storage, Workload};
 
 /// The graph that algorithms run on, and how it maps to the model's.
 #[derive(Clone, Debug)]
@@ -68,16 +68,21 @@ struct Walk<'a> {
     limit: usize,
 }
 
-/// Reduces a model's graph.
+/// Reduces a model's graph. `allowed` is a mask of device types per op of the model; empty: all types.
 ///
 /// # Errors
 /// Control edges through views that would multiply past eight times the graph; colocated ops that no
 /// device type allows together.
-pub fn reduce(model: &OpGraph) -> Result<Reduced, Error> {
-    reduce_unnamed(model).map_err(|e| e.with_names(|op| model.columns.name.get(op.ix()).cloned()))
+pub fn reduce(model: &OpGraph, allowed: &[u64]) -> Result<Reduced, Error> {
+    let n = model.n_ops();
+    if !allowed.is_empty() && allowed.len() != n {
+        return Err(Error::WrongLength { argument: "allowed", got: allowed.len(), want: n, per: "op" });
+    }
+    let allowed = if allowed.is_empty() { vec![ANY_TYPE; n] } else { allowed.to_vec() };
+    reduce_unnamed(model, allowed).map_err(|e| e.with_names(|op| model.columns.name.get(op.ix()).cloned()))
 }
 
-fn reduce_unnamed(model: &OpGraph) -> Result<Reduced, Error> {
+fn reduce_unnamed(model: &OpGraph, allowed: Vec<u64>) -> Result<Reduced, Error> {
     let mut walk = Walk::new(model);
     for &u in model.graph.topo() {
         if model.is_view(u) {
@@ -88,7 +93,7 @@ fn reduce_unnamed(model: &OpGraph) -> Result<Reduced, Error> {
             walk.op(u)?;
         }
     }
-    walk.finish()
+    walk.finish(allowed)
 }
 
 impl<'a> Walk<'a> {
@@ -248,11 +253,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Renumbers and assembles.
-    fn finish(mut self) -> Result<Reduced, Error> {
+    fn finish(mut self, allowed: Vec<u64>) -> Result<Reduced, Error> {
         let model = self.model;
         let n = model.n_ops();
         self.mark_outputs();
-        let homes = self.homes()?;
+        let homes = self.homes(allowed)?;
 
         let mut index = vec![OpId::NONE; n];
         let mut op_of = Vec::with_capacity(n);
@@ -401,7 +406,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Sets of ops of the model that share a device, and the op each set sits with.
-    fn homes(&self) -> Result<Homes, Error> {
+    fn homes(&self, mut allowed: Vec<u64>) -> Result<Homes, Error> {
         let model = self.model;
         let n = model.n_ops();
         let mut union = Union::new(n);
@@ -418,7 +423,6 @@ impl<'a> Walk<'a> {
             }
         }
         let (set_of, sets) = union.sets(n);
-        let mut allowed = model.columns.allowed.clone();
         colocate::share_allowed(&sets, &mut allowed)?;
 
         let mut position = vec![0u32; n];

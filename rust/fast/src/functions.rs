@@ -8,7 +8,7 @@ use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{self, OnOom};
 use loadmaster_core::simulate::{LinkOrder, Options, Policy, Simulator};
 use loadmaster_core::workload::Times;
-use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, topo};
+use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, lifetime, topo};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -290,6 +290,32 @@ pub fn round_robin<'py>(
 }
 
 #[pyfunction]
+#[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
+pub fn follow_bytes<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+) -> PyResult<Ids<'py>> {
+    let order = topological("order", graph, order)?;
+    let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
+    let placement = py.detach(|| {
+        place::locality::follow_bytes(
+            &graph.work,
+            &cluster.core,
+            &order,
+            &rules.bytes,
+            &rules.capacity,
+            rules.on_oom,
+        )
+    });
+    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+}
+
+#[pyfunction]
 #[pyo3(signature = (graph, cluster, order, time, *, op_bytes=None, capacity=None, best_effort=false))]
 #[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
 pub fn adjusting_placement<'py>(
@@ -407,6 +433,17 @@ pub fn bounds<'py>(
     dict.set_item("best", found.best)?;
     dict.set_item("source", source)?;
     Ok(dict)
+}
+
+#[pyfunction]
+pub fn peak_bytes<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    order: &Bound<'_, PyAny>,
+) -> PyResult<(u64, Bound<'py, PyArray1<u64>>)> {
+    let order = topological("order", graph, order)?;
+    let peak = py.detach(|| lifetime::peak(&graph.work, &order));
+    Ok((peak.bytes, peak.held.into_pyarray(py)))
 }
 
 /// Mean time of each op over the devices it may run on.

@@ -183,7 +183,7 @@ type ReducedGraph<'py> = (Graph, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<
 #[pymethods]
 impl OpGraph {
     #[new]
-    #[pyo3(signature = (name, src, dst, tensor, bytes, *, view, placeholder, alias_of, colocation, allowed,
+    #[pyo3(signature = (name, src, dst, tensor, bytes, *, view, placeholder, alias_of, colocation,
                         output_bytes, resident, workspace))]
     #[expect(clippy::too_many_arguments, reason = "one per column")]
     fn new(
@@ -197,7 +197,6 @@ impl OpGraph {
         placeholder: &Bound<'_, PyAny>,
         alias_of: &Bound<'_, PyAny>,
         colocation: &Bound<'_, PyAny>,
-        allowed: &Bound<'_, PyAny>,
         output_bytes: &Bound<'_, PyAny>,
         resident: &Bound<'_, PyAny>,
         workspace: &Bound<'_, PyAny>,
@@ -212,7 +211,6 @@ impl OpGraph {
             placeholder: convert::flags("placeholder", placeholder)?,
             alias_of: convert::integers("alias_of", alias_of)?,
             colocation: convert::integers("colocation", colocation)?,
-            allowed: convert::sizes("allowed", allowed)?,
             output_bytes: convert::sizes("output_bytes", output_bytes)?,
             resident: convert::sizes("resident", resident)?,
             workspace: convert::sizes("workspace", workspace)?,
@@ -227,8 +225,14 @@ impl OpGraph {
     }
 
     /// The graph that algorithms run on.
-    fn reduce<'py>(&self, py: Python<'py>) -> PyResult<ReducedGraph<'py>> {
-        let reduced = py.detach(|| reduce::reduce(&self.core)).map_err(Raised::from)?;
+    #[pyo3(signature = (allowed=None))]
+    fn reduce<'py>(
+        &self,
+        py: Python<'py>,
+        allowed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<ReducedGraph<'py>> {
+        let allowed = convert::optional_sizes("allowed", allowed)?;
+        let reduced = py.detach(|| reduce::reduce(&self.core, &allowed)).map_err(Raised::from)?;
         let op_of = Arc::new(reduced.op_of);
         let map = ids(py, reduced.map.iter().map(|op| op.0));
         let back = ids(py, op_of.iter().map(|op| op.0));

@@ -17,8 +17,8 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::functions::{
-        adjusting_placement, bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, levels,
-        m_topo, mean_time, round_robin, segments, simulate,
+        adjusting_placement, bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes,
+        levels, m_topo, mean_time, peak_bytes, round_robin, segments, simulate,
     };
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};

@@ -4,6 +4,7 @@
 
 pub mod adjusting;
 pub mod fill;
+pub mod locality;
 pub mod timeline;
 
 use crate::cluster::Cluster;

@@ -1,0 +1,157 @@
+"""Measured times where the graph has them, else the roofline of the device types.
+
+Roofline of an op on a device type (Williams, Waterman, Patterson 2009): the larger of FLOPs / peak
+at the op's dtype and bytes / memory bandwidth, plus the time to launch one kernel. Views,
+placeholders and ops that neither compute nor move anything are free.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loadmaster.cluster import Cluster, DeviceType
+from loadmaster.errors import InputError
+from loadmaster.graph import ANY_TYPE, PLACEHOLDERS, OpGraph
+
+#: Where an op's time may come from.
+PROVENANCES = ("free", "measured", "regressed", "roofline", "given")
+
+#: A dtype's peak, or the nearest thing to it, in order of preference.
+_PEAK_OF = {
+    "f64": ("f64", "f32"),
+    "f32": ("f32",),
+    "f16": ("f16", "bf16", "f32"),
+    "bf16": ("bf16", "f16", "f32"),
+    "f8": ("f8", "f16", "bf16", "f32"),
+    "i8": ("i8", "f16", "bf16", "f32"),
+    "u8": ("i8", "f16", "bf16", "f32"),
+}
+_DTYPE = re.compile(r"(bf|f|i|u|b|c)(\d+)")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times of every op of a graph on every device type of a cluster.
+
+    Attributes
+    ----------
+    time : float64 [n_ops, n_types]
+        Seconds.
+    types : tuple of str
+        Name of each column's device type.
+    provenance : uint8 [n_ops]
+        Index into :data:`PROVENANCES`.
+    """
+
+    time: NDArray[np.float64]
+    types: tuple[str, ...]
+    provenance: NDArray[np.uint8]
+
+    @classmethod
+    def given(cls, time: ArrayLike, graph: OpGraph, cluster: Cluster) -> Costs:
+        """From seconds per op, or per op and device type, as a user gives them.
+
+        Raises
+        ------
+        InputError
+            A wrong shape; a time that is NaN, infinite or negative (the op is named).
+        """
+        matrix = np.asarray(time, dtype=np.float64)
+        types = tuple(t.name for t in cluster.types)
+        if matrix.shape == (graph.n_ops,):
+            matrix = np.repeat(matrix[:, None], len(types), axis=1)
+        if matrix.shape != (graph.n_ops, len(types)):
+            raise InputError(
+                f"costs has shape {matrix.shape}, wants ({graph.n_ops}, {len(types)}): "
+                f"ops by device types ({', '.join(types)})"
+            )
+        bad = np.argwhere(~((matrix >= 0) & np.isfinite(matrix)))
+        if len(bad):
+            op, k = map(int, bad[0])
+            raise InputError(
+                f"costs of {graph.names[op]!r} on {types[k]} is {matrix[op, k]}: "
+                "a time must be finite and not negative"
+            )
+        source = np.full(graph.n_ops, PROVENANCES.index("given"), dtype=np.uint8)
+        return cls(matrix, types, source)
+
+    def shares(self) -> dict[str, float]:
+        """Share of the total time (on the slowest type) by provenance; free ops have none."""
+        weight = self.time.max(axis=1)
+        total = weight.sum()
+        sums = np.bincount(self.provenance, weights=weight, minlength=len(PROVENANCES))
+        return {
+            word: float(part / total) if total else 0.0
+            for word, part in zip(PROVENANCES, sums, strict=True)
+            if word != "free" and (part > 0 or (self.provenance == PROVENANCES.index(word)).any())
+        }
+
+
+def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
+    """Measured times where the graph has them for a device type, else the roofline.
+
+    Raises
+    ------
+    InputError
+        A device type with neither measured times nor roofline figures; a graph whose ops would all
+        be free, since it has neither times nor FLOPs nor bytes.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g = lm.read("example:lenet")
+    >>> lm.costs.estimate(g, lm.Cluster.preset("4xV100-PCIe")).shares()
+    {'roofline': 1.0}
+    """
+    columns = []
+    measured = True
+    for device_type in cluster.types:
+        found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+        if found is None:
+            measured = False
+            found = roofline(graph, device_type)
+        columns.append(found)
+    time = np.stack(columns, axis=1)
+    if not time.any():
+        raise InputError(
+            "every op would be free: the graph has neither times nor FLOPs nor bytes_accessed; "
+            "give times in the graph or as costs="
+        )
+    word = "measured" if measured else "roofline"
+    provenance = np.where(time.any(axis=1), PROVENANCES.index(word), PROVENANCES.index("free"))
+    return Costs(time, tuple(t.name for t in cluster.types), provenance.astype(np.uint8))
+
+
+def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
+    """Seconds per op on one device type, from FLOPs, bytes and launch time."""
+    if not device_type.has_roofline:
+        known = ", ".join(graph.time) or "none"
+        raise InputError(
+            f"no times for device type {device_type.name!r}: the graph has measured times for "
+            f"{known}, and the cluster gives no peak and memory_bandwidth for it"
+        )
+    peak = _peak_per_op(graph, device_type)
+    flops = graph.flops.astype(np.float64)
+    moved = graph.bytes_accessed.astype(np.float64)
+    busy = np.maximum(flops / peak, moved / device_type.memory_bandwidth)
+    placeholder = np.fromiter((k in PLACEHOLDERS for k in graph.kinds), bool, graph.n_ops)
+    free = graph.view | placeholder | ((graph.flops == 0) & (graph.bytes_accessed == 0))
+    return np.where(free, 0.0, busy + device_type.launch)
+
+
+def _peak_per_op(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
+    peaks: dict[str, float] = {}
+
+    def peak(output: str) -> float:
+        match = _DTYPE.match(output)
+        wanted = _PEAK_OF.get(match[0] if match else "f32", ("f32",))
+        known = [device_type.peak[d] for d in wanted if device_type.peak.get(d)]
+        return known[0] if known else max(device_type.peak.values())
+
+    for output in set(graph.outputs):
+        peaks[output] = peak(output)
+    return np.fromiter((peaks[output] for output in graph.outputs), np.float64, graph.n_ops)

@@ -1,0 +1,74 @@
+"""Reading and writing files whole: errors that name the path, nothing left half-written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import InputError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The contents of a file, unpacked if gzipped (told by content, not by name)."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(f"{os.fspath(path)} is a damaged or truncated gzip file: {error}") from error
+
+
+def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
+    """JSON from bytes; ``path`` is for the message."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file under a temporary name beside it and moves it into place.
+
+    A path that ends in ``.gz`` is gzipped, with no time stamp: same data, same file.
+    """
+    target = Path(path)
+    if target.name.endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Writes compact JSON by :func:`write_bytes`."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    write_bytes(path, text.encode())

@@ -1,0 +1,204 @@
+"""The front door: place a graph on a cluster, compare methods, bound what is possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from loadmaster import fast
+from loadmaster.cluster import Cluster
+from loadmaster.costs import Costs
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.graph import OpGraph
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.simulation import Placed, as_costs, run
+from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.registry import Method, strategy
+
+OnOom = Literal["error", "best_effort"]
+
+#: Called with a plan's stage and the makespan (s) of the best placement so far, or None.
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the makespan of any placement: ``seconds``, its ``source``, and ``parts``,
+    the bounds it is the largest of."""
+
+    seconds: float
+    source: str
+    parts: dict[str, float]
+
+
+def place(
+    graph: OpGraph,
+    cluster: Cluster,
+    method: Method = "celeritas",
+    costs: Costs | ArrayLike | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    *,
+    on_oom: OnOom = "error",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """Decides on which device every op runs, and in which order.
+
+    Parameters
+    ----------
+    graph, cluster
+    method : str
+        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"round-robin"`` or ``"single"``.
+    costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
+        Seconds; measured times where the graph has them, else the roofline, if absent.
+    seed : int
+        For methods that draw.
+    time_limit : float, optional
+        Seconds for methods that search; those here are done in milliseconds and need none.
+    on_oom : "error" (default) or "best_effort"
+        Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
+    progress : callable, optional
+        Called with the stage and the best makespan so far.
+    options
+        Of the method; for ``celeritas`` and ``order-place``: ``max_ops`` (the paper's R, 200),
+        ``max_bytes`` (M, as a share of the smallest memory, 0.25), ``max_time`` (seconds of compute
+        in a group; none).
+
+    Returns
+    -------
+    Plan
+        Judged by the simulator, with a lower bound.
+
+    Raises
+    ------
+    InputError
+        Bad input; the culprit is named.
+    InfeasibleError
+        No placement was found that fits; ``shortfall`` has the bytes short per device.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:alexnet"), lm.Cluster.preset("4xV100-PCIe"))
+    >>> plan.makespan >= plan.lower_bound > 0
+    True
+    """
+    if on_oom not in ("error", "best_effort"):
+        raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
+    if time_limit is not None and not time_limit >= 0:
+        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    function = strategy(method, options)
+    began = time.perf_counter()
+    tell = progress or (lambda stage, makespan: None)
+    tell("costs", None)
+    problem = Problem.make(
+        graph,
+        cluster,
+        as_costs(costs, graph, cluster),
+        seed=seed,
+        best_effort=on_oom == "best_effort",
+    )
+    tell(method, None)
+    candidate = function(problem, **options)
+    tell("bound", candidate.schedule.makespan)
+    return _plan(problem, candidate, method, options, time.perf_counter() - began)
+
+
+def _plan(
+    problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
+) -> Plan:
+    found = _bound(problem)
+    return Plan(
+        problem=problem,
+        placed=Placed(candidate.devices, candidate.priority),
+        makespan=candidate.schedule.makespan,
+        method=method,
+        options=options,
+        lower_bound=found.seconds,
+        bound_source=found.source,
+        notes=candidate.notes,
+        planning_seconds=seconds,
+    )
+
+
+def lower_bound(
+    graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None
+) -> Bound:
+    """A lower bound on the makespan of any placement of the full graph.
+
+    The largest of: critical path on the fastest allowed types; work over capacity as a linear
+    program over device types; work between heads and tails. It knows nothing of memory or of
+    forced transfers, and is weak where those bind.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> b = lm.lower_bound(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> b.seconds == max(b.parts.values())
+    True
+    """
+    return _bound(Problem.make(graph, cluster, as_costs(costs, graph, cluster)))
+
+
+def _bound(problem: Problem) -> Bound:
+    found = fast.bounds(problem.graph, problem.links, problem.time)
+    parts = {
+        "critical path": found["critical_path"],
+        "work over capacity": found["work"],
+        "work between heads and tails": found["heads_and_tails"],
+    }
+    return Bound(found["best"], found["source"], parts)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What each method made of the same graph: ``plans`` by name, and why the others have none."""
+
+    plans: dict[str, Plan]
+    failures: dict[str, str]
+
+    @property
+    def best(self) -> Plan | None:
+        """The fastest plan that fits."""
+        fitting = [plan for plan in self.plans.values() if plan.fits]
+        return min(fitting, key=lambda plan: plan.makespan, default=None)
+
+
+def compare(
+    graph: OpGraph,
+    cluster: Cluster,
+    methods: Iterable[Method],
+    costs: Costs | ArrayLike | None = None,
+    seed: int = 0,
+    *,
+    on_oom: OnOom = "error",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Places the same graph by several methods, each with its default options.
+
+    A method that finds no placement that fits is listed with its reason.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> sorted(lm.compare(g, c, ["celeritas", "single"]).plans)
+    ['celeritas', 'single']
+    """
+    plans: dict[str, Plan] = {}
+    failures: dict[str, str] = {}
+    shared = as_costs(costs, graph, cluster)
+    for method in methods:
+        try:
+            plans[method] = place(
+                graph, cluster, method, shared, seed, on_oom=on_oom, progress=progress
+            )
+        except InfeasibleError as error:
+            failures[method] = str(error)
+    return Comparison(plans, failures)

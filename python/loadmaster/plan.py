@@ -1,0 +1,272 @@
+"""Plan: what runs where and when, why, and how good that is. Saved and loaded as JSON.
+
+A saved plan holds the graph, the cluster and the costs it was made for, so that it can be explained
+and simulated anywhere, and hashes of them, so that it cannot be taken for another graph's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.cluster import Cluster
+from loadmaster.costs import PROVENANCES, Costs
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.files import parse_json, read_bytes, write_json
+from loadmaster.graph import OpGraph
+from loadmaster.problem import Problem
+from loadmaster.simulation import Memory, Placed, Simulation, reduced_placement, run
+
+if TYPE_CHECKING:
+    from loadmaster.explain import Explanation
+
+FORMAT = "loadmaster-plan"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement and an order, judged by the simulator.
+
+    Attributes
+    ----------
+    makespan : float
+        Simulated seconds per step.
+    lower_bound : float
+        Seconds below which no placement of the full graph can go.
+    bound_source : str
+        The argument behind the bound.
+    method, options
+        How it was made.
+    notes : tuple of str
+        What came up on the way.
+    planning_seconds : float
+        Wall time it took to make.
+    """
+
+    problem: Problem = field(repr=False)
+    placed: Placed = field(repr=False)
+    makespan: float
+    method: str
+    options: Mapping[str, Any]
+    lower_bound: float
+    bound_source: str
+    notes: tuple[str, ...] = ()
+    planning_seconds: float = 0.0
+
+    # -- what was decided --------------------------------------------------------------------
+
+    @property
+    def graph(self) -> OpGraph:
+        """The user's graph."""
+        return self.problem.model
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster it is for."""
+        return self.problem.cluster
+
+    @property
+    def costs(self) -> Costs:
+        """The times it was made with."""
+        return self.problem.costs
+
+    @property
+    def seed(self) -> int:
+        """The seed it was made with."""
+        return self.problem.seed
+
+    @cached_property
+    def devices(self) -> NDArray[np.int32]:
+        """Device index per op, int32 [n_ops]."""
+        return self.placed.devices[self.problem.reduced.map]
+
+    @cached_property
+    def priority(self) -> NDArray[np.int32]:
+        """Priority per op, int32 [n_ops]: smaller runs first."""
+        return self.placed.priority[self.problem.reduced.map]
+
+    def device(self, op: str | int) -> str:
+        """Name of the device an op is on."""
+        return self.cluster.devices[self.devices[self.graph.index(op)]].name
+
+    # -- how good it is ----------------------------------------------------------------------
+
+    @property
+    def gap(self) -> float:
+        """(makespan - lower bound) / makespan: no placement can be faster by more than this."""
+        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+
+    @cached_property
+    def schedule(self) -> Simulation:
+        """What the simulator saw."""
+        return run(self.problem, self.placed)
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of every device."""
+        return self.schedule.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device ever holds more than it can."""
+        return self.memory.fits
+
+    @cached_property
+    def single(self) -> float | None:
+        """Seconds per step on the fastest single device that holds the graph; None: none does."""
+        from loadmaster.strategies import single
+
+        try:
+            alone = Problem(
+                self.graph, self.cluster, self.costs, self.problem.reduced, self.problem.time
+            )
+            return single.place(alone).schedule.makespan
+        except InfeasibleError:
+            return None
+
+    @property
+    def provenance(self) -> dict[str, float]:
+        """Share of the time by where it comes from (``measured``, ``roofline``, ...)."""
+        return self.costs.shares()
+
+    def explain(self, op: str | int) -> Explanation:
+        """Why an op is where it is; see :class:`~loadmaster.explain.Explanation`.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+        >>> plan.explain("convolution").device
+        'gpu0'
+        """
+        from loadmaster.explain import explain
+
+        return explain(self, op)
+
+    def summary(self) -> str:
+        """What a person wants to know, in ten lines or fewer."""
+        from loadmaster.summary import summary
+
+        return summary(self)
+
+    # -- on disk -----------------------------------------------------------------------------
+
+    def to_document(self) -> dict[str, Any]:
+        """As the JSON document that :meth:`save` writes."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "loadmaster": metadata.version("loadmaster"),
+            "method": self.method,
+            "options": dict(self.options),
+            "seed": self.seed,
+            "makespan": self.makespan,
+            "lower_bound": self.lower_bound,
+            "bound_source": self.bound_source,
+            "notes": list(self.notes),
+            "planning_seconds": self.planning_seconds,
+            "graph_sha256": self.graph.digest,
+            "cluster_sha256": self.cluster.digest,
+            "devices": self.devices.tolist(),
+            "priority": self.priority.tolist(),
+            "costs": {
+                "types": list(self.costs.types),
+                "time": self.costs.time.tolist(),
+                "provenance": self.costs.provenance.tolist(),
+                "provenances": list(PROVENANCES),
+            },
+            "cluster": self.cluster.to_toml(),
+            "graph": self.graph.to_document(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, gzipped if the path ends in ``.gz``."""
+        write_json(path, self.to_document())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        graph: OpGraph | None = None,
+        cluster: Cluster | None = None,
+    ) -> Plan:
+        """Reads a saved plan, and simulates it again.
+
+        Parameters
+        ----------
+        path
+        graph, cluster : optional
+            What the plan should be for; if it is not, that is an error.
+
+        Raises
+        ------
+        InputError
+            Not a plan, another version, damaged, or a plan for another graph or cluster.
+        """
+        source = os.fspath(path)
+        document = parse_json(read_bytes(path), path)
+        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+            raise InputError(f"{source} is not a plan: it has no \"format\": \"{FORMAT}\"")
+        if document.get("version") != VERSION:
+            raise InputError(
+                f"{source} has plan version {document.get('version')!r}; "
+                f"this Loadmaster reads version {VERSION}"
+            )
+        try:
+            return cls._from_document(document, source, graph, cluster)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{source} is a damaged plan: {error!r}") from error
+
+    @classmethod
+    def _from_document(
+        cls,
+        document: Mapping[str, Any],
+        source: str,
+        graph: OpGraph | None,
+        cluster: Cluster | None,
+    ) -> Plan:
+        own_graph = OpGraph.from_document(document["graph"], source)
+        own_cluster = Cluster.from_toml(document["cluster"], source)
+        pairs = (
+            ("graph", own_graph, graph, document["graph_sha256"]),
+            ("cluster", own_cluster, cluster, document["cluster_sha256"]),
+        )
+        for what, own, wanted, digest in pairs:
+            if own.digest != digest:
+                raise InputError(f"{source} is damaged: its {what} does not match its hash")
+            if wanted is not None and wanted.digest != digest:
+                raise InputError(
+                    f"{source} is a plan for another {what}: {own!r}, not {wanted!r}"
+                )
+        costs = document["costs"]
+        words = [PROVENANCES.index(word) for word in costs["provenances"]]
+        given = Costs.given(np.array(costs["time"], dtype=np.float64), own_graph, own_cluster)
+        provenance = np.array([words[p] for p in costs["provenance"]], dtype=np.uint8)
+        if len(provenance) != own_graph.n_ops:
+            raise InputError(f"{source} is damaged: costs.provenance has the wrong length")
+        problem = Problem.make(
+            own_graph,
+            own_cluster,
+            Costs(given.time, given.types, provenance),
+            seed=document["seed"],
+        )
+        placed = reduced_placement(problem, document["devices"], document["priority"])
+        return cls(
+            problem=problem,
+            placed=placed,
+            makespan=problem.simulate(placed.devices, placed.priority).makespan,
+            method=document["method"],
+            options=document["options"],
+            lower_bound=float(document["lower_bound"]),
+            bound_source=document["bound_source"],
+            notes=tuple(document["notes"]),
+            planning_seconds=float(document["planning_seconds"]),
+        )

@@ -1,0 +1,119 @@
+"""A placement problem as strategies see it: reduced graph, cluster, times, rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.cluster import Cluster
+from loadmaster.costs import Costs
+from loadmaster.graph import OpGraph, Reduced
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What there is to place, on what, and at which cost.
+
+    Attributes
+    ----------
+    model : OpGraph
+        The user's graph.
+    cluster : Cluster
+    costs : Costs
+        Of the user's ops.
+    reduced : Reduced
+        The graph that strategies place, with maps to and from the user's ops.
+    time : float64 [n_reduced, n_types]
+        Seconds per op of the reduced graph.
+    seed : int
+        For anything random.
+    best_effort : bool
+        Whether an op that fits nowhere goes where most memory is free.
+    """
+
+    model: OpGraph
+    cluster: Cluster
+    costs: Costs
+    reduced: Reduced
+    time: NDArray[np.float64]
+    seed: int = 0
+    best_effort: bool = False
+
+    @classmethod
+    def make(
+        cls,
+        model: OpGraph,
+        cluster: Cluster,
+        costs: Costs,
+        *,
+        seed: int = 0,
+        best_effort: bool = False,
+    ) -> Problem:
+        """Reduces the model and sums its times over the reduced ops."""
+        reduced = model.reduced_for(costs.types)
+        return cls(model, cluster, costs, reduced, reduced.sum(costs.time), seed, best_effort)
+
+    @property
+    def graph(self) -> fast.Graph:
+        """The reduced graph."""
+        return self.reduced.graph
+
+    @property
+    def links(self) -> fast.Cluster:
+        """The cluster as Rust sees it."""
+        return self.cluster._core
+
+    @cached_property
+    def op_time(self) -> NDArray[np.float64]:
+        """Mean seconds per reduced op over the devices it may run on."""
+        return fast.mean_time(self.graph, self.links, self.time)
+
+    def tensor_time(self, graph: fast.Graph) -> NDArray[np.float64]:
+        """Seconds that each tensor takes between an average pair of devices, by tensor id."""
+        latency, per_byte = self.links.mean_link
+        return latency + graph.tensor_bytes * per_byte
+
+    @property
+    def control_time(self) -> float:
+        """Seconds that a message without data takes."""
+        return self.links.mean_link[0]
+
+    @property
+    def capacity(self) -> NDArray[np.uint64]:
+        """Bytes per device."""
+        return np.array(self.cluster.memory, dtype=np.uint64)
+
+    def simulate(
+        self,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        *,
+        policy: str = "priority",
+        contention: bool = True,
+        link_order: str = "fifo",
+        record_memory: bool = False,
+    ) -> fast.Schedule:
+        """The judge's verdict on a placement of the reduced ops."""
+        return fast.simulate(
+            self.graph,
+            self.links,
+            self.time,
+            devices,
+            priority,
+            policy=policy,
+            contention=contention,
+            link_order=link_order,
+            seed=self.seed,
+            record_memory=record_memory,
+        )
+
+
+def ranks(order: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Position of every op in an order: a priority."""
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank

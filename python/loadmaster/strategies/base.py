@@ -1,0 +1,176 @@
+"""What every strategy returns, and how strategies that count memory statically are held to the
+simulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.problem import Problem
+
+MemoryModel = Literal["dynamic", "static"]
+
+#: Shares of each device's memory that dynamic attempts may fill, one after another.
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement of the reduced ops, judged.
+
+    Attributes
+    ----------
+    devices, priority : int32 [n_reduced]
+    schedule : fast.Schedule
+        What the simulator saw.
+    notes : tuple of str
+        What the user should know about how it came about.
+    """
+
+    devices: NDArray[np.int32]
+    priority: NDArray[np.int32]
+    schedule: fast.Schedule
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device ever holds more than it can."""
+        return self.schedule.overflow is None
+
+
+def judged(
+    problem: Problem,
+    devices: NDArray[np.int32],
+    priority: NDArray[np.int32],
+    notes: tuple[str, ...] = (),
+) -> Candidate:
+    """Simulates a placement."""
+    return Candidate(devices, priority, problem.simulate(devices, priority), notes)
+
+
+def better(problem: Problem, a: Candidate, b: Candidate) -> Candidate:
+    """The one that fits, or is less far over; of two that fit the faster, of equals the first."""
+    rank_a, rank_b = ((excess(problem, c), c.schedule.makespan) for c in (a, b))
+    return b if rank_b < rank_a else a
+
+
+#: Places ops with these static bytes per reduced op and this capacity per device.
+Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Candidate]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a row of attempts came to.
+
+    Attributes
+    ----------
+    candidate : Candidate or None
+        The first that fits; else the one least over; None: none could even be placed.
+    share : float
+        Share of the memory that the candidate was allowed to fill.
+    refused : InfeasibleError or None
+        Why the last attempt could not be placed.
+    """
+
+    candidate: Candidate | None
+    share: float
+    refused: InfeasibleError | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the candidate fits."""
+        return self.candidate is not None and self.candidate.fits
+
+
+def attempts(
+    problem: Problem, attempt: Attempt, charge: NDArray[np.uint64], shares: Sequence[float]
+) -> Outcome:
+    """Tries shrinking shares of the memory until the simulated peak fits."""
+    closest, closest_share = None, 0.0
+    for share in shares:
+        try:
+            candidate = attempt(charge, (problem.capacity * share).astype(np.uint64))
+        except InfeasibleError as error:
+            return Outcome(closest, closest_share, error)
+        if candidate.fits:
+            return Outcome(candidate, share, None)
+        if closest is None or excess(problem, candidate) < excess(problem, closest):
+            closest, closest_share = candidate, share
+    return Outcome(closest, closest_share, None)
+
+
+def try_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Outcome:
+    """Attempts under a memory model.
+
+    ``"static"`` is the papers' constraint: resident bytes and outputs of all ops on a device, for
+    the whole step, within its memory. ``"dynamic"`` charges what each op holds at the peak of a
+    sequential run (:func:`loadmaster.fast.peak_bytes`) against shrinking shares of the memory,
+    until the simulated peak, copies from other devices included, fits.
+    """
+    if memory == "static":
+        return attempts(problem, attempt, problem.graph.static_bytes, (1.0,))
+    if memory == "dynamic":
+        _, held = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
+        return attempts(problem, attempt, held, SHARES)
+    raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
+
+
+def settled(problem: Problem, outcome: Outcome) -> Candidate:
+    """The candidate, if it fits or best effort will do.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit, or there is none.
+    """
+    if outcome.candidate is None:
+        assert outcome.refused is not None
+        raise outcome.refused
+    if outcome.fits or problem.best_effort:
+        return outcome.candidate
+    raise overflow_error(problem, outcome.candidate)
+
+
+def within_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Candidate:
+    """A placement that the simulator finds to fit; see :func:`try_memory`."""
+    return settled(problem, try_memory(problem, attempt, memory))
+
+
+def excess(problem: Problem, candidate: Candidate) -> int:
+    """Bytes over capacity, summed over devices."""
+    peaks = candidate.schedule.peak.tolist()
+    return sum(max(p - c, 0) for p, c in zip(peaks, problem.cluster.memory, strict=True))
+
+
+def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
+    """An error that says how many bytes are short on which device, and what takes them."""
+    from loadmaster.units import format_bytes
+
+    overflow = candidate.schedule.overflow
+    assert overflow is not None
+    names = problem.model.names
+    of = problem.reduced.op_of
+    shortfall = {
+        d.name: int(peak) - d.memory
+        for d, peak in zip(problem.cluster.devices, candidate.schedule.peak, strict=True)
+        if peak > d.memory
+    }
+    device, time, op, over, alive = overflow
+    worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
+    when = "resident bytes alone" if op < 0 else f"first at {time:.6g} s, op {names[of[op]]!r}"
+    largest = ", ".join(
+        f"{names[of[a]]!r} {format_bytes(b)}{' (copy)' if copy else ''}" for a, b, copy in alive[:5]
+    )
+    return InfeasibleError(
+        f"does not fit: short on {worst}; {when}, {format_bytes(over)} over on "
+        f"{problem.cluster.devices[device].name}"
+        + (f"; largest tensors alive there: {largest}" if largest else "")
+        + ". More or larger devices, a smaller batch, or on_oom='best_effort' would help.",
+        shortfall,
+    )

@@ -1,0 +1,101 @@
+"""Celeritas' coarse graph (section 5.1): CPD-TOPO order, cut where the least data crosses.
+
+Shared by Order-Place and Adjusting Placement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.errors import InputError
+from loadmaster.problem import Problem
+
+#: The paper's R and M (section 5.1.3).
+R = 200
+M = 0.25
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A coarse graph with what places it.
+
+    Attributes
+    ----------
+    order : int32 [n_reduced]
+        CPD-TOPO order of the ops.
+    group : int32 [n_reduced]
+        Group per op.
+    coarse : fast.Graph
+        The groups.
+    coarse_order : int32 [n_groups]
+        CPD-TOPO order of the groups.
+    time : float64 [n_groups, n_types]
+    """
+
+    order: NDArray[np.int32]
+    group: NDArray[np.int32]
+    coarse: fast.Graph
+    coarse_order: NDArray[np.int32]
+    time: NDArray[np.float64]
+
+    def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums a column over each group."""
+        return np.bincount(self.group, weights=per_op, minlength=self.coarse.n_ops)
+
+    def charge(self, graph: fast.Graph, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Bytes per group; an op counts where the op that decides for it is."""
+        charge = np.zeros(self.coarse.n_ops, dtype=np.uint64)
+        np.add.at(charge, self.group[graph.lead], bytes_)
+        return charge
+
+    def expand(self, graph: fast.Graph, devices: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Device per op from device per group."""
+        return devices[self.group[graph.lead]]
+
+
+def fuse(
+    problem: Problem, *, max_ops: int = R, max_bytes: float = M, max_time: float | None = None
+) -> Fused:
+    """Orders, cuts and contracts.
+
+    Parameters
+    ----------
+    max_ops : the paper's R, most ops in a group.
+    max_bytes : the paper's M, most bytes of a group as a share of the smallest device's memory.
+    max_time : most seconds of compute in a group; none: no limit, as in the paper.
+    """
+    if max_ops < 1:
+        raise InputError(f"max_ops (R) is {max_ops}: a group has at least one op")
+    if not 0 < max_bytes <= 1:
+        raise InputError(f"max_bytes (M) is {max_bytes}: wants a share of the smallest memory, 0-1")
+    if max_time is not None and not max_time > 0:
+        raise InputError(f"max_time is {max_time}: wants seconds > 0")
+    graph, op_time = problem.graph, problem.op_time
+    tensor_time, control = problem.tensor_time(graph), problem.control_time
+    order = fast.cpd_topo(graph, op_time, tensor_time, control_time=control)
+    cuts = fast.breakpoints(
+        graph,
+        order,
+        tensor_time,
+        control_time=control,
+        op_time=op_time,
+        max_ops=max_ops,
+        max_bytes=int(max_bytes * min(problem.cluster.memory)),
+        max_time=max_time,
+    )
+    group = fast.segments(order, cuts)
+    coarse = fast.contract(graph, group)
+    columns = [
+        np.bincount(group, weights=column, minlength=coarse.n_ops) for column in problem.time.T
+    ]
+    coarse_order = fast.cpd_topo(
+        coarse,
+        np.bincount(group, weights=op_time, minlength=coarse.n_ops),
+        problem.tensor_time(coarse),
+        control_time=control,
+    )
+    return Fused(order, group, coarse, coarse_order, np.stack(columns, axis=1))

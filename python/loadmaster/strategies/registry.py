@@ -1,0 +1,46 @@
+"""Strategies by name, with the options each takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from loadmaster.errors import InputError
+from loadmaster.strategies import celeritas, m_topo, order_place, round_robin, single
+from loadmaster.strategies.base import Candidate
+
+Method = Literal["celeritas", "order-place", "m-topo", "round-robin", "single"]
+
+#: What each method does, in a line for a person.
+METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
+    "celeritas": (celeritas.place, "fuse, then Adjusting Placement or Order-Place (Celeritas)"),
+    "order-place": (order_place.place, "fuse, then fill one device after another (Celeritas)"),
+    "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
+    "round-robin": (round_robin.place, "deal ops out in turn"),
+    "single": (single.place, "everything on the fastest device that holds it"),
+}
+assert set(METHODS) == set(get_args(Method))
+
+
+def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
+    """The function behind a method's name, after checking its options.
+
+    Raises
+    ------
+    InputError
+        An unknown method, or an option that the method does not take.
+    """
+    if method not in METHODS:
+        raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
+    function = METHODS[method][0]
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        takes = f"takes {', '.join(known)}" if known else "takes no options"
+        raise InputError(f"method {method!r} has no option {unknown[0]!r}; it {takes}")
+    return function

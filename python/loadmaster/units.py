@@ -1,0 +1,71 @@
+"""Bytes and seconds as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from loadmaster.errors import InputError
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGTP", start=1):
+    _UNITS[f"{_letter}B"] = 1000**_power
+    _UNITS[f"{_letter}iB"] = 1024**_power
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B|)\s*")
+
+
+def parse_bytes(value: object, what: str = "size") -> int:
+    """Bytes from an int, or from a string such as ``"32GiB"`` (1024-based) or ``"16 GB"``.
+
+    >>> parse_bytes("32GiB")
+    34359738368
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise InputError(
+            f"{what} is {value!r}: give bytes as an integer or as a string like '32GiB' or '16GB'"
+        )
+    size = int(float(match[1]) * _UNITS[match[2]])
+    if size >= 2**63:
+        raise InputError(f"{what} is {value!r}: more than 2^63 bytes")
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """Bytes in the largest 1024-based unit that leaves at least one.
+
+    >>> format_bytes(34359738368)
+    '32 GiB'
+    """
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds in the unit that leaves one to three digits before the point.
+
+    >>> format_seconds(0.0123)
+    '12.3 ms'
+    """
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
+        if abs(seconds) >= scale or unit == "ns":
+            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
+    raise AssertionError
+
+
+def format_count(count: float) -> str:
+    """A large count with a decimal prefix.
+
+    >>> format_count(25_600_000)
+    '25.6 M'
+    """
+    for scale, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f}"

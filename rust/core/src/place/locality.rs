@@ -1,0 +1,68 @@
+//! Each op where most of the bytes it reads already are: least sent, least copied.
+//!
+//! Filling devices in topological order puts the backward pass of a training graph on other devices
+//! than the forward pass, so every activation it kept is held twice; where memory is tight nothing
+//! fits. Here an op goes to the device, of those with room, that holds most of its input bytes
+//! (tensors made there, sent there before, or at home there); ops that read nothing stay on the
+//! device being filled. A backward op so follows the activations and weights it reads. Not from a
+//! paper; our last resort before saying that a graph does not fit. O(D (V + E)).
+
+use std::cmp::Reverse;
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::ids::{DeviceId, OpId};
+use crate::place::{Memory, OnOom, charge_to_leads};
+use crate::workload::Workload;
+
+/// Places ops in `order`, each with its largest inputs.
+///
+/// # Errors
+/// An op that fits nowhere, unless `on_oom` is best effort.
+pub fn follow_bytes(
+    work: &Workload,
+    cluster: &Cluster,
+    order: &[OpId],
+    bytes: &[u64],
+    capacity: &[u64],
+    on_oom: OnOom,
+) -> Result<Vec<DeviceId>, Error> {
+    let charge = charge_to_leads(work, bytes);
+    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let k = cluster.n_devices();
+    let mut device = vec![DeviceId::NONE; work.n_ops()];
+    let mut bound = vec![DeviceId::NONE; work.n_ops()];
+    // Whether each tensor has been sent to each device, row-major.
+    let mut sent = vec![false; work.graph.n_tensors() * k];
+    let mut filling = DeviceId(0);
+    let mut here = vec![0u64; k];
+    for &op in order {
+        let lead = work.lead[op.ix()];
+        if bound[lead.ix()].is_none() {
+            here.fill(0);
+            for &t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
+                let at = bound[work.lead[work.graph.source(t).ix()].ix()];
+                for d in cluster.device_ids().filter(|&d| d == at || sent[t.ix() * k + d.ix()]) {
+                    here[d.ix()] = here[d.ix()].saturating_add(work.tensor_bytes[t.ix()]);
+                }
+            }
+            let rank = |d: DeviceId| (Reverse(here[d.ix()]), d != filling, d < filling, d);
+            let found = cluster.device_ids().filter(|&d| memory.fits(lead, d)).min_by_key(|&d| rank(d));
+            let chosen = match found {
+                Some(d) => d,
+                None => memory.nowhere(lead)?,
+            };
+            if charge[lead.ix()] > 0 && chosen > filling && !memory.fits(lead, filling) {
+                filling = chosen;
+            }
+            memory.take(lead, chosen);
+            bound[lead.ix()] = chosen;
+        }
+        let chosen = bound[lead.ix()];
+        device[op.ix()] = chosen;
+        for t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
+            sent[t.ix() * k + chosen.ix()] = true;
+        }
+    }
+    Ok(device)
+}
