@@ -108,7 +108,8 @@ class Link:
 @dataclass(frozen=True)
 class Route:
     """How bytes get from one device to another: ``latency`` (s), ``bandwidth`` (B/s), names of the
-    ``channels`` held and of the devices passed (``hops``)."""
+    ``channels`` held and of the devices passed (``hops``).
+    """
 
     latency: float
     bandwidth: float
@@ -372,7 +373,9 @@ def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any 
 def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
     unknown = sorted(set(row) - known)
     if unknown:
-        raise InputError(f"{what}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        raise InputError(
+            f"{what}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
 
 
 def _device(row: Mapping[str, Any], i: int) -> Device:

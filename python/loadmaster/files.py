@@ -26,7 +26,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
-        raise InputError(f"{os.fspath(path)} is a damaged or truncated gzip file: {error}") from error
+        raise InputError(
+            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
+        ) from error
 
 
 def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:

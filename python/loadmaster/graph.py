@@ -258,9 +258,7 @@ class OpGraph:
             Another format or version, missing or bad columns; ``source`` is named.
         """
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            raise InputError(
-                f"{source} is not an opgraph document: it has no \"format\": \"{FORMAT}\""
-            )
+            raise InputError(f'{source} is not an opgraph document: it has no "format": "{FORMAT}"')
         if document.get("version") != VERSION:
             raise InputError(
                 f"{source} has opgraph version {document.get('version')!r}; "
@@ -462,9 +460,7 @@ def _integers(what: str, values: Any, n: int | None, default: int) -> NDArray[np
     return array.astype(np.int64)
 
 
-def _sizes(
-    what: str, values: Any, n: int, names: Sequence[str] | None
-) -> NDArray[np.uint64]:
+def _sizes(what: str, values: Any, n: int, names: Sequence[str] | None) -> NDArray[np.uint64]:
     if values is None:
         return np.zeros(n, dtype=np.uint64)
     array = _numbers(what, values, n)
@@ -478,9 +474,7 @@ def _sizes(
     return array.astype(np.uint64)
 
 
-def _times(
-    values: Any, n: int, names: Sequence[str]
-) -> dict[str, NDArray[np.float64]]:
+def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):

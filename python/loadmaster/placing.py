@@ -16,7 +16,7 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulation import Placed, as_costs, run
+from loadmaster.simulation import Placed, as_costs
 from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.registry import Method, strategy
 
@@ -29,7 +29,8 @@ Progress = Callable[[str, float | None], None]
 @dataclass(frozen=True)
 class Bound:
     """A lower bound on the makespan of any placement: ``seconds``, its ``source``, and ``parts``,
-    the bounds it is the largest of."""
+    the bounds it is the largest of.
+    """
 
     seconds: float
     source: str
@@ -127,9 +128,7 @@ def _plan(
     )
 
 
-def lower_bound(
-    graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None
-) -> Bound:
+def lower_bound(graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None) -> Bound:
     """A lower bound on the makespan of any placement of the full graph.
 
     The largest of: critical path on the fastest allowed types; work over capacity as a linear

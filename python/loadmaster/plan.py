@@ -214,7 +214,7 @@ class Plan:
         source = os.fspath(path)
         document = parse_json(read_bytes(path), path)
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            raise InputError(f"{source} is not a plan: it has no \"format\": \"{FORMAT}\"")
+            raise InputError(f'{source} is not a plan: it has no "format": "{FORMAT}"')
         if document.get("version") != VERSION:
             raise InputError(
                 f"{source} has plan version {document.get('version')!r}; "
@@ -243,9 +243,7 @@ class Plan:
             if own.digest != digest:
                 raise InputError(f"{source} is damaged: its {what} does not match its hash")
             if wanted is not None and wanted.digest != digest:
-                raise InputError(
-                    f"{source} is a plan for another {what}: {own!r}, not {wanted!r}"
-                )
+                raise InputError(f"{source} is a plan for another {what}: {own!r}, not {wanted!r}")
         costs = document["costs"]
         words = [PROVENANCES.index(word) for word in costs["provenances"]]
         given = Costs.given(np.array(costs["time"], dtype=np.float64), own_graph, own_cluster)

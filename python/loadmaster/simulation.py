@@ -347,7 +347,7 @@ def reduced_placement(
         chosen = np.array([problem.cluster.index(str(d)) for d in chosen], dtype=np.int32)
     if chosen.shape != (n,) or chosen.dtype.kind not in "iu":
         raise InputError(f"devices has shape {chosen.shape} ({chosen.dtype}), wants {n} indices")
-    if n and not (0 <= chosen.min() and chosen.max() < problem.cluster.n_devices):
+    if n and not (chosen.min() >= 0 and chosen.max() < problem.cluster.n_devices):
         at = int(np.flatnonzero((chosen < 0) | (chosen >= problem.cluster.n_devices))[0])
         raise InputError(
             f"op {problem.model.names[at]!r} is on device {chosen[at]}, but the cluster has devices "
@@ -359,6 +359,6 @@ def reduced_placement(
     wanted = np.asarray(priority)
     if wanted.shape != (n,) or wanted.dtype.kind not in "iu":
         raise InputError(f"priority has shape {wanted.shape} ({wanted.dtype}), wants {n} integers")
-    if n and not (-(2**31) <= wanted.min() and wanted.max() < 2**31):
+    if n and not (wanted.min() >= -(2**31) and wanted.max() < 2**31):
         raise InputError("priority: values must fit in 32 bits")
     return Placed(chosen[op_of].astype(np.int32), wanted[op_of].astype(np.int32))

@@ -1,5 +1,6 @@
 """What every strategy returns, and how strategies that count memory statically are held to the
-simulator's."""
+simulator's.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from loadmaster.problem import Problem
 MemoryModel = Literal["dynamic", "static"]
 
 #: Shares of each device's memory that dynamic attempts may fill, one after another.
-SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
 from loadmaster.strategies.base import Candidate, MemoryModel, judged, within_memory
-from loadmaster.strategies.fused import M, R, Fused, fuse
+from loadmaster.strategies.fused import Fused, M, R, fuse
 
 
 def place(
