@@ -11,6 +11,7 @@ True
 from importlib import metadata
 
 from loadmaster import costs, errors, fast, readers
+from loadmaster.bounds import Bound, lower_bound
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.costs import Costs
 from loadmaster.errors import (
@@ -21,7 +22,7 @@ from loadmaster.errors import (
     SolverError,
 )
 from loadmaster.graph import OpGraph
-from loadmaster.placing import Bound, Comparison, compare, lower_bound, place
+from loadmaster.placing import Comparison, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.simulation import Simulation, simulate

@@ -63,7 +63,8 @@ class Reduced:
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a float64 column, or each column of a matrix, of the model over the reduced ops."""
         if per_op.ndim == 1:
-            return np.bincount(self.map, weights=per_op, minlength=self.graph.n_ops)
+            sums = np.bincount(self.map, weights=per_op, minlength=self.graph.n_ops)
+            return sums.astype(np.float64, copy=False)
         return np.stack([self.sum(column) for column in per_op.T], axis=1)
 
 

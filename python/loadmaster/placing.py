@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from loadmaster import fast
+from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
@@ -24,17 +24,6 @@ OnOom = Literal["error", "best_effort"]
 
 #: Called with a plan's stage and the makespan (s) of the best placement so far, or None.
 Progress = Callable[[str, float | None], None]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A lower bound on the makespan of any placement: ``seconds``, its ``source``, and ``parts``,
-    the bounds it is the largest of.
-    """
-
-    seconds: float
-    source: str
-    parts: dict[str, float]
 
 
 def place(
@@ -114,7 +103,7 @@ def place(
 def _plan(
     problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
-    found = _bound(problem)
+    found = bound(problem)
     return Plan(
         problem=problem,
         placed=Placed(candidate.devices, candidate.priority),
@@ -126,33 +115,6 @@ def _plan(
         notes=candidate.notes,
         planning_seconds=seconds,
     )
-
-
-def lower_bound(graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None) -> Bound:
-    """A lower bound on the makespan of any placement of the full graph.
-
-    The largest of: critical path on the fastest allowed types; work over capacity as a linear
-    program over device types; work between heads and tails. It knows nothing of memory or of
-    forced transfers, and is weak where those bind.
-
-    Examples
-    --------
-    >>> import loadmaster as lm
-    >>> b = lm.lower_bound(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
-    >>> b.seconds == max(b.parts.values())
-    True
-    """
-    return _bound(Problem.make(graph, cluster, as_costs(costs, graph, cluster)))
-
-
-def _bound(problem: Problem) -> Bound:
-    found = fast.bounds(problem.graph, problem.links, problem.time)
-    parts = {
-        "critical path": found["critical_path"],
-        "work over capacity": found["work"],
-        "work between heads and tails": found["heads_and_tails"],
-    }
-    return Bound(found["best"], found["source"], parts)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.files import parse_json, read_bytes, write_json
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
-from loadmaster.simulation import Memory, Placed, Simulation, reduced_placement, run
+from loadmaster.simulation import Memory, Placed, Simulation, as_costs, reduced_placement, run
 
 if TYPE_CHECKING:
     from loadmaster.explain import Explanation
@@ -95,7 +96,7 @@ class Plan:
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""
-        return self.cluster.devices[self.devices[self.graph.index(op)]].name
+        return self.cluster.devices[int(self.devices[self.graph.index(op)])].name
 
     # -- how good it is ----------------------------------------------------------------------
 
@@ -156,6 +157,35 @@ class Plan:
         from loadmaster.summary import summary
 
         return summary(self)
+
+    def on(self, cluster: Cluster) -> Plan:
+        """The same placement and order on another cluster, by device index, judged anew.
+
+        Costs given by hand are kept where the device types are the same; else times are estimated
+        for the other cluster's types.
+
+        Raises
+        ------
+        InputError
+            The cluster has fewer devices than the plan uses.
+        """
+        used = int(self.placed.devices.max()) + 1
+        if used > cluster.n_devices:
+            raise InputError(
+                f"the plan uses {used} devices, but {cluster!r} has only {cluster.n_devices}"
+            )
+        types = tuple(t.name for t in cluster.types)
+        same = types == self.costs.types
+        costs = self.costs if same else as_costs(None, self.graph, cluster)
+        problem = Problem.make(self.graph, cluster, costs, seed=self.seed)
+        found = bound(problem)
+        return replace(
+            self,
+            problem=problem,
+            makespan=problem.simulate(self.placed.devices, self.placed.priority).makespan,
+            lower_bound=found.seconds,
+            bound_source=found.source,
+        )
 
     # -- on disk -----------------------------------------------------------------------------
 

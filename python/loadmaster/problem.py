@@ -75,7 +75,7 @@ class Problem:
     def tensor_time(self, graph: fast.Graph) -> NDArray[np.float64]:
         """Seconds that each tensor takes between an average pair of devices, by tensor id."""
         latency, per_byte = self.links.mean_link
-        return latency + graph.tensor_bytes * per_byte
+        return latency + graph.tensor_bytes.astype(np.float64) * per_byte
 
     @property
     def control_time(self) -> float:

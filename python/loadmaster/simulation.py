@@ -82,7 +82,7 @@ class Blame:
 
 @dataclass(frozen=True)
 class Alive:
-    """A tensor that took memory: the ``op`` that made it, its ``bytes``, whether it is a ``copy``."""
+    """A tensor in memory: the ``op`` that made it, its ``bytes``, whether it is a ``copy``."""
 
     op: int
     bytes: int
@@ -213,6 +213,12 @@ class Simulation:
             for op, transfer, start, finish, waited in self._schedule.blame()
         )
 
+    def waited(self, reduced_op: int) -> tuple[str, int]:
+        """What an op of the *reduced* graph waited for: "op", "device" (an op of the reduced
+        graph), "transfer" (an index into :attr:`transfers`) or "nothing" (-1).
+        """
+        return self._schedule.waited(reduced_op)
+
     @property
     def utilisation(self) -> NDArray[np.float64]:
         """Share of the makespan that each device computes."""
@@ -282,8 +288,8 @@ def simulate(
     Raises
     ------
     InputError
-        Unknown devices, a set of colocated ops on two devices, a device that an op does not allow, a
-        fixed sequence that can never run (the ops that block each other are named).
+        Unknown devices, colocated ops on two devices, a device that an op does not allow, a fixed
+        sequence that can never run (the ops that block each other are named).
 
     Notes
     -----
@@ -350,8 +356,8 @@ def reduced_placement(
     if n and not (chosen.min() >= 0 and chosen.max() < problem.cluster.n_devices):
         at = int(np.flatnonzero((chosen < 0) | (chosen >= problem.cluster.n_devices))[0])
         raise InputError(
-            f"op {problem.model.names[at]!r} is on device {chosen[at]}, but the cluster has devices "
-            f"0 to {problem.cluster.n_devices - 1}"
+            f"op {problem.model.names[at]!r} is on device {chosen[at]}, but the cluster has "
+            f"devices 0 to {problem.cluster.n_devices - 1}"
         )
     op_of = problem.reduced.op_of
     if priority is None:

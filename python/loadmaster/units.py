@@ -53,6 +53,8 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(0.0123)
     '12.3 ms'
     """
+    if seconds == 0:
+        return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
         if abs(seconds) >= scale or unit == "ns":
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"

@@ -30,8 +30,8 @@ from loadmaster.strategies.fused import M, R, fuse
 from loadmaster.strategies.order_place import order_place
 
 _LOCALITY_NOTE = (
-    "Adjusting Placement and Order-Place do not fit or are slower: "
-    "each op is placed with its largest inputs"
+    "memory is tight: each op is placed with its largest inputs, which fits better here than "
+    "Adjusting Placement and Order-Place"
 )
 
 

@@ -44,7 +44,7 @@ class Fused:
 
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a column over each group."""
-        return np.bincount(self.group, weights=per_op, minlength=self.coarse.n_ops)
+        return sum_groups(self.group, per_op, self.coarse.n_ops)
 
     def charge(self, graph: fast.Graph, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Bytes per group; an op counts where the op that decides for it is."""
@@ -89,13 +89,18 @@ def fuse(
     )
     group = fast.segments(order, cuts)
     coarse = fast.contract(graph, group)
-    columns = [
-        np.bincount(group, weights=column, minlength=coarse.n_ops) for column in problem.time.T
-    ]
+    columns = [sum_groups(group, column, coarse.n_ops) for column in problem.time.T]
     coarse_order = fast.cpd_topo(
         coarse,
-        np.bincount(group, weights=op_time, minlength=coarse.n_ops),
+        sum_groups(group, op_time, coarse.n_ops),
         problem.tensor_time(coarse),
         control_time=control,
     )
     return Fused(order, group, coarse, coarse_order, np.stack(columns, axis=1))
+
+
+def sum_groups(
+    group: NDArray[np.int32], per_op: NDArray[np.float64], n_groups: int
+) -> NDArray[np.float64]:
+    """Sums a column over each group."""
+    return np.bincount(group, weights=per_op, minlength=n_groups).astype(np.float64, copy=False)

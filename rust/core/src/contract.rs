@@ -57,12 +57,13 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
             edges.extend(readers.map(|dst| Edge { src: from, dst, tensor }));
         }
     }
-    let quotient = Graph::with_homes(n_groups, edges, homes).map_err(|error| match error {
-        Error::Cycle(groups) => {
-            Error::CyclicGroups(groups.0.iter().map(|g| members.row(g.id.ix())[0]).collect())
-        }
-        other => other,
-    })?;
+    let quotient =
+        Graph::with_homes(n_groups, edges.iter().copied(), &homes).map_err(|error| match error {
+            Error::Cycle(groups) => {
+                Error::CyclicGroups(groups.0.iter().map(|g| members.row(g.id.ix())[0]).collect())
+            }
+            other => other,
+        })?;
 
     let bytes_of_key = key_bytes(work);
     let bytes = |g: &Graph, t| if g.is_control(t) { 0 } else { bytes_of_key[g.key(t) as usize] };

@@ -41,6 +41,11 @@ impl<T> Csr<T> {
         &self.items[self.starts[r] as usize..self.starts[r + 1] as usize]
     }
 
+    /// The items of one row, to be reordered.
+    pub fn row_mut(&mut self, r: usize) -> &mut [T] {
+        &mut self.items[self.starts[r] as usize..self.starts[r + 1] as usize]
+    }
+
     /// Where row `r` lies in [`Self::items`].
     #[inline(always)]
     pub fn range(&self, r: usize) -> std::ops::Range<usize> {

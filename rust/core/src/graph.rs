@@ -63,7 +63,7 @@ pub struct Graph {
     keys: Vec<u32>,
     /// One past the largest user id; control message of op `u` has key `control_base + u`.
     control_base: u32,
-    /// Kahn order, first in first out.
+    /// A topological order.
     topo: Vec<OpId>,
 }
 
@@ -77,8 +77,10 @@ impl Graph {
     /// Empty graph, columns of different length, ends or tensor ids out of range, self loops, a
     /// tensor with two producers, a cycle (named op by op).
     pub fn new(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
-        let graph = Self::with_homes(n_ops, edges_of(n_ops, src, dst, tensor)?, Vec::new())?;
-        graph.check_producers()?;
+        let graph = Self::with_homes(n_ops, edges_of(n_ops, src, dst, tensor)?, &[])?;
+        if tensor.is_some() {
+            graph.check_producers()?;
+        }
         Ok(graph)
     }
 
@@ -87,57 +89,23 @@ impl Graph {
     ///
     /// # Errors
     /// A cycle.
-    pub fn with_homes(n_ops: usize, mut edges: Vec<Edge>, homes: Vec<HomeTensor>) -> Result<Self, Error> {
-        sort_edges(n_ops, &mut edges);
-        edges.dedup();
-        let control_base = 1 + edges
-            .iter()
-            .map(|e| e.tensor)
-            .filter(|&t| t != Edge::CONTROL)
-            .chain(homes.iter().map(|h| h.key))
-            .max()
-            .unwrap_or(0);
+    pub fn with_homes(
+        n_ops: usize,
+        edges: impl Iterator<Item = Edge> + Clone,
+        homes: &[HomeTensor],
+    ) -> Result<Self, Error> {
+        let keys = edges.clone().map(|e| e.tensor).filter(|&t| t != Edge::CONTROL);
+        let control_base = 1 + keys.chain(homes.iter().map(|h| h.key)).max().unwrap_or(0);
+        let is_ordered = edges.clone().all(|e| e.src < e.dst);
+        let mut tensors = Tensors::of(n_ops, edges, control_base);
+        let n_produced = tensors.source.len();
+        tensors.add(homes);
+        let Tensors { op_tensors, source, keys, starts, consumers } = tensors;
+        let consumers = Csr::from_parts(starts, consumers);
 
-        // One tensor per run of equal (src, tensor).
-        let mut op_tensors = vec![0u32; n_ops + 1];
-        let mut source = Vec::with_capacity(n_ops);
-        let mut keys = Vec::with_capacity(n_ops);
-        let mut starts = Vec::with_capacity(n_ops + 1);
-        let mut consumer_items = Vec::with_capacity(edges.len());
-        let mut previous = None;
-        for (i, e) in edges.iter().enumerate() {
-            if previous != Some((e.src, e.tensor)) {
-                previous = Some((e.src, e.tensor));
-                op_tensors[e.src.ix() + 1] += 1;
-                source.push(e.src);
-                keys.push(if e.tensor == Edge::CONTROL { control_base + e.src.0 } else { e.tensor });
-                starts.push(i as u32);
-            }
-            consumer_items.push(e.dst);
-        }
-        for u in 0..n_ops {
-            op_tensors[u + 1] += op_tensors[u];
-        }
-        let n_produced = source.len();
-        for home in &homes {
-            source.push(home.home);
-            keys.push(home.key);
-            starts.push(consumer_items.len() as u32);
-            let from = consumer_items.len();
-            consumer_items.extend_from_slice(&home.consumers);
-            consumer_items[from..].sort_unstable();
-        }
-        starts.push(consumer_items.len() as u32);
-        let consumers = Csr::from_parts(starts, consumer_items);
-
-        let incoming = |range: std::ops::Range<usize>| {
-            let consumers = &consumers;
-            range.flat_map(move |t| consumers.row(t).iter().map(move |c| (c.ix(), TensorId::new(t))))
-        };
-        let inputs = Csr::from_pairs(n_ops, incoming(0..n_produced));
-        let pulls = Csr::from_pairs(n_ops, incoming(n_produced..source.len()));
+        let inputs = transpose(&consumers, 0..n_produced, n_ops);
+        let pulls = transpose(&consumers, n_produced..source.len(), n_ops);
         let input_ops: Vec<OpId> = inputs.items().iter().map(|t| source[t.ix()]).collect();
-
         let mut graph = Self {
             op_tensors,
             source,
@@ -149,7 +117,12 @@ impl Graph {
             control_base,
             topo: Vec::new(),
         };
-        graph.topo = topo::m_topo(&graph).map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?;
+        // Ops that are numbered as they run prove that there is no cycle, and need no sorting.
+        graph.topo = if is_ordered {
+            graph.ops().collect()
+        } else {
+            topo::m_topo(&graph).map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?
+        };
         Ok(graph)
     }
 
@@ -264,7 +237,8 @@ impl Graph {
         self.keys[tensor.ix()]
     }
 
-    /// A topological order: Kahn's, first in first out, sources by index.
+    /// A topological order: the ops' own numbering where that is one, else Kahn's (see
+    /// [`topo::m_topo`]).
     pub fn topo(&self) -> &[OpId] {
         &self.topo
     }
@@ -276,13 +250,13 @@ impl Graph {
     }
 }
 
-/// Checks columns and turns them into edges.
-pub(crate) fn edges_of(
+/// Checks columns and reads them as edges.
+pub(crate) fn edges_of<'a>(
     n_ops: usize,
-    src: &[i64],
-    dst: &[i64],
-    tensor: Option<&[i64]>,
-) -> Result<Vec<Edge>, Error> {
+    src: &'a [i64],
+    dst: &'a [i64],
+    tensor: Option<&'a [i64]>,
+) -> Result<impl Iterator<Item = Edge> + Clone + use<'a>, Error> {
     check_counts(n_ops, src.len(), dst.len())?;
     if let Some(tensor) = tensor
         && tensor.len() != src.len()
@@ -294,28 +268,32 @@ pub(crate) fn edges_of(
             per: "edge",
         });
     }
-    let last_tensor = n_ops + src.len() - 1;
-    let mut edges = Vec::with_capacity(src.len());
-    for i in 0..src.len() {
-        let (s, d) = (end(n_ops, i, "src", src[i])?, end(n_ops, i, "dst", dst[i])?);
-        if s == d {
-            return Err(Error::SelfLoop { edge: i, op: s.into() });
+    let last = n_ops - 1;
+    for (edge, (&s, &d)) in src.iter().zip(dst).enumerate() {
+        for (end, value) in [("src", s), ("dst", d)] {
+            if value as u64 > last as u64 {
+                return Err(Error::DanglingEdge { edge, end, value, last });
+            }
         }
-        let tensor = match tensor {
-            None => s.0,
-            Some(ids) => match ids[i] {
-                CONTROL => Edge::CONTROL,
-                id if id >= 0 && id as u64 <= last_tensor as u64 => id as u32,
-                value => return Err(Error::BadTensorId { edge: i, value, last: last_tensor }),
-            },
-        };
-        edges.push(Edge { src: s, dst: d, tensor });
+        if s == d {
+            return Err(Error::SelfLoop { edge, op: OpId(s as u32).into() });
+        }
     }
-    Ok(edges)
+    let last = n_ops + src.len() - 1;
+    let bad = |&id: &i64| id != CONTROL && id as u64 > last as u64;
+    if let Some((edge, &value)) = tensor.and_then(|t| t.iter().enumerate().find(|(_, id)| bad(id))) {
+        return Err(Error::BadTensorId { edge, value, last });
+    }
+    Ok((0..src.len()).map(move |i| Edge {
+        src: OpId(src[i] as u32),
+        dst: OpId(dst[i] as u32),
+        // -1 as 32 bits is Edge::CONTROL.
+        tensor: tensor.map_or(src[i] as u32, |t| t[i] as u32),
+    }))
 }
 
 /// Checks the sizes of a graph before anything is allocated for it.
-pub(crate) fn check_counts(n_ops: usize, n_src: usize, n_dst: usize) -> Result<(), Error> {
+fn check_counts(n_ops: usize, n_src: usize, n_dst: usize) -> Result<(), Error> {
     if n_ops == 0 {
         return Err(Error::EmptyGraph);
     }
@@ -330,29 +308,86 @@ pub(crate) fn check_counts(n_ops: usize, n_src: usize, n_dst: usize) -> Result<(
     Ok(())
 }
 
-/// One end of an edge, checked.
-#[inline(always)]
-pub(crate) fn end(n_ops: usize, edge: usize, end: &'static str, value: i64) -> Result<OpId, Error> {
-    if (value as u64) < n_ops as u64 {
-        Ok(OpId(value as u32))
-    } else {
-        Err(Error::DanglingEdge { edge, end, value, last: n_ops - 1 })
+/// Tensors as they are laid out: by source, then id, with their consumers.
+struct Tensors {
+    op_tensors: Vec<u32>,
+    source: Vec<OpId>,
+    keys: Vec<u32>,
+    starts: Vec<u32>,
+    consumers: Vec<OpId>,
+}
+
+impl Tensors {
+    /// Groups edges by source, tensor and destination; repeated ones count once. O(V + E) and tiny
+    /// sorts.
+    fn of(n_ops: usize, edges: impl Iterator<Item = Edge> + Clone, control_base: u32) -> Self {
+        // Tensor above, destination below: one word per edge, so that a row sorts as integers.
+        let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
+        let mut by_source = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), word(e))));
+        let mut tensors = Self {
+            op_tensors: Vec::with_capacity(n_ops + 1),
+            source: Vec::with_capacity(n_ops),
+            keys: Vec::with_capacity(n_ops),
+            starts: Vec::with_capacity(n_ops + 1),
+            consumers: Vec::with_capacity(by_source.items().len()),
+        };
+        tensors.op_tensors.push(0);
+        for u in 0..n_ops {
+            let row = by_source.row_mut(u);
+            if !row.is_sorted() {
+                row.sort_unstable();
+            }
+            let mut previous = None;
+            for &word in row.iter() {
+                if previous == Some(word) {
+                    continue;
+                }
+                let tensor = (word >> 32) as u32;
+                if previous.is_none_or(|p| p >> 32 != word >> 32) {
+                    tensors.source.push(OpId::new(u));
+                    let is_control = tensor == Edge::CONTROL;
+                    tensors.keys.push(if is_control { control_base + u as u32 } else { tensor });
+                    tensors.starts.push(tensors.consumers.len() as u32);
+                }
+                tensors.consumers.push(OpId(word as u32));
+                previous = Some(word);
+            }
+            tensors.op_tensors.push(tensors.source.len() as u32);
+        }
+        tensors.starts.push(tensors.consumers.len() as u32);
+        tensors
+    }
+
+    /// Appends tensors that no op produces.
+    fn add(&mut self, homes: &[HomeTensor]) {
+        for home in homes {
+            self.source.push(home.home);
+            self.keys.push(home.key);
+            let from = self.consumers.len();
+            self.consumers.extend_from_slice(&home.consumers);
+            self.consumers[from..].sort_unstable();
+            self.starts.push(self.consumers.len() as u32);
+        }
     }
 }
 
-/// By source, then tensor, then destination: two stable counting passes and tiny sorts, O(V + E).
-fn sort_edges(n_ops: usize, edges: &mut Vec<Edge>) {
-    let key = |e: &Edge| (e.src, e.tensor, e.dst);
-    if edges.is_sorted_by_key(key) {
-        return;
+/// Per op, the tensors of a range that it reads, ascending.
+fn transpose(consumers: &Csr<OpId>, tensors: std::ops::Range<usize>, n_ops: usize) -> Csr<TensorId> {
+    let mut starts = vec![0u32; n_ops + 1];
+    for c in consumers.rows(tensors.clone()) {
+        starts[c.ix() + 1] += 1;
     }
-    let by_src = Csr::from_pairs(n_ops, edges.iter().map(|e| (e.src.ix(), (e.tensor, e.dst))));
-    edges.clear();
-    let mut row = Vec::new();
     for u in 0..n_ops {
-        row.clear();
-        row.extend_from_slice(by_src.row(u));
-        row.sort_unstable();
-        edges.extend(row.iter().map(|&(tensor, dst)| Edge { src: OpId::new(u), dst, tensor }));
+        starts[u + 1] += starts[u];
     }
+    let mut next = starts.clone();
+    let mut items = vec![TensorId::default(); starts[n_ops] as usize];
+    for t in tensors {
+        for c in consumers.row(t) {
+            let at = &mut next[c.ix()];
+            items[*at as usize] = TensorId::new(t);
+            *at += 1;
+        }
+    }
+    Csr::from_parts(starts, items)
 }

@@ -60,7 +60,7 @@ impl OpGraph {
         let n = columns.name.len();
         let checked = check_lengths(&columns)
             .and_then(|()| edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref()))
-            .and_then(|edges| Graph::with_homes(n, edges, Vec::new()));
+            .and_then(|edges| Graph::with_homes(n, edges, &[]));
         let graph = match checked {
             Ok(graph) => graph,
             Err(error) => return Err((error, columns.name)),

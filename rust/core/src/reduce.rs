@@ -291,7 +291,7 @@ impl<'a> Walk<'a> {
         }
         let home_tensors = self.home_tensors(&index, &map);
         let edges = std::mem::take(&mut self.edges);
-        let graph = Graph::with_homes(k, edges, home_tensors)?;
+        let graph = Graph::with_homes(k, edges.iter().copied(), &home_tensors)?;
 
         let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
         for (i, v) in self.values.iter().enumerate() {

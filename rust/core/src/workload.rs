@@ -220,13 +220,15 @@ impl Workload {
                     device_type: cluster.types()[cluster.type_of(device)].clone(),
                 });
             }
-            let first = self.sets.row(self.set_of[u.ix()] as usize)[0];
-            if placement[first.ix()] != device {
+        }
+        for members in (0..self.sets.n_rows()).map(|s| self.sets.row(s)).filter(|m| m.len() > 1) {
+            let (first, device) = (members[0], placement[members[0].ix()]);
+            if let Some(&second) = members.iter().find(|m| placement[m.ix()] != device) {
                 return Err(Error::SplitColocation {
                     first: first.into(),
-                    second: u.into(),
-                    first_device: cluster.name(placement[first.ix()]).to_owned(),
-                    second_device: cluster.name(device).to_owned(),
+                    second: second.into(),
+                    first_device: cluster.name(device).to_owned(),
+                    second_device: cluster.name(placement[second.ix()]).to_owned(),
                 });
             }
         }

@@ -25,7 +25,7 @@ fn oracle(n: usize, edges: &[(u8, u8)]) -> DiGraph<(), ()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(common::config(256))]
 
     #[test]
     fn exactly_the_cyclic_graphs_are_refused_and_the_cycle_is_real(

@@ -76,7 +76,9 @@ fn compute_levels(
 
 #[pyfunction]
 pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
-    ids(py, graph.work.graph.topo().iter().map(|op| op.0))
+    // A validated graph has no cycle, so the order is whole.
+    let order = py.detach(|| topo::m_topo(&graph.work.graph)).unwrap_or_default();
+    ids(py, order.iter().map(|op| op.0))
 }
 
 #[pyfunction]

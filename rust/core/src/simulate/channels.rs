@@ -5,19 +5,42 @@
 //! waiting keys heads all its queues, some transfer always can.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::ids::ChannelId;
+use crate::simulate::LinkOrder;
 
-/// (urgency, order of arrival, message), smallest first.
-type Entry = Reverse<(i32, u32, u32)>;
+/// Transfers that wait for a channel.
+#[derive(Clone, Debug)]
+enum Queue {
+    /// In order of arrival.
+    Fifo(VecDeque<u32>),
+    /// By (urgency, order of arrival, message), smallest first.
+    Urgent(BinaryHeap<Reverse<(i32, u32, u32)>>),
+}
+
+impl Queue {
+    fn head(&self) -> Option<u32> {
+        match self {
+            Self::Fifo(queue) => queue.front().copied(),
+            Self::Urgent(heap) => heap.peek().map(|e| e.0.2),
+        }
+    }
+
+    fn pop(&mut self) {
+        match self {
+            Self::Fifo(queue) => drop(queue.pop_front()),
+            Self::Urgent(heap) => drop(heap.pop()),
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
     limited: bool,
-    queues: Vec<BinaryHeap<Entry>>,
+    queues: Vec<Queue>,
     busy: Vec<bool>,
     /// The transfer each channel carried last, and when it ended.
     carried: Vec<Option<(Ticks, u32)>>,
@@ -30,12 +53,17 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub fn new(cluster: &Cluster, limited: bool, n_messages: usize) -> Self {
-        debug_assert!(n_messages < u32::MAX as usize);
+    pub fn new(cluster: &Cluster, order: Option<LinkOrder>) -> Self {
         let n = cluster.channels().len();
         Self {
-            limited,
-            queues: vec![BinaryHeap::new(); n],
+            limited: order.is_some(),
+            queues: vec![
+                match order {
+                    Some(LinkOrder::Priority) => Queue::Urgent(BinaryHeap::new()),
+                    Some(LinkOrder::Fifo) | None => Queue::Fifo(VecDeque::new()),
+                };
+                n
+            ],
             busy: vec![false; n],
             carried: vec![None; n],
             wake: Vec::new(),
@@ -51,10 +79,12 @@ impl Channels {
             self.unlimited.push(message);
             return;
         }
-        let entry = Reverse((urgency, self.arrivals, message));
         self.arrivals += 1;
         for &c in route {
-            self.queues[c.ix()].push(entry);
+            match &mut self.queues[c.ix()] {
+                Queue::Fifo(queue) => queue.push_back(message),
+                Queue::Urgent(heap) => heap.push(Reverse((urgency, self.arrivals, message))),
+            }
             if !self.busy[c.ix()] {
                 self.wake.push(c);
             }
@@ -85,11 +115,9 @@ impl Channels {
         self.wake.dedup();
         let wake = std::mem::take(&mut self.wake);
         for &c in &wake {
-            let Some(&Reverse((_, _, message))) = self.queues[c.ix()].peek() else { continue };
+            let Some(message) = self.queues[c.ix()].head() else { continue };
             let route = route(message);
-            let heads = |c: &ChannelId| {
-                !self.busy[c.ix()] && self.queues[c.ix()].peek().is_some_and(|e| e.0.2 == message)
-            };
+            let heads = |c: &ChannelId| !self.busy[c.ix()] && self.queues[c.ix()].head() == Some(message);
             if !route.iter().all(heads) {
                 continue;
             }

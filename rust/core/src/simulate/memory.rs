@@ -8,8 +8,8 @@
 use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::ids::{DeviceId, OpId, TensorId};
-use crate::simulate::messages::Messages;
-use crate::workload::{Lifetime, Workload};
+use crate::simulate::messages::{Message, Messages};
+use crate::workload::{Lifetime, Storage, Workload};
 
 /// Bytes in use on a device from some time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,51 +51,59 @@ pub struct Overflow {
 /// How many tensors an [`Overflow`] lists.
 const LISTED: usize = 8;
 
+/// A storage as the simulation goes on.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    bytes: u64,
+    /// Readers at home and transfers away that are still to come; one more that never comes for an
+    /// output of the graph.
+    left: u32,
+    live: bool,
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(super) struct Memory<'a> {
     capacity: Vec<u64>,
     used: Vec<u64>,
     peak: Vec<u64>,
-    /// Readers at home and transfers away that are still to come, per storage.
-    storage_uses: Vec<u32>,
-    storage_live: Vec<bool>,
+    storages: Vec<Use>,
     /// Readers still to come, per message.
     copy_uses: Vec<u32>,
     copy_live: Vec<bool>,
-    copies: Vec<(TensorId, DeviceId)>,
-    placement: Vec<DeviceId>,
+    placement: &'a [DeviceId],
     record: bool,
     samples: Vec<MemorySample>,
     overflow: Option<Overflow>,
 }
 
-impl Memory {
+impl<'a> Memory<'a> {
     pub fn new(
         work: &Workload,
         cluster: &Cluster,
-        placement: &[DeviceId],
+        placement: &'a [DeviceId],
         messages: &Messages,
         record: bool,
     ) -> Self {
-        let mut storage_uses = vec![0u32; work.storages.len()];
+        let kept = |s: &Storage| u32::from(s.lifetime == Lifetime::UntilEnd);
+        let unused = |s: &Storage| Use { bytes: s.bytes, left: kept(s), live: false };
+        let mut storages: Vec<Use> = work.storages.iter().map(unused).collect();
         for t in work.graph.tensors() {
             let storage = work.tensor_storage[t.ix()];
             if !storage.is_none() {
                 let sent = messages.of(t);
                 let away: u32 = sent.clone().map(|m| messages.get(m).readers).sum();
-                storage_uses[storage.ix()] += work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
+                storages[storage.ix()].left +=
+                    work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
             }
         }
         let mut memory = Self {
             capacity: cluster.devices().iter().map(|d| d.memory).collect(),
             used: vec![0; cluster.n_devices()],
             peak: vec![0; cluster.n_devices()],
-            storage_live: vec![false; work.storages.len()],
-            storage_uses,
+            storages,
             copy_uses: messages.iter().map(|m| m.readers).collect(),
             copy_live: vec![false; messages.len()],
-            copies: messages.iter().map(|m| (m.tensor, m.dst)).collect(),
-            placement: placement.to_vec(),
+            placement,
             record,
             samples: Vec::new(),
             overflow: None,
@@ -106,18 +114,26 @@ impl Memory {
         }
         for d in cluster.device_ids() {
             memory.note(d, 0);
-            memory.check(work, None, d, 0);
+            memory.check(work, messages, None, d, 0);
         }
         memory
     }
 
-    pub fn op_started(&mut self, work: &Workload, op: OpId, device: DeviceId, now: Ticks) {
+    pub fn op_started(
+        &mut self,
+        work: &Workload,
+        messages: &Messages,
+        op: OpId,
+        device: DeviceId,
+        now: Ticks,
+    ) {
         let mut bytes = work.workspace[op.ix()];
         for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
-            self.storage_live[s as usize] = true;
-            bytes = bytes.saturating_add(work.storages[s as usize].bytes);
+            let storage = &mut self.storages[s as usize];
+            storage.live = true;
+            bytes = bytes.saturating_add(storage.bytes);
         }
-        self.allocate(work, Some(op), device, bytes, now);
+        self.allocate(work, messages, Some(op), device, bytes, now);
     }
 
     pub fn op_finished(
@@ -130,8 +146,10 @@ impl Memory {
     ) {
         let mut freed = work.workspace[op.ix()];
         for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
-            if self.storage_uses[s as usize] == 0 {
-                freed += self.end_storage(work, s as usize);
+            let storage = &mut self.storages[s as usize];
+            if storage.left == 0 {
+                storage.live = false;
+                freed += storage.bytes;
             }
         }
         for (t, from) in work.graph.inputs_with_ops(op) {
@@ -149,16 +167,11 @@ impl Memory {
         self.free(device, freed, now);
     }
 
-    pub fn transfer_started(
-        &mut self,
-        work: &Workload,
-        message: u32,
-        tensor: TensorId,
-        dst: DeviceId,
-        now: Ticks,
-    ) {
+    pub fn transfer_started(&mut self, work: &Workload, messages: &Messages, message: u32, now: Ticks) {
         self.copy_live[message as usize] = true;
-        self.allocate(work, Some(work.graph.source(tensor)), dst, work.tensor_bytes[tensor.ix()], now);
+        let Message { tensor, dst, .. } = messages.get(message);
+        let bytes = work.tensor_bytes[tensor.ix()];
+        self.allocate(work, messages, Some(work.graph.source(tensor)), dst, bytes, now);
     }
 
     pub fn transfer_finished(&mut self, work: &Workload, tensor: TensorId, src: DeviceId, now: Ticks) {
@@ -178,17 +191,12 @@ impl Memory {
         if s.is_none() {
             return 0;
         }
-        let uses = &mut self.storage_uses[s.ix()];
-        *uses -= 1;
-        if *uses == 0 { self.end_storage(work, s.ix()) } else { 0 }
-    }
-
-    fn end_storage(&mut self, work: &Workload, s: usize) -> u64 {
-        let storage = work.storages[s];
-        if storage.lifetime == Lifetime::UntilEnd {
+        let storage = &mut self.storages[s.ix()];
+        storage.left -= 1;
+        if storage.left > 0 {
             return 0;
         }
-        self.storage_live[s] = false;
+        storage.live = false;
         storage.bytes
     }
 
@@ -203,14 +211,22 @@ impl Memory {
         work.tensor_bytes[t.ix()]
     }
 
-    fn allocate(&mut self, work: &Workload, op: Option<OpId>, device: DeviceId, bytes: u64, now: Ticks) {
+    fn allocate(
+        &mut self,
+        work: &Workload,
+        messages: &Messages,
+        op: Option<OpId>,
+        device: DeviceId,
+        bytes: u64,
+        now: Ticks,
+    ) {
         if bytes == 0 {
             return;
         }
         let used = &mut self.used[device.ix()];
         *used = used.saturating_add(bytes);
         self.note(device, now);
-        self.check(work, op, device, now);
+        self.check(work, messages, op, device, now);
     }
 
     fn free(&mut self, device: DeviceId, bytes: u64, now: Ticks) {
@@ -232,23 +248,30 @@ impl Memory {
     }
 
     #[inline(always)]
-    fn check(&mut self, work: &Workload, op: Option<OpId>, device: DeviceId, now: Ticks) {
+    fn check(
+        &mut self,
+        work: &Workload,
+        messages: &Messages,
+        op: Option<OpId>,
+        device: DeviceId,
+        now: Ticks,
+    ) {
         let over = self.used[device.ix()].saturating_sub(self.capacity[device.ix()]);
         if over > 0 && self.overflow.is_none() {
-            let alive = self.largest_alive(work, device);
+            let alive = self.largest_alive(work, messages, device);
             self.overflow = Some(Overflow { device, time: now, op, over, alive });
         }
     }
 
-    fn largest_alive(&self, work: &Workload, device: DeviceId) -> Vec<Alive> {
-        let outputs = work.storages.iter().zip(&self.storage_live);
+    fn largest_alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
+        let outputs = work.storages.iter().zip(&self.storages);
         let outputs = outputs
-            .filter(|(s, live)| **live && self.placement[s.op.ix()] == device)
+            .filter(|(s, state)| state.live && self.placement[s.op.ix()] == device)
             .map(|(s, _)| Alive { op: s.op, bytes: s.bytes, copy: false });
-        let copies = self.copies.iter().zip(&self.copy_live);
-        let copies = copies.filter(|((_, dst), live)| **live && *dst == device).map(|((t, _), _)| Alive {
-            op: work.graph.source(*t),
-            bytes: work.tensor_bytes[t.ix()],
+        let copies = messages.iter().zip(&self.copy_live);
+        let copies = copies.filter(|(m, live)| **live && m.dst == device).map(|(m, _)| Alive {
+            op: work.graph.source(m.tensor),
+            bytes: work.tensor_bytes[m.tensor.ix()],
             copy: true,
         });
         let mut alive: Vec<Alive> = outputs.chain(copies).collect();

@@ -185,6 +185,14 @@ type Event = Reverse<(Ticks, u64)>;
 
 const TRANSFER: u64 = 1 << 32;
 
+/// What an arriving input must know about its op: side by side, since ops come in no order.
+#[derive(Clone, Copy, Debug)]
+struct OpState {
+    /// Inputs that are not there yet.
+    missing: u32,
+    device: DeviceId,
+}
+
 struct Run<'a> {
     work: &'a Workload,
     cluster: &'a Cluster,
@@ -196,10 +204,9 @@ struct Run<'a> {
     now: Ticks,
     events: BinaryHeap<Event>,
     messages: Messages,
-    /// Inputs that are not there yet, per op.
-    missing: Vec<u32>,
+    ops: Vec<OpState>,
     ready: Ready,
-    /// When each op became ready.
+    /// When each op became ready; until it starts, `op_waited` holds its last input.
     ready_at: Vec<Ticks>,
     /// The op each device runs.
     running: Vec<OpId>,
@@ -210,7 +217,7 @@ struct Run<'a> {
     channels: Channels,
     /// Messages queued in this round.
     fresh: Vec<u32>,
-    memory: Memory,
+    memory: Memory<'a>,
     done: usize,
     start: Vec<Ticks>,
     finish: Vec<Ticks>,
@@ -248,13 +255,13 @@ impl<'a> Run<'a> {
             options,
             now: 0,
             events: BinaryHeap::with_capacity(64),
-            missing: missing_inputs(work, placement),
+            ops: op_states(work, placement),
             ready: Ready::new(options.policy, placement, priority, k),
             ready_at: vec![0; n],
             running: vec![OpId::NONE; k],
             ran: vec![OpId::NONE; k],
             wake: Vec::with_capacity(k),
-            channels: Channels::new(cluster, options.contention.is_some(), messages.len()),
+            channels: Channels::new(cluster, options.contention),
             fresh: Vec::new(),
             memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
             done: 0,
@@ -274,8 +281,11 @@ impl<'a> Run<'a> {
         for t in self.work.graph.n_produced()..self.work.graph.n_tensors() {
             self.fresh.extend(self.messages.of(TensorId::new(t)));
         }
-        for op in self.work.graph.ops().filter(|op| self.missing[op.ix()] == 0).collect::<Vec<_>>() {
-            self.ready.push(op, self.placement[op.ix()], 0);
+        for op in self.work.graph.ops() {
+            let OpState { missing, device } = self.ops[op.ix()];
+            if missing == 0 {
+                self.ready.push(op, device, 0);
+            }
         }
         self.wake.extend(self.cluster.device_ids());
         self.queue_fresh();
@@ -308,7 +318,7 @@ impl<'a> Run<'a> {
         self.memory.op_finished(self.work, &self.messages, op, device, self.now);
         for t in self.work.graph.outputs(op) {
             for &c in self.work.graph.consumers(t) {
-                if self.placement[c.ix()] == device {
+                if self.ops[c.ix()].device == device {
                     self.arrived(c, Waited::Op(op));
                 }
             }
@@ -322,7 +332,7 @@ impl<'a> Run<'a> {
         self.memory.transfer_finished(self.work, m.tensor, src, self.now);
         self.channels.finished(self.cluster.route_channels(src, dst), message, self.now);
         for &c in self.work.graph.consumers(m.tensor) {
-            if self.placement[c.ix()] == m.dst {
+            if self.ops[c.ix()].device == m.dst {
                 self.arrived(c, Waited::Transfer(message));
             }
         }
@@ -331,10 +341,10 @@ impl<'a> Run<'a> {
     /// One more input of `op` is there.
     #[inline(always)]
     fn arrived(&mut self, op: OpId, cause: Waited) {
-        let missing = &mut self.missing[op.ix()];
+        let OpState { missing, device } = &mut self.ops[op.ix()];
         *missing -= 1;
         if *missing == 0 {
-            let device = self.placement[op.ix()];
+            let device = *device;
             self.ready_at[op.ix()] = self.now;
             self.op_waited[op.ix()] = cause;
             self.ready.push(op, device, self.now);
@@ -380,7 +390,7 @@ impl<'a> Run<'a> {
         let mut wake = std::mem::take(&mut self.wake);
         for &device in &wake {
             if self.running[device.ix()].is_none()
-                && let Some(op) = self.ready.pop(device, &self.missing)
+                && let Some(op) = self.ready.pop(device, |op| self.ops[op.ix()].missing == 0)
             {
                 self.start_op(op, device);
             }
@@ -409,7 +419,7 @@ impl<'a> Run<'a> {
         self.finish[op.ix()] = self.now + length;
         self.running[device.ix()] = op;
         self.device_busy[device.ix()] += length;
-        self.memory.op_started(self.work, op, device, self.now);
+        self.memory.op_started(self.work, &self.messages, op, device, self.now);
         self.events.push(Reverse((self.now + length, u64::from(op.0))));
     }
 
@@ -427,8 +437,7 @@ impl<'a> Run<'a> {
         for c in self.cluster.route_channels(transfer.src, transfer.dst) {
             self.channel_busy[c.ix()] += length;
         }
-        let (tensor, dst) = (transfer.tensor, transfer.dst);
-        self.memory.transfer_started(self.work, message, tensor, dst, self.now);
+        self.memory.transfer_started(self.work, &self.messages, message, self.now);
         self.events.push(Reverse((self.now + length, TRANSFER + u64::from(message))));
     }
 
@@ -482,12 +491,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Inputs per op that must be waited for: tensors that ops produce, and home tensors from elsewhere.
-fn missing_inputs(work: &Workload, placement: &[DeviceId]) -> Vec<u32> {
+/// Device and missing inputs per op: tensors that ops produce, and home tensors from elsewhere.
+fn op_states(work: &Workload, placement: &[DeviceId]) -> Vec<OpState> {
     let graph = &work.graph;
     let away = |op: OpId, t: &&TensorId| placement[graph.source(**t).ix()] != placement[op.ix()];
-    graph
-        .ops()
-        .map(|op| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32)
-        .collect()
+    let missing =
+        |op: OpId| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32;
+    graph.ops().map(|op| OpState { missing: missing(op), device: placement[op.ix()] }).collect()
 }

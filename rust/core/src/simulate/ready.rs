@@ -61,7 +61,7 @@ impl Ready {
 
     /// The op that a free device takes up.
     #[inline(always)]
-    pub fn pop(&mut self, device: DeviceId, missing: &[u32]) -> Option<OpId> {
+    pub fn pop(&mut self, device: DeviceId, is_ready: impl Fn(OpId) -> bool) -> Option<OpId> {
         match self {
             Self::Priority { heaps, .. } => heaps[device.ix()].pop().map(|Reverse(k)| OpId(k as u32)),
             Self::Fifo(heaps) => heaps[device.ix()].pop().map(|Reverse((_, op))| op),
@@ -72,7 +72,7 @@ impl Ready {
             Self::Fixed(sequences) => {
                 let s = &mut sequences[device.ix()];
                 let op = *s.ops.get(s.next)?;
-                (missing[op.ix()] == 0).then(|| {
+                is_ready(op).then(|| {
                     s.next += 1;
                     op
                 })

@@ -1,0 +1,7 @@
+"""``python -m loadmaster``: the command line."""
+
+import sys
+
+from loadmaster.cli import main
+
+sys.exit(main())

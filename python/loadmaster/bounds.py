@@ -1,0 +1,60 @@
+"""Lower bounds on the makespan of any placement (design section 7; computed in Rust)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numpy.typing import ArrayLike
+
+from loadmaster import fast
+from loadmaster.cluster import Cluster
+from loadmaster.costs import Costs
+from loadmaster.graph import OpGraph
+from loadmaster.problem import Problem
+from loadmaster.simulation import as_costs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the makespan of any placement.
+
+    Attributes
+    ----------
+    seconds : float
+        The largest of ``parts``.
+    source : str
+        Which of them that is.
+    parts : dict of str to float
+        "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
+        program over device types), "work between heads and tails".
+    """
+
+    seconds: float
+    source: str
+    parts: dict[str, float]
+
+
+def lower_bound(graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None) -> Bound:
+    """A lower bound on the makespan of any placement of the full graph.
+
+    It knows nothing of memory or of transfers that a split forces, and is weak where those bind.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> b = lm.lower_bound(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> b.seconds == max(b.parts.values())
+    True
+    """
+    return bound(Problem.make(graph, cluster, as_costs(costs, graph, cluster)))
+
+
+def bound(problem: Problem) -> Bound:
+    """The bound of a problem at hand."""
+    found = fast.bounds(problem.graph, problem.links, problem.time)
+    parts = {
+        "critical path": found["critical_path"],
+        "work over capacity": found["work"],
+        "work between heads and tails": found["heads_and_tails"],
+    }
+    return Bound(found["best"], found["source"], parts)

@@ -1,0 +1,359 @@
+"""The command line: results on stdout, progress and warnings on stderr.
+
+Exit codes: 0 done, 2 bad input, 3 infeasible, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from loadmaster.errors import InfeasibleError, InputError, LoadmasterError
+
+if TYPE_CHECKING:
+    from loadmaster.cluster import Cluster
+    from loadmaster.graph import OpGraph
+    from loadmaster.plan import Plan
+
+#: Seconds after which a stage announces itself.
+_PATIENCE = 2.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], None] = arguments.run
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            run(arguments)
+            sys.stdout.flush()
+        except InfeasibleError as error:
+            return _fail(error, 3)
+        except LoadmasterError as error:
+            return _fail(error, 2)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+        except BrokenPipeError:
+            # Whoever read the output has seen enough; keep the interpreter's exit quiet too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"loadmaster: {error}", file=sys.stderr)
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"loadmaster: warning: {message}", file=sys.stderr)
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="loadmaster",
+        description="Decides on which device every op of a deep-learning graph runs, and when.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    place = _command(commands, "place", _place, "place a graph on a cluster")
+    _graph_arguments(place)
+    _cluster_argument(place)
+    _method_arguments(place)
+    place.add_argument("--method", default="celeritas", help="default: celeritas")
+    place.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the method, such as max_ops=100 (repeatable)",
+    )
+    place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
+    place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
+    place.add_argument("--timeline", metavar="FILE.png", help="draw the timeline (.png or .svg)")
+
+    simulate = _command(commands, "simulate", _simulate, "simulate a saved plan")
+    simulate.add_argument("plan", help="a plan that place saved")
+    simulate.add_argument("--graph", help="check that the plan is for this graph")
+    simulate.add_argument("--cluster", help="simulate on another cluster: preset or TOML file")
+    simulate.add_argument(
+        "--policy", default="priority", choices=["priority", "fifo", "random", "fixed"]
+    )
+    simulate.add_argument("--link-order", default="fifo", choices=["fifo", "priority"])
+    simulate.add_argument(
+        "--no-contention", action="store_true", help="unlimited channels, the classic model"
+    )
+    simulate.add_argument("--seed", type=int, default=None, help="for the random policy")
+
+    compare = _command(commands, "compare", _compare, "compare methods on a graph")
+    _graph_arguments(compare)
+    _cluster_argument(compare)
+    _method_arguments(compare)
+    compare.add_argument("--methods", help="comma-separated; default: all")
+
+    info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
+    _graph_arguments(info)
+    _cluster_argument(info)
+
+    presets = _command(commands, "presets", _presets, "list the clusters that come along")
+    presets.add_argument("name", nargs="?", help="print this one's TOML")
+    _command(commands, "examples", _examples, "list the graphs that come along")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    command.add_argument("--json", action="store_true", help="print JSON for machines")
+    return command
+
+
+def _graph_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
+    command.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
+        help="ONNX: shape of an input (repeatable)",
+    )
+
+
+def _cluster_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--cluster", default="4xV100-PCIe", help="preset or TOML file; default: 4xV100-PCIe"
+    )
+
+
+def _method_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument(
+        "--on-oom",
+        default="error",
+        choices=["error", "best_effort"],
+        help="what to do when nothing fits; default: error",
+    )
+
+
+def _read_graph(arguments: argparse.Namespace) -> OpGraph:
+    from loadmaster.readers import read
+
+    shapes = {}
+    for text in arguments.shape:
+        name, _, dims = text.rpartition("=")
+        try:
+            shapes[name] = [int(d) for d in dims.split(",")]
+        except ValueError:
+            shapes = {}
+        if not name or name not in shapes:
+            raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
+    return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+
+
+def _read_cluster(text: str) -> Cluster:
+    from loadmaster.cluster import Cluster
+
+    if text.endswith(".toml") or os.path.exists(text):
+        return Cluster.read(text)
+    return Cluster.preset(text)
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InputError(f"--option {text!r}: wants KEY=VALUE")
+        try:
+            options[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            options[key.replace("-", "_")] = value
+    return options
+
+
+class _Progress:
+    """Says on stderr what is going on once it takes long, if a person is watching."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.shown = False
+
+    def __call__(self, stage: str, makespan: float | None) -> None:
+        if sys.stderr.isatty() and time.monotonic() - self.began > _PATIENCE:
+            best = "" if makespan is None else f", best so far {makespan:.4g} s"
+            print(f"loadmaster: {stage}{best} ...", file=sys.stderr)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def _place(arguments: argparse.Namespace) -> None:
+    from loadmaster.placing import place
+    from loadmaster.summary import document
+
+    if arguments.timeline:
+        from loadmaster.writers.timeline import check_suffix
+
+        check_suffix(arguments.timeline)
+    cluster = _read_cluster(arguments.cluster)
+    progress = _Progress()
+    progress("reading the graph", None)
+    plan = place(
+        _read_graph(arguments),
+        cluster,
+        arguments.method,
+        seed=arguments.seed,
+        on_oom=arguments.on_oom,
+        progress=progress,
+        **_options(arguments.option),
+    )
+    written = _write_plan(plan, arguments)
+    if arguments.json:
+        _print_json(document(plan))
+    else:
+        print(plan.summary())
+    for what, path in written:
+        print(f"loadmaster: {what} written to {path}", file=sys.stderr)
+
+
+def _write_plan(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    written = []
+    if arguments.output:
+        plan.save(arguments.output)
+        written.append(("plan", arguments.output))
+    if arguments.trace:
+        from loadmaster.writers.trace import write_trace
+
+        write_trace(plan, arguments.trace)
+        written.append(("trace", arguments.trace))
+    if arguments.timeline:
+        from loadmaster.writers.timeline import draw
+
+        draw(plan, arguments.timeline)
+        written.append(("timeline", arguments.timeline))
+    return written
+
+
+def _simulate(arguments: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from loadmaster.plan import Plan
+    from loadmaster.readers import read
+    from loadmaster.simulation import run
+    from loadmaster.summary import simulation_document, simulation_lines
+
+    plan = Plan.load(arguments.plan, read(arguments.graph) if arguments.graph else None)
+    if arguments.cluster:
+        plan = plan.on(_read_cluster(arguments.cluster))
+    problem = plan.problem
+    if arguments.seed is not None:
+        problem = replace(problem, seed=arguments.seed)
+    simulation = run(
+        problem,
+        plan.placed,
+        policy=arguments.policy,
+        contention=not arguments.no_contention,
+        link_order=arguments.link_order,
+    )
+    if arguments.json:
+        _print_json(simulation_document(simulation, plan.cluster))
+        return
+    print(
+        f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}, "
+        f"policy {arguments.policy}{', no contention' if arguments.no_contention else ''}"
+    )
+    print("\n".join(simulation_lines(simulation, plan.cluster, plan.graph)))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from loadmaster.placing import compare
+    from loadmaster.strategies import METHODS
+    from loadmaster.summary import comparison_table, document
+
+    methods: list[Any] = arguments.methods.split(",") if arguments.methods else list(METHODS)
+    comparison = compare(
+        _read_graph(arguments),
+        _read_cluster(arguments.cluster),
+        methods,
+        seed=arguments.seed,
+        on_oom=arguments.on_oom,
+        progress=_Progress(),
+    )
+    if arguments.json:
+        plans = {method: document(plan) for method, plan in comparison.plans.items()}
+        _print_json({"plans": plans, "failures": comparison.failures})
+    else:
+        print(comparison_table(comparison))
+    if not comparison.plans:
+        raise InfeasibleError("no method found a placement that fits")
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from loadmaster.info import info
+
+    facts = info(_read_graph(arguments), _read_cluster(arguments.cluster))
+    if arguments.json:
+        _print_json(facts.to_document())
+    else:
+        print(facts)
+
+
+def _presets(arguments: argparse.Namespace) -> None:
+    from loadmaster.cluster import Cluster, presets
+
+    if arguments.name:
+        print(Cluster.preset(arguments.name).to_toml(), end="")
+        return
+    clusters = [Cluster.preset(name) for name in presets()]
+    if arguments.json:
+        _print_json(
+            [
+                {
+                    "name": c.name,
+                    "description": c.description,
+                    "devices": c.n_devices,
+                    "memory": c.memory,
+                    "source": c.source,
+                }
+                for c in clusters
+            ]
+        )
+        return
+    width = max(len(c.name) for c in clusters)
+    for c in clusters:
+        print(f"{c.name:<{width}}  {c.description}")
+
+
+def _examples(arguments: argparse.Namespace) -> None:
+    from loadmaster.examples import EXAMPLES
+
+    if arguments.json:
+        _print_json({name: text for name, (_, text) in sorted(EXAMPLES.items())})
+        return
+    width = max(map(len, EXAMPLES))
+    for name, (_, text) in sorted(EXAMPLES.items()):
+        print(f"example:{name:<{width}}  {text}")

@@ -1,0 +1,744 @@
+"""A plan's simulated step as one picture: who computed, what was sent, why it took so long.
+
+Lanes of devices and of channels, the chain of causes on top of them, and memory below. What is
+narrower than a pixel is merged before it is drawn, so that 50,000 ops cost what 500 cost: a pixel
+takes the colour of what filled most of it, paler the less was filled.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.files import write_bytes
+from loadmaster.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from loadmaster.plan import Plan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SUFFIXES = (".png", ".svg")
+MAX_LANES = 24
+MAX_MODULES = 8
+
+INK, MUTED, RULE, TRACK = "#1f2933", "#66727f", "#c9d0d6", "#f1f3f5"
+SENT, MEMORY, MEMORY_EDGE, OVER = "#76838f", "#b3c5d4", "#5f7d96", "#c43c2c"
+PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#e8973a"), "o": ("optimizer", "#2a9d8f")}
+OTHER = ("other", "#a78bba")
+# From dark to light, as the sequence of a model's layers; even steps of lightness.
+SEQUENCE = (
+    "#24366f", "#2f5496", "#3a74b8", "#3f93b5", "#57b3a3", "#8cc981", "#c5d65e", "#f2d74e",
+)  # fmt: skip
+
+# Shades between white and a colour; the palest still shows.
+_SHADES = 8
+_PIXELS_PER_HOP = 8
+_DPI = 100
+_PNG_SCALE = 2
+_RIGHT, _HEADING, _LEGEND_ROW = 104, 58, 18
+_LETTERS = 24
+_CHANNEL_HEIGHT = 15
+
+
+def draw(
+    plan: Plan,
+    path: str | os.PathLike[str],
+    *,
+    width: int = 1000,
+    title: str | None = None,
+) -> None:
+    """Draws the step that the simulator saw, as PNG or SVG by the path's suffix.
+
+    Above, a lane per device with its ops by phase (forward, backward, optimizer), or by module if
+    all are of one phase; then a lane per channel that carried anything, at most the 24 busiest. The
+    dark line is the chain of causes from the last op back to time 0 (``plan.schedule.blame``): to
+    be faster, something on it has to change. Below, memory per device against its capacity. The
+    same plan gives the same bytes.
+
+    Parameters
+    ----------
+    plan, path
+    width : int
+        Pixels; a PNG has twice as many, for sharp screens. At least 500.
+    title : str, optional
+        Instead of "model on cluster".
+
+    Raises
+    ------
+    InputError
+        Another suffix, too narrow, or the file cannot be written.
+    MissingExtraError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import loadmaster as lm, pathlib, tempfile
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "step.svg")
+    ...     draw(plan, path)
+    ...     path.exists()
+    True
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"cannot draw {os.fspath(path)}: its name must end in .png or .svg")
+    if width < 500:
+        raise InputError(f"width is {width}: a picture needs at least 500 pixels")
+    try:
+        import matplotlib
+        from matplotlib import style
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", "drawing a plan") from None
+    with style.context("default"), matplotlib.rc_context(_settings()):
+        data = _rendered(_figure(plan, width, title), suffix)
+    write_bytes(path, data)
+
+
+def _settings() -> dict[Any, Any]:
+    return {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "text.color": INK,
+        "axes.edgecolor": RULE,
+        "axes.labelcolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": INK,
+        "svg.hashsalt": "loadmaster",
+    }
+
+
+def _rendered(figure: Figure, suffix: str) -> bytes:
+    buffer = io.BytesIO()
+    png = suffix == ".png"
+    figure.savefig(
+        buffer,
+        format=suffix[1:],
+        dpi=_DPI * _PNG_SCALE if png else _DPI,
+        metadata={"Software": "Loadmaster"} if png else {"Date": None},
+    )
+    return buffer.getvalue()
+
+
+# -- what is to be seen ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A row of bars: ascending, disjoint intervals (s), each with an index into the palette."""
+
+    name: str
+    note: str
+    start: Floats
+    finish: Floats
+    colour: Ints
+
+
+@dataclass(frozen=True)
+class _View:
+    """Lanes from top to bottom, devices first, and where to find a device's or channel's."""
+
+    devices: list[_Lane]
+    channels: list[_Lane]
+    hidden_devices: int
+    hidden_channels: int
+    row_of_device: dict[int, int]
+    row_of_channel: dict[str, int]
+    palette: list[tuple[str, str]]
+
+
+def _view(plan: Plan) -> _View:
+    palette, colour = _colours(plan)
+    shown, hidden = _busiest(plan.schedule.device_busy, keep_idle=True)
+    used, hidden_channels = _busiest(plan.schedule.channel_busy, keep_idle=False)
+    names = plan.cluster.channels
+    used.sort(key=lambda c: _natural(names[c]))
+    return _View(
+        [_device_lane(plan, d, colour) for d in shown],
+        list(_channel_lanes(plan, used, len(palette) - 1)),
+        hidden,
+        hidden_channels,
+        {d: row for row, d in enumerate(shown)},
+        {names[c]: len(shown) + row for row, c in enumerate(used)},
+        palette,
+    )
+
+
+def _busiest(busy: Floats, *, keep_idle: bool) -> tuple[list[int], int]:
+    """Indices to show, ascending, and how many are left out."""
+    candidates = [i for i, b in enumerate(busy.tolist()) if keep_idle or b > 0]
+    chosen = sorted(candidates, key=lambda i: (-busy[i], i))[:MAX_LANES]
+    return sorted(chosen), len(candidates) - len(chosen)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A key by which ``gpu2`` comes before ``gpu10``."""
+    pieces = re.findall(r"(\D*)(\d*)", name)
+    return [(text, int(digits or 0)) for text, digits in pieces]
+
+
+def _device_lane(plan: Plan, device: int, colour: Ints) -> _Lane:
+    schedule, op_of = plan.schedule, plan.problem.reduced.op_of
+    timed = schedule.finish[op_of] > schedule.start[op_of]
+    here = op_of[timed & (schedule.devices[op_of] == device)]
+    order = here[np.argsort(schedule.start[here], kind="stable")]
+    return _Lane(
+        plan.cluster.devices[device].name,
+        _share(float(schedule.device_busy[device]), plan.makespan),
+        schedule.start[order],
+        schedule.finish[order],
+        colour[order],
+    )
+
+
+def _channel_lanes(plan: Plan, channels: Sequence[int], colour: int) -> Iterator[_Lane]:
+    transfers = plan.schedule.transfers
+    n = plan.cluster.n_devices
+    pair = transfers.src.astype(np.int64) * n + transfers.dst
+    route = {p: plan.cluster.route(*divmod(p, n)).channels for p in np.unique(pair).tolist()}
+    timed = transfers.finish > transfers.start
+    names = plan.cluster.channels
+    for channel in channels:
+        pairs = [p for p, held in route.items() if names[channel] in held]
+        which = np.flatnonzero(timed & np.isin(pair, pairs))
+        order = which[np.argsort(transfers.start[which], kind="stable")]
+        yield _Lane(
+            names[channel],
+            _share(float(plan.schedule.channel_busy[channel]), plan.makespan),
+            transfers.start[order],
+            transfers.finish[order],
+            np.full(len(order), colour),
+        )
+
+
+def _share(part: float, whole: float) -> str:
+    share = 100 * part / whole if whole else 0.0
+    return "idle" if part == 0 else "<1 %" if share < 1 else f"{share:.0f} %"
+
+
+# -- colours ---------------------------------------------------------------------------------
+
+
+def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
+    """The palette (label, colour), transfers last, and an index into it per op of the graph."""
+    phases = plan.graph.phases
+    ran = [phases[op] for op in plan.problem.reduced.op_of.tolist()]
+    if len(set(ran)) > 1:
+        labels = [p for p in PHASES if p in set(ran)]
+        index = {p: i for i, p in enumerate(labels)}
+        palette = [PHASES[p] for p in labels] + [OTHER] * (set(ran) - set(PHASES) != set())
+        column = np.array([index.get(p, len(labels)) for p in phases], dtype=np.int64)
+    else:
+        palette, column = _module_colours(plan)
+    return [*palette, ("transfer", SENT)], column
+
+
+def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
+    """Colours by part of the model: its modules in the order in which they appear, in at most eight
+    runs of about the same time.
+    """
+    modules = plan.graph.modules
+    parts = _parts(modules)
+    first = {part: i for i, part in enumerate(dict.fromkeys(parts))}
+    if len(first) < 2:
+        return [("compute", PHASES["f"][1])], np.zeros(len(parts), dtype=np.int64)
+    column = np.array([first[part] for part in parts], dtype=np.int64)
+    seconds = plan.schedule.finish - plan.schedule.start
+    weight = np.bincount(column, seconds, minlength=len(first)).astype(np.float64)
+    bucket = _even_runs(weight, MAX_MODULES)
+    names = list(first)
+    labels = []
+    for b in range(int(bucket[-1]) + 1):
+        members = [names[i] for i in np.flatnonzero(bucket == b).tolist() if names[i]]
+        labels.append(_range(members[0], members[-1]) if members else "no module")
+    steps = np.linspace(0, len(SEQUENCE) - 1, len(labels)).round().astype(int).tolist()
+    return [(label, SEQUENCE[s]) for label, s in zip(labels, steps, strict=True)], bucket[column]
+
+
+def _parts(modules: Sequence[str]) -> list[str]:
+    """Every op's module, cut where modules first part into more than a few (``layers.3``)."""
+    distinct = [name.split(".") for name in dict.fromkeys(modules)]
+    deepest = max(map(len, distinct), default=1)
+    for depth in range(1, deepest + 1):
+        if len({tuple(words[:depth]) for words in distinct}) >= min(6, len(distinct)):
+            break
+    return [".".join(name.split(".")[:depth]) for name in modules]
+
+
+def _range(first: str, last: str) -> str:
+    """``layers.0`` and ``layers.3`` as ``layers.0–3``."""
+    if first == last:
+        return first
+    stem, _, tail = last.rpartition(".")
+    return f"{first}–{tail}" if stem and first.rpartition(".")[0] == stem else f"{first} – {last}"
+
+
+def _even_runs(weight: Floats, n: int) -> Ints:
+    """A run per item: at most ``n`` runs of about the same weight, in order, none of them empty."""
+    if len(weight) <= n:
+        return np.arange(len(weight), dtype=np.int64)
+    total = float(weight.sum()) or 1.0
+    middle = np.cumsum(weight) - weight / 2
+    run = np.minimum((middle / total * n).astype(np.int64), n - 1)
+    return np.unique(run, return_inverse=True)[1].astype(np.int64)
+
+
+def _shades(colours: Sequence[str]) -> NDArray[np.float64]:
+    """RGB per colour and shade, [n, shades + 1, 3]; the last shade is the colour itself."""
+    from matplotlib.colors import to_rgb
+
+    full = np.array([to_rgb(c) for c in colours])[:, None, :]
+    strength = 0.15 + 0.85 * np.arange(_SHADES + 1)[None, :, None] / _SHADES
+    return 1 - (1 - full) * strength
+
+
+# -- pixels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """What is drawn of a lane: begin and end (s), index into the palette, shade."""
+
+    begin: Floats
+    end: Floats
+    colour: Ints
+    shade: Ints
+
+
+def _bars(lane: _Lane, frame: _Frame) -> _Bars:
+    """A lane's bars: those wider than a pixel or so as they are, over the rest merged by pixel."""
+    wide = lane.finish - lane.start >= 1.5 * frame.span / frame.columns
+    begin, colour, shade, end = _merged(lane, ~wide, frame)
+    return _Bars(
+        np.concatenate([begin, lane.start[wide]]),
+        np.concatenate([end, lane.finish[wide]]),
+        np.concatenate([colour, lane.colour[wide]]),
+        np.concatenate([shade, np.full(int(wide.sum()), _SHADES)]),
+    )
+
+
+def _merged(
+    lane: _Lane, narrow: NDArray[np.bool_], frame: _Frame
+) -> tuple[Floats, Ints, Ints, Floats]:
+    edges, columns, pixel = _edges(frame), frame.columns, frame.span / frame.columns
+    n_colours = int(lane.colour.max(initial=0)) + 1
+    filled = np.zeros((n_colours, columns))
+    for c in np.unique(lane.colour[narrow]).tolist():
+        which = narrow & (lane.colour == c)
+        filled[c] = _filled(lane.start[which], lane.finish[which], edges)
+    wide = _filled(lane.start[~narrow], lane.finish[~narrow], edges)
+    room = np.maximum(pixel - wide, 1e-9 * pixel)
+    part = np.minimum(filled.sum(axis=0) / room, 1.0)
+    shade = np.ceil(part * _SHADES - 1e-6).astype(np.int64)
+    colour = np.where(shade > 0, filled.argmax(axis=0), -1)
+    look = colour * (_SHADES + 1) + shade
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(look)) + 1])
+    ends = np.append(starts[1:], columns)
+    seen = colour[starts] >= 0
+    starts, ends = starts[seen], ends[seen]
+    return edges[starts], colour[starts], shade[starts], edges[ends]
+
+
+def _edges(frame: _Frame) -> Floats:
+    return np.linspace(0.0, frame.span, frame.columns + 1)
+
+
+def _filled(start: Floats, finish: Floats, edges: Floats) -> Floats:
+    """Seconds of disjoint, ascending intervals between each two neighbouring edges."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    done = np.concatenate([[0.0], np.cumsum(finish - start)])
+    times = np.stack([start, finish], axis=1).ravel()
+    totals = np.stack([done[:-1], done[1:]], axis=1).ravel()
+    return np.diff(np.interp(edges, times, totals))
+
+
+def _joined(start: Floats, finish: Floats, nearest: float) -> tuple[Floats, Floats]:
+    """Intervals, ascending, with gaps of less than ``nearest`` closed."""
+    if not len(start):
+        return start, finish
+    apart = np.flatnonzero(start[1:] - np.maximum.accumulate(finish)[:-1] >= nearest)
+    begins = np.concatenate([[0], apart + 1])
+    return start[begins], np.maximum.reduceat(finish, begins)
+
+
+def _highest(times: Floats, values: Floats, edges: Floats) -> Floats:
+    """The largest value of a step curve in every column."""
+    columns = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, len(edges) - 2)
+    highest = np.zeros(len(edges) - 1)
+    np.maximum.at(highest, columns, values)
+    if not len(times):
+        return highest
+    at = np.searchsorted(times, edges[:-1], side="right") - 1
+    return np.maximum(highest, np.where(at >= 0, values[at], 0.0))
+
+
+# -- the figure ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Pixels of the picture: its width, where the lanes begin, how wide they are, how tall those of
+    a device; and the seconds that they show.
+    """
+
+    width: int
+    left: int
+    columns: int
+    tall: int
+    span: float
+
+
+def _frame(plan: Plan, view: _View, width: int) -> _Frame:
+    letters = [6.3 * len(_short(lane.name)) for lane in view.devices]
+    letters += [5.3 * len(_short(lane.name)) for lane in view.channels]
+    left = max(60, int(max(letters)) + 24)
+    tall = 30 if len(view.devices) <= 8 else 20
+    return _Frame(width, left, width - left - _RIGHT, tall, plan.makespan or 1e-9)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
+
+
+def _figure(plan: Plan, width: int, title: str | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    view = _view(plan)
+    frame = _frame(plan, view, width)
+    tracks = _tracks(view, frame)
+    legend = _legend_rows(view, frame)
+    top = _HEADING + _LEGEND_ROW * len(legend)
+    lanes_height = tracks[-1][1] + 4
+    memory_height = frame.tall * len(view.devices)
+    height = top + lanes_height + 30 + memory_height + 34
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
+    lanes = _panel(figure, frame, top, lanes_height)
+    memory = _panel(figure, frame, top + lanes_height + 30, memory_height)
+    _draw_lanes(lanes, view, tracks, frame)
+    _draw_chain(lanes, _links(plan, view), tracks, len(view.devices), frame)
+    _draw_memory(memory, plan, sorted(view.row_of_device), frame)
+    _draw_time(lanes, memory, frame.span)
+    _draw_heading(figure, plan, title, frame)
+    _draw_legend(figure, plan, legend, frame)
+    return figure
+
+
+def _panel(figure: Figure, frame: _Frame, top: float, tall: float) -> Axes:
+    """Axes in seconds to the right and pixels downwards."""
+    height = _height(figure)
+    axes = figure.add_axes(
+        (
+            frame.left / frame.width,
+            1 - (top + tall) / height,
+            frame.columns / frame.width,
+            tall / height,
+        )
+    )
+    axes.set_xlim(0, frame.span)
+    axes.set_ylim(tall, 0)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    return axes
+
+
+def _height(figure: Figure) -> float:
+    return float(figure.get_figheight()) * _DPI
+
+
+def _tracks(view: _View, frame: _Frame) -> list[tuple[float, float]]:
+    """Top and bottom of every lane in pixels from the top."""
+    tracks = []
+    y = 18.0
+    for _ in view.devices:
+        tracks.append((y + 2, y + frame.tall - 2))
+        y += frame.tall
+    y += 26
+    for _ in view.channels:
+        tracks.append((y + 1.5, y + _CHANNEL_HEIGHT - 1.5))
+        y += _CHANNEL_HEIGHT
+    return tracks
+
+
+def _draw_lanes(axes: Axes, view: _View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
+    lanes = view.devices + view.channels
+    shades = _shades([colour for _, colour in view.palette])
+    boxes, faces = [], []
+    for row, (lane, (top, bottom)) in enumerate(zip(lanes, tracks, strict=True)):
+        bars = _bars(lane, frame)
+        boxes.append(_rectangles(np.array([0.0]), np.array([frame.span]), top, bottom))
+        faces.append(_shades([TRACK])[0, -1:])
+        boxes.append(_rectangles(bars.begin, bars.end, top, bottom))
+        faces.append(shades[bars.colour, bars.shade])
+        size = 9 if row < len(view.devices) else 7.5
+        _beside(axes, (top + bottom) / 2, lane.name, lane.note, size)
+    _fill(axes, boxes, faces)
+    _section(axes, tracks[0][0] - 6, _named("devices", view.hidden_devices), "busy")
+    if view.channels:
+        above = tracks[len(view.devices)][0] - 5
+        _section(axes, above, _named("channels", view.hidden_channels), "busy")
+
+
+def _named(what: str, hidden: int) -> str:
+    return f"{what} (the {MAX_LANES} busiest; {hidden} more not shown)" if hidden else what
+
+
+def _rectangles(begin: Floats, end: Floats, top: float, bottom: float) -> Floats:
+    x = np.stack([begin, end, end, begin], axis=1)
+    y = np.broadcast_to(np.array([top, top, bottom, bottom]), x.shape)
+    return np.stack([x, y], axis=2)
+
+
+def _fill(axes: Axes, boxes: list[Floats], faces: list[Floats], z: float = 2) -> None:
+    from matplotlib.collections import PolyCollection
+
+    # Without antialiasing neighbours meet without a seam.
+    axes.add_collection(
+        PolyCollection(
+            list(np.concatenate(boxes)),
+            facecolors=np.concatenate(faces),
+            edgecolors="none",
+            linewidths=0,
+            antialiaseds=False,
+            zorder=z,
+        ),
+        autolim=False,
+    )
+
+
+def _beside(axes: Axes, y: float, name: str, note: str, size: float, alarm: bool = False) -> None:
+    place = axes.get_yaxis_transform()
+    axes.text(-0.01, y, _short(name), ha="right", va="center", fontsize=size, transform=place)
+    colour = OVER if alarm else MUTED
+    axes.text(1.01, y, note, va="center", fontsize=min(size, 8.5), color=colour, transform=place)
+
+
+def _section(axes: Axes, y: float, left: str, right: str) -> None:
+    place = axes.get_yaxis_transform()
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    for x, text in ((0.0, left), (1.01, right)):
+        axes.text(
+            x, y, text, va="bottom", fontsize=8, color=MUTED, transform=place, bbox=ground, zorder=4
+        )
+
+
+# -- the chain of causes ---------------------------------------------------------------------
+
+
+#: Begin, end (s) and rows of a link of the chain.
+_Link = tuple[float, float, list[int]]
+
+
+def _links(plan: Plan, view: _View) -> list[_Link]:
+    """The chain, first to last; a link whose lanes are not shown has no rows."""
+    transfers = plan.schedule.transfers
+    src, dst = transfers.src.tolist(), transfers.dst.tolist()
+    devices = plan.schedule.devices
+    routes: dict[tuple[int, int], list[int]] = {}
+    links = []
+    for blame in reversed(plan.schedule.blame):
+        if blame.op is not None:
+            row = view.row_of_device.get(int(devices[blame.op]))
+            rows = [] if row is None else [row]
+        elif blame.transfer is not None:
+            pair = src[blame.transfer], dst[blame.transfer]
+            if pair not in routes:
+                held = plan.cluster.route(*pair).channels
+                found = (view.row_of_channel.get(channel) for channel in held)
+                routes[pair] = sorted(row for row in found if row is not None)
+            rows = routes[pair]
+        else:
+            rows = []
+        links.append((blame.start, blame.finish, rows))
+    return links
+
+
+def _draw_chain(
+    axes: Axes,
+    links: list[_Link],
+    tracks: list[tuple[float, float]],
+    n_devices: int,
+    frame: _Frame,
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    middle = [(top + bottom) / 2 for top, bottom in tracks]
+    level: list[list[tuple[float, float]]] = []
+    for row, y in enumerate(middle):
+        held = np.array([(a, b) for a, b, rows in links if row in rows and b > a]).reshape(-1, 2)
+        begin, end = _joined(held[:, 0], held[:, 1], frame.span / frame.columns)
+        level += [[(a, y), (b, y)] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    upright = _hops(links, middle, n_devices, frame)
+    # White beneath keeps the line apart from dark bars.
+    looks = ((level, "white", 3.4), (upright, INK, 0.8), (level, INK, 1.7))
+    for lines, colour, wide in looks:
+        axes.add_collection(
+            LineCollection(lines, colors=colour, linewidths=wide, zorder=3), autolim=False
+        )
+
+
+def _hops(
+    links: list[_Link], middle: list[float], n_devices: int, frame: _Frame
+) -> list[list[tuple[float, float]]]:
+    """Upright lines where the chain goes to or from a device, one per pixel at most; none if they
+    would make a curtain.
+    """
+    reach: dict[int, tuple[float, float, float]] = {}
+    for (_, _, before), (start, _, after) in pairwise(links):
+        if before == after or not before or not after or min(before + after) >= n_devices:
+            continue
+        ends = [middle[row] for row in (*before, *after)]
+        column = int(start / frame.span * frame.columns)
+        time, low, high = reach.get(column, (start, ends[0], ends[0]))
+        reach[column] = time, min(low, *ends), max(high, *ends)
+    if len(reach) > frame.columns / _PIXELS_PER_HOP:
+        return []
+    return [[(time, low), (time, high)] for time, low, high in reach.values()]
+
+
+# -- memory, time, words ---------------------------------------------------------------------
+
+
+def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> None:
+    edges = _edges(frame)
+    _section(axes, -2, "memory in use, of what the device has", "peak")
+    for row, device in enumerate(devices):
+        times, used = plan.memory.profile(device)
+        capacity, peak = int(plan.memory.capacity[device]), int(plan.memory.peak[device])
+        bottom = (row + 1) * frame.tall - 2.0
+        scale = (frame.tall - 4.0) / max(capacity, peak, 1)
+        limit = bottom - capacity * scale
+        highest = _highest(times, used.astype(np.float64), edges)
+        x, y = np.repeat(edges, 2)[1:-1], bottom - np.repeat(highest, 2) * scale
+        axes.fill_between([0, frame.span], bottom, limit, color=TRACK, linewidth=0, zorder=2)
+        axes.fill_between(x, bottom, np.maximum(y, limit), color=MEMORY, linewidth=0, zorder=2)
+        axes.fill_between(x, limit, np.minimum(y, limit), color=OVER, linewidth=0, zorder=2)
+        if peak:
+            axes.plot(x, y, color=MEMORY_EDGE, linewidth=0.9, zorder=3, clip_on=False)
+        note = _of(peak, capacity)
+        middle = (bottom + min(limit, bottom - peak * scale)) / 2
+        _beside(axes, middle, plan.cluster.devices[device].name, note, 9, peak > capacity)
+
+
+def _of(peak: int, capacity: int) -> str:
+    """``30.6 of 32 GiB``."""
+    have, unit = format_bytes(capacity).split()
+    value = peak / capacity * float(have) if capacity else 0.0
+    most = "0" if not peak else "<0.01" if value < 0.01 else f"{value:.3g}"
+    return f"{most} of {have} {unit}" if capacity else format_bytes(peak)
+
+
+def _draw_time(lanes: Axes, memory: Axes, span: float) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    scale, unit = next(
+        (s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")) if span >= s
+    )
+    scale = scale or 1e-9
+    ticks = [t * scale for t in MaxNLocator(8).tick_values(0, span / scale) if t * scale <= span]
+    for axes in (lanes, memory):
+        axes.set_xticks(ticks)
+        axes.tick_params(axis="x", length=0, labelsize=8)
+        for tick in ticks[1:]:
+            axes.axvline(tick, color=RULE, linewidth=0.5, zorder=1)
+    lanes.set_xticklabels([])
+    memory.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / scale:g} {unit}"))
+
+
+def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) -> None:
+    left, height = frame.left / frame.width, _height(figure)
+    name = title or f"{plan.graph.name or 'model'} on {plan.cluster.name or 'cluster'}"
+    figure.text(left, 1 - 14 / height, name, va="top", fontsize=13, fontweight="bold")
+    figure.text(left, 1 - 37 / height, _facts(plan), va="top", fontsize=9.5, color=MUTED)
+
+
+def _facts(plan: Plan) -> str:
+    facts = [f"{format_seconds(plan.makespan)} per step ({plan.method})"]
+    if plan.single is None:
+        facts.append("no single device holds it")
+    elif plan.makespan:
+        facts.append(_compared(plan.single / plan.makespan))
+    facts.append(f"lower bound {format_seconds(plan.lower_bound)}")
+    overflow = plan.memory.overflow
+    if overflow is not None:
+        device = plan.cluster.devices[overflow.device].name
+        facts.append(f"{device} overflows at {format_seconds(overflow.time)}")
+    return "  ·  ".join(facts)
+
+
+def _compared(ratio: float) -> str:
+    if 0.995 < ratio < 1.005:
+        return "as fast as one device"
+    word = "faster" if ratio > 1 else "slower"
+    return f"{max(ratio, 1 / max(ratio, 1e-9)):.3g}× {word} than one device"
+
+
+def _legend_rows(view: _View, frame: _Frame) -> list[list[tuple[str, str]]]:
+    """Entries by row, as many in one as its width takes at about six pixels a letter."""
+    entries = view.palette if view.channels else view.palette[:-1]
+    rows: list[list[tuple[str, str]]] = [[]]
+    used = 0.0
+    for label, colour in [*entries, (_CHAIN, "")]:
+        need = 40 + 6.1 * len(label)
+        if rows[-1] and used + need > frame.columns + _RIGHT:
+            rows.append([])
+            used = 0.0
+        rows[-1].append((label, colour))
+        used += need
+    return rows
+
+
+_CHAIN = "critical chain: 100 % compute, 100 % transfers"
+
+
+def _draw_legend(
+    figure: Figure, plan: Plan, rows: list[list[tuple[str, str]]], frame: _Frame
+) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    for i, row in enumerate(rows):
+        handles: list[Any] = [
+            Patch(color=colour, label=label)
+            if colour
+            else Line2D([], [], color=INK, linewidth=1.8, label=_chain_label(plan))
+            for label, colour in row
+        ]
+        figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(frame.left / frame.width, 1 - (56 + _LEGEND_ROW * i) / _height(figure)),
+            ncols=len(handles),
+            frameon=False,
+            fontsize=8.5,
+            borderaxespad=0,
+            borderpad=0,
+            handlelength=1.1,
+            handleheight=0.9,
+            handletextpad=0.5,
+            columnspacing=1.4,
+        )
+
+
+def _chain_label(plan: Plan) -> str:
+    sums = {True: 0.0, False: 0.0}
+    for blame in plan.schedule.blame:
+        sums[blame.op is not None] += blame.finish - blame.start
+    total = sum(sums.values()) or 1.0
+    compute = round(100 * sums[True] / total)
+    return f"critical chain: {compute} % compute, {100 - compute} % transfers"

@@ -1,0 +1,308 @@
+//! Placements obey types, sets and memory, and the estimates of list scheduling add up.
+
+mod common;
+
+use common::{Case, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works};
+use loadmaster_core::Error;
+use loadmaster_core::clock::Ticks;
+use loadmaster_core::cluster::Cluster;
+use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::levels::Levels;
+use loadmaster_core::place::adjusting::{Scheduled, adjusting};
+use loadmaster_core::place::fill::{in_order, round_robin};
+use loadmaster_core::place::{OnOom, charge_to_leads};
+use loadmaster_core::simulate::{Options, Policy};
+use loadmaster_core::topo::cpd_topo;
+use loadmaster_core::workload::{Columns, Times, Workload};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A case with an order and bytes per device.
+#[derive(Clone, Debug)]
+struct Problem {
+    case: Case,
+    order: Vec<OpId>,
+    bytes: Vec<u64>,
+    capacity: Vec<u64>,
+}
+
+impl Problem {
+    fn new(case: Case, capacity: &[u64]) -> Self {
+        let (work, cluster) = (&case.work, &case.cluster);
+        let clock = work.clock(&case.times, cluster).expect("countable");
+        let time = clock.ticks_of(&case.times.mean(work, cluster));
+        let levels = Levels::new(&work.graph, &time, &vec![clock.ticks(1e-6); work.graph.n_tensors()]);
+        let order = cpd_topo(&work.graph, &levels);
+        let bytes = work.static_bytes();
+        let capacity = capacity[..cluster.n_devices()].to_vec();
+        Self { case, order, bytes, capacity }
+    }
+
+    fn adjust(&self, on_oom: OnOom) -> Result<Scheduled, Error> {
+        let Case { work, cluster, times, .. } = &self.case;
+        let clock = work.clock(times, cluster)?;
+        let time = times.ticks(clock);
+        adjusting(work, cluster, clock, &self.order, &time, &self.bytes, &self.capacity, on_oom)
+    }
+
+    fn all(&self, on_oom: OnOom) -> [Result<Vec<DeviceId>, Error>; 3] {
+        let Case { work, cluster, .. } = &self.case;
+        [
+            in_order(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
+            round_robin(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
+            self.adjust(on_oom).map(|s| s.device),
+        ]
+    }
+
+    fn used(&self, placement: &[DeviceId]) -> Vec<u64> {
+        let mut used = vec![0; self.capacity.len()];
+        placement.iter().zip(&self.bytes).for_each(|(d, b)| used[d.ix()] += b);
+        used
+    }
+}
+
+/// Memory from none to plenty.
+fn memory() -> impl Strategy<Value = Vec<u64>> {
+    prop_oneof![
+        2 => vec(0u64..200, 4),
+        1 => vec(prop_oneof![Just(0u64), Just(300), Just(u64::MAX)], 4),
+        1 => Just(vec![u64::MAX; 4]),
+    ]
+}
+
+fn problems(max_ops: usize) -> impl Strategy<Value = Problem> {
+    (cases_of(works(max_ops), max_ops), memory()).prop_map(|(case, memory)| Problem::new(case, &memory))
+}
+
+proptest! {
+    #![proptest_config(common::config(256))]
+
+    #[test]
+    fn placements_keep_to_the_rules_or_say_what_does_not_fit(p in problems(14)) {
+        let (work, cluster) = (&p.case.work, &p.case.cluster);
+        let charge = charge_to_leads(work, &p.bytes);
+        for result in p.all(OnOom::Fail) {
+            match result {
+                Ok(placement) => {
+                    work.check_placement(cluster, &placement).expect("types and sets");
+                    for u in work.graph.ops() {
+                        prop_assert_eq!(placement[u.ix()], placement[work.lead[u.ix()].ix()]);
+                    }
+                    let used = p.used(&placement);
+                    prop_assert!(used.iter().zip(&p.capacity).all(|(u, c)| u <= c), "{used:?}");
+                }
+                Err(error @ Error::DoesNotFit { .. }) => {
+                    prop_assert!(error.to_string().contains("short"));
+                    let Error::DoesNotFit { op, members, needed, free, device_id, .. } = error else { unreachable!() };
+                    prop_assert!(needed > free && free <= p.capacity[device_id.ix()]);
+                    prop_assert_eq!(needed, charge[op.id.ix()]);
+                    prop_assert_eq!(members, work.lead.iter().filter(|&&l| l == op.id).count());
+                    prop_assert!(work.allows(op.id, cluster, device_id));
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+        for placement in p.all(OnOom::BestEffort) {
+            let placement = placement.expect("best effort places all");
+            work.check_placement(cluster, &placement).expect("types and sets");
+        }
+    }
+
+    #[test]
+    fn with_room_for_all_on_any_device_everything_fits(p in problems(14)) {
+        let total: u64 = p.bytes.iter().sum();
+        let p = Problem { capacity: vec![total; p.capacity.len()], ..p };
+        for placement in p.all(OnOom::Fail) {
+            prop_assert!(placement.is_ok());
+        }
+    }
+
+    #[test]
+    fn estimated_starts_wait_for_inputs_and_devices(p in problems(14)) {
+        let Ok(s) = p.adjust(OnOom::Fail) else { return Ok(()) };
+        let Case { work, cluster, times, .. } = &p.case;
+        let clock = work.clock(times, cluster).unwrap();
+        for v in work.graph.ops() {
+            let d = s.device[v.ix()];
+            let length = clock.ticks(times.seconds(v, cluster.type_of(d)));
+            prop_assert_eq!(s.finish[v.ix()] - s.start[v.ix()], length);
+            for (t, u) in work.graph.inputs_with_ops(v) {
+                let seconds = cluster.transfer_seconds(s.device[u.ix()], d, work.tensor_bytes[t.ix()]);
+                prop_assert!(s.start[v.ix()] >= s.finish[u.ix()] + clock.ticks(seconds));
+            }
+        }
+        for d in cluster.device_ids() {
+            let mut busy: Vec<(Ticks, Ticks)> = work
+                .graph
+                .ops()
+                .filter(|u| s.device[u.ix()] == d && s.finish[u.ix()] > s.start[u.ix()])
+                .map(|u| (s.start[u.ix()], s.finish[u.ix()]))
+                .collect();
+            busy.sort_unstable();
+            prop_assert!(busy.windows(2).all(|w| w[0].1 <= w[1].0), "two ops at once on {d:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_op_goes_where_most_memory_is(p in problems(14)) {
+        // All starts are 0, so memory decides; of equals the smaller index.
+        let Ok(s) = p.adjust(OnOom::Fail) else { return Ok(()) };
+        let (work, cluster) = (&p.case.work, &p.case.cluster);
+        let first = p.order[0];
+        let charge = charge_to_leads(work, &p.bytes)[work.lead[first.ix()].ix()];
+        let may = cluster.device_ids().filter(|&d| work.allows(first, cluster, d) && charge <= p.capacity[d.ix()]);
+        let most = may.max_by_key(|&d| (p.capacity[d.ix()], std::cmp::Reverse(d)));
+        prop_assert_eq!(Some(s.device[first.ix()]), most);
+    }
+
+    /// Each op on the device of the op before, or where it starts earlier by more than sending its
+    /// output back costs; without a limit on memory.
+    #[test]
+    fn an_op_moves_only_for_an_earlier_start(case in cases_of(plain_works(10), 10)) {
+        let p = Problem::new(case, &[u64::MAX; 4]);
+        let s = p.adjust(OnOom::Fail).expect("unlimited memory");
+        let work = &p.case.work;
+        let sets_alone = work.sets.n_rows() == work.n_ops();
+        if sets_alone && p.case.cluster.n_devices() == 1 {
+            prop_assert!(s.device.iter().all(|d| d.0 == 0));
+        }
+        // An op without inputs starts at 0 somewhere or stays: never later than the device was free.
+        for (i, &op) in p.order.iter().enumerate().filter(|(_, op)| work.graph.in_degree(**op) == 0) {
+            let d = s.device[op.ix()];
+            let before = p.order[..i].iter().filter(|u| s.device[u.ix()] == d);
+            let free = before.map(|u| s.finish[u.ix()]).max().unwrap_or(0);
+            prop_assert!(s.start[op.ix()] <= free);
+        }
+    }
+
+    /// In the simulator tensors from one op need not queue behind each other.
+    #[test]
+    fn without_contention_the_estimate_holds(case in cases_of(plain_works(12), 12)) {
+        let mut p = Problem::new(case, &[u64::MAX; 4]);
+        let s = p.adjust(OnOom::Fail).expect("unlimited memory");
+        let mut sequence = p.order.clone();
+        sequence.sort_by_key(|u| (s.start[u.ix()], s.finish[u.ix()]));
+        sequence.iter().enumerate().for_each(|(i, u)| p.case.priority[u.ix()] = i as i32);
+        p.case.placement = s.device.clone();
+        let seen = p.case.run(Options { policy: Policy::Fixed, contention: None, record_memory: false });
+        for u in p.case.work.graph.ops() {
+            prop_assert!(
+                seen.start[u.ix()] <= s.start[u.ix()],
+                "{u:?} starts later than estimated: {:?} against {:?}, order {:?} on {:?}, sequence {sequence:?}", seen.start, s.start, p.order, s.device
+            );
+        }
+    }
+}
+
+/// Links both ways between all pairs, 1 byte per us.
+fn cluster(types: &[&str]) -> Cluster {
+    let devices = types.iter().enumerate().map(|(d, name)| device(d, name, 0)).collect();
+    let links: Vec<_> = common::pairs(types.len()).map(|(a, b)| link(a, b, 0.0, &[])).collect();
+    Cluster::new(devices, &links).unwrap()
+}
+
+fn adjusted(
+    work: &Workload,
+    cluster: &Cluster,
+    times: &Times,
+    order: &[u32],
+    capacity: &[u64],
+) -> (Vec<u32>, Vec<u64>) {
+    let clock = work.clock(times, cluster).unwrap();
+    let time = times.ticks(clock);
+    let bytes = work.static_bytes();
+    let s = adjusting(work, cluster, clock, &ops(order), &time, &bytes, capacity, OnOom::Fail).unwrap();
+    let us = clock.ticks(1e-6);
+    (s.device.iter().map(|d| d.0).collect(), s.start.iter().map(|t| t / us).collect())
+}
+
+#[test]
+fn an_op_leaves_for_an_idle_device_if_that_pays() {
+    // 0 (1 us, 2 bytes) feeds 1 and 2 (10 us each), which feed 3 with 3 bytes each.
+    let work = plain(4, &[(0, 1), (0, 2), (1, 3), (2, 3)], &[2, 3, 3]);
+    let times = micros(&[1, 10, 10, 1]);
+    // 1 stays (1 < 3). 2 could start at 11 here or at 3 there: 8 earlier, more than the 3 to send back.
+    // 3: here (device 1, where 2 ends at 13) it waits for 1's output until 14; on device 0 until 16.
+    let (device, start) = adjusted(&work, &mesh(2, 0.0), &times, &[0, 1, 2, 3], &[u64::MAX; 2]);
+    assert_eq!((device, start), (vec![0, 0, 1, 1], vec![0, 1, 3, 14]));
+    // With 9 bytes to send back it stays: 8 > 9 fails.
+    let work = plain(4, &[(0, 1), (0, 2), (1, 3), (2, 3)], &[2, 3, 9]);
+    let (device, start) = adjusted(&work, &mesh(2, 0.0), &times, &[0, 1, 2, 3], &[u64::MAX; 2]);
+    assert_eq!((device, start), (vec![0; 4], vec![0, 1, 11, 21]));
+}
+
+#[test]
+fn an_op_fills_a_gap_that_holds_it() {
+    // 0 (5 us) on device 0; 1 (type b only, 2 us) reads it over 3 us: 8..10; 2 (type b only) of 4 us and
+    // no inputs goes before it.
+    let columns = Columns { tensor_bytes: &[3], allowed: &[1, 2, 2], ..Columns::default() };
+    let work = Workload::plain(common::graph(3, &[(0, 1)]), &columns).unwrap();
+    let times = Times::new(3, 2, [5, 5, 2, 2, 4, 4].map(|t| f64::from(t) * 1e-6).to_vec()).unwrap();
+    let (device, start) = adjusted(&work, &cluster(&["a", "b"]), &times, &[0, 1, 2], &[u64::MAX; 2]);
+    assert_eq!((device, start), (vec![0, 1, 1], vec![0, 8, 0]));
+}
+
+#[test]
+fn a_device_too_small_for_anything_is_passed_over() {
+    let work = plain(3, &[(0, 1), (1, 2)], &[5, 5]);
+    let times = micros(&[1, 1, 1]);
+    let (device, _) = adjusted(&work, &mesh(3, 0.0), &times, &[0, 1, 2], &[0, 5, 7]);
+    // 0 to the largest (2), 1 to the one with 5 left, 2 (no bytes) stays.
+    assert_eq!(device, [2, 1, 1]);
+
+    let clock = work.clock(&times, &mesh(3, 0.0)).unwrap();
+    let time = times.ticks(clock);
+    let place = |capacity: &[u64], on_oom| {
+        let bytes = work.static_bytes();
+        adjusting(&work, &mesh(3, 0.0), clock, &ops(&[0, 1, 2]), &time, &bytes, capacity, on_oom)
+    };
+    let error = place(&[4, 0, 0], OnOom::Fail).expect_err("5 > 4").to_string();
+    assert_eq!(
+        error,
+        "op 0 needs 5 bytes; the most that is free on a device it may use is 4 bytes, on d0: 1 bytes short"
+    );
+    assert_eq!(place(&[0, 4, 0], OnOom::BestEffort).unwrap().device[0], DeviceId(1));
+}
+
+#[test]
+fn filling_goes_on_where_it_stopped_and_wraps_at_the_end() {
+    let columns = Columns { resident: &[4, 4, 3, 4, 2], ..Columns::default() };
+    let work = Workload::plain(common::graph(5, &[]), &columns).unwrap();
+    let fill = |capacity: &[u64]| {
+        let order = ops(&[0, 1, 2, 3, 4]);
+        in_order(&work, &mesh(2, 0.0), &order, &work.static_bytes(), capacity, OnOom::Fail)
+    };
+    // 0, 1 on d0 (8 of 10), 2 does not fit: d1 from now on (7 of 7); 4 goes where 2 bytes are left.
+    assert_eq!(fill(&[10, 7]).unwrap(), on(&[0, 0, 1, 1, 0]));
+    assert!(matches!(fill(&[9, 7]), Err(Error::DoesNotFit { .. })));
+    let deal =
+        round_robin(&work, &mesh(2, 0.0), &ops(&[4, 3, 2, 1, 0]), &work.static_bytes(), &[9, 9], OnOom::Fail);
+    // 4 -> d0, 3 -> d1, 2 -> d0, 1 -> d1, 0 -> d0 (2 + 3 + 4).
+    assert_eq!(deal.unwrap(), on(&[0, 1, 0, 1, 0]));
+}
+
+#[test]
+fn an_op_of_another_type_does_not_close_the_devices_it_passes() {
+    // d0 (a), d1 (b), d2 (a). 0 (a) and 1 (a) fill d0 and go to d2; 2 may go anywhere: d1 was never
+    // full, since 1 was not allowed there.
+    let columns = Columns { resident: &[4, 4, 4], allowed: &[1, 1, 3], ..Columns::default() };
+    let work = Workload::plain(common::graph(3, &[]), &columns).unwrap();
+    let order = ops(&[0, 1, 2]);
+    let placed =
+        in_order(&work, &cluster(&["a", "b", "a"]), &order, &work.static_bytes(), &[4, 8, 8], OnOom::Fail);
+    assert_eq!(placed.unwrap(), on(&[0, 2, 1]));
+}
+
+#[test]
+fn colocated_ops_are_charged_together() {
+    let columns = Columns { resident: &[4, 4, 4], colocation: &[0, -1, 0], ..Columns::default() };
+    let work = Workload::plain(common::graph(3, &[(0, 1), (1, 2)]), &columns).unwrap();
+    let fill = |capacity: &[u64]| {
+        in_order(&work, &mesh(2, 0.0), &ops(&[0, 1, 2]), &work.static_bytes(), capacity, OnOom::Fail)
+    };
+    // 0 takes 8 at once, though 2 comes last.
+    assert_eq!(fill(&[8, 8]).unwrap(), on(&[0, 1, 0]));
+    assert_eq!(fill(&[7, 8]).unwrap(), on(&[1, 0, 1]));
+    let error = fill(&[7, 7]).expect_err("8 > 7").to_string();
+    assert!(error.contains("op 0, with the 1 ops that follow it, needs 8 bytes"), "{error}");
+}

@@ -1,0 +1,438 @@
+"""The writers: the trace says exactly what the simulator saw, and the picture is drawn of anything."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.writers.timeline import MAX_LANES, draw
+from loadmaster.writers.trace import trace_document, write_trace
+
+CLUSTER = "4xV100-PCIe"
+
+
+# ---- plans ------------------------------------------------------------------------------------
+
+
+def planned(graph, cluster=CLUSTER, method="round-robin", **options):
+    if isinstance(cluster, str):
+        cluster = lm.Cluster.preset(cluster)
+    if isinstance(graph, str):
+        graph = lm.read(f"example:{graph}")
+    return lm.place(graph, cluster, method, on_oom="best_effort", **options)
+
+
+def layered(n, seed=0, width=16):
+    """Ops in layers; each reads two of the layer before."""
+    random = np.random.default_rng(seed)
+    dst = np.repeat(np.arange(width, n), 2)
+    src = (dst // width - 1) * width + random.integers(0, width, len(dst))
+    pairs = np.unique(np.stack([src, dst], axis=1), axis=0)
+    size = random.integers(1_000, 1_000_000, n)
+    ops = {
+        "name": [f"op{i}" for i in range(n)],
+        "module": [f"layer{i // width}" for i in range(n)],
+        "output_bytes": size,
+        "time": {"*": random.exponential(50e-6, n)},
+    }
+    edges = {"src": pairs[:, 0], "dst": pairs[:, 1], "bytes": size[pairs[:, 0]]}
+    return lm.OpGraph(ops, edges, name="layered")
+
+
+def hand_made():
+    """a (gpu0) -> b (gpu1) and a view of a -> c (gpu1); p is a parameter read by both ends; nothing
+    and done take no time.
+    """
+    names = ["p", "a", "nothing", "v", "b", "c", "done"]
+    ops = {
+        "name": names,
+        "kind": ["parameter", "matmul", "", "", "", "", ""],
+        "phase": ["f", "f", "f", "f", "f", "b", "b"],
+        "param_bytes": [1000, 0, 0, 0, 0, 0, 0],
+        "output_bytes": [0, 4000, 0, 0, 100, 200, 0],
+        "view": [0, 0, 0, 1, 0, 0, 0],
+        "alias_of": [-1, -1, -1, 1, -1, -1, -1],
+        "time": {"*": [0, 1e-3, 0, 0, 2e-3, 3e-3, 0]},
+    }
+    edges = {
+        "src": [0, 0, 1, 1, 1, 3, 5],
+        "dst": [1, 4, 2, 3, 4, 5, 6],
+        "bytes": [1000, 1000, 4000, 4000, 4000, 4000, 200],
+    }
+    graph = lm.OpGraph(ops, edges, name="hand-made")
+    cluster = lm.Cluster.mesh(2, memory=10_000, bandwidth=4e6, latency=1e-3, name="pair")
+    plan = lm.place(graph, cluster, "single")
+    devices = np.array([0, 0, 0, 0, 1, 1, 1], dtype=np.int32)
+    return with_devices(plan, devices)
+
+
+def with_devices(plan, devices):
+    document = plan.to_document() | {"devices": devices.tolist()}
+    return _loaded(document)
+
+
+def _loaded(document):
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.json")
+        path.write_text(json.dumps(document))
+        return lm.Plan.load(path)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    """Few and many transfers, one and two channels a route, phases and none, too little memory."""
+    return {
+        "inception": planned("inception-v3"),
+        "inception celeritas": planned("inception-v3", method="celeritas"),
+        "bert on one bridge": planned("bert-large", "2xRTX4090-PCIe"),
+        "mixtral on nodes": planned("mixtral", "4x1V100-25GbE"),
+        "layered": planned(layered(2_000), "8xMI300X"),
+        "by hand": hand_made(),
+        "alone": planned("lenet", method="single"),
+    }
+
+
+PLANS = (
+    "inception",
+    "inception celeritas",
+    "bert on one bridge",
+    "mixtral on nodes",
+    "layered",
+    "by hand",
+    "alone",
+)
+
+
+def of(document, *phases):
+    return [event for event in document["traceEvents"] if event["ph"] in phases]
+
+
+def channel_pids(plan):
+    first = plan.cluster.n_devices + 1
+    return {name: first + i for i, name in enumerate(plan.cluster.channels)}
+
+
+# ---- the trace --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_slices_of_a_thread_never_overlap(plans, name):
+    rows = defaultdict(list)
+    for event in of(trace_document(plans[name]), "X"):
+        rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
+    assert rows
+    for row in rows.values():
+        row.sort()
+        assert all(dur > 0 for _, dur in row)
+        assert all(a + d <= b for (a, d), (b, _) in zip(row, row[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_op_that_ran_is_there_once_with_its_times(plans, name):
+    plan = plans[name]
+    n = plan.cluster.n_devices
+    seen = {e["name"]: e for e in of(trace_document(plan), "X", "i") if e["pid"] <= n}
+    events = [e for e in of(trace_document(plan), "X", "i") if e["pid"] <= n]
+    ran = plan.problem.reduced.op_of.tolist()
+    assert len(events) == len(seen) == len(ran)
+    assert set(seen) == {plan.graph.names[op] for op in ran}
+    for op in ran:
+        event = seen[plan.graph.names[op]]
+        start, finish = plan.schedule.start[op], plan.schedule.finish[op]
+        assert event["ts"] == pytest.approx(start * 1e6, abs=2e-6)
+        assert event.get("dur", 0.0) == pytest.approx((finish - start) * 1e6, abs=2e-6)
+        assert event["pid"] == plan.devices[op] + 1
+        assert event["args"]["device"] == plan.device(op)
+        assert event["args"]["output_bytes"] == plan.graph.output_bytes[op]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_transfer_is_on_every_channel_it_holds(plans, name):
+    plan = plans[name]
+    pids = channel_pids(plan)
+    transfers = plan.schedule.transfers
+    want = sorted(
+        (pids[channel], round(start * 1e6, 3), round((finish - start) * 1e6, 3), size)
+        for src, dst, start, finish, size in zip(
+            transfers.src.tolist(),
+            transfers.dst.tolist(),
+            transfers.start.tolist(),
+            transfers.finish.tolist(),
+            transfers.bytes.tolist(),
+            strict=True,
+        )
+        for channel in plan.cluster.route(src, dst).channels
+    )
+    got = sorted(
+        (e["pid"], round(e["ts"], 3), round(e.get("dur", 0.0), 3), e["args"]["bytes"])
+        for e in of(trace_document(plan), "X", "i")
+        if e["pid"] > plan.cluster.n_devices
+    )
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        assert g == pytest.approx(w, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_counters_follow_memory_to_the_end(plans, name):
+    plan = plans[name]
+    rows = defaultdict(list)
+    for event in of(trace_document(plan), "C"):
+        rows[event["pid"]].append((event["ts"], event["args"]["bytes"]))
+    assert sorted(rows) == list(range(1, plan.cluster.n_devices + 1))
+    for pid, row in rows.items():
+        _, used = plan.memory.profile(pid - 1)
+        assert row == sorted(row, key=lambda sample: sample[0])
+        assert row[0][0] == 0
+        assert row[-1][0] == pytest.approx(plan.makespan * 1e6, abs=2e-6)
+        assert row[-1][1] == (int(used[-1]) if len(used) else 0)
+        assert max(b for _, b in row) == plan.memory.peak[pid - 1]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_flows_begin_and_end_once_inside_slices_and_in_order(plans, name):
+    document = trace_document(plans[name])
+    slices = defaultdict(list)
+    for event in of(document, "X"):
+        slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    flows = defaultdict(list)
+    for event in of(document, "s", "t", "f"):
+        flows[event["id"]].append(event)
+        inside = slices[event["pid"], event["tid"]]
+        assert sum(a <= event["ts"] < b for a, b in inside) == 1
+    for events in flows.values():
+        events.sort(key=lambda e: e["ts"])
+        assert "".join(e["ph"] for e in events) in ("stf", "sf")
+        assert len({(e["name"], e["cat"]) for e in events}) == 1
+        assert events[-1]["bp"] == "e"
+
+
+def test_flows_join_producer_and_consumer(plans):
+    plan = plans["by hand"]
+    document = trace_document(plan)
+    holder = {(e["pid"], e["ts"], e["ts"] + e["dur"]): e["name"] for e in of(document, "X")}
+
+    def name_at(event):
+        return next(
+            name
+            for (pid, a, b), name in holder.items()
+            if pid == event["pid"] and a <= event["ts"] < b
+        )
+
+    flows = defaultdict(list)
+    for event in of(document, "s", "t", "f"):
+        flows[event["id"]].append(name_at(event))
+    # The weight comes from no op; a's output is sent once, for b and for c behind the view.
+    assert sorted(flows.values()) == [["a", "a", "b"], ["p", "b"]]
+
+
+def test_by_hand(plans):
+    document = trace_document(plans["by hand"])
+    ops = {e["name"]: e for e in of(document, "X", "i") if e["pid"] <= 2}
+    # p takes 1.25 ms to gpu1; a ends at 1 ms and takes 1 ms + 4 kB / 4 MB/s = 2 ms to gpu1.
+    assert [ops[n]["ts"] for n in "abc"] == [0, 3250, 5250]
+    assert [ops[n]["dur"] for n in "abc"] == [1000, 2000, 3000]
+    assert (ops["nothing"]["ph"], ops["nothing"]["ts"]) == ("i", 1000)
+    assert (ops["done"]["ph"], ops["done"]["ts"]) == ("i", 8250)
+    assert (ops["a"]["cat"], ops["c"]["cat"]) == ("forward", "backward")
+    assert ops["a"]["args"]["kind"] == "matmul"
+    assert ops["a"]["args"]["waited_for"] == "nothing"
+    assert ops["b"]["args"]["waited_for"] == "transfer of a"
+    assert ops["c"]["args"]["waited_for"] == "device: b"
+    assert document["displayTimeUnit"] == "ms"
+    assert document["otherData"]["makespan"] == pytest.approx(8.25e-3)
+    assert document["otherData"]["graph"] == "hand-made"
+    assert document["otherData"]["cluster"] == "pair"
+
+
+def test_every_device_and_channel_is_a_named_process(plans):
+    plan = plans["inception"]
+    named = {
+        e["pid"]: e["args"]["name"]
+        for e in of(trace_document(plan), "M")
+        if e["name"] == "process_name"
+    }
+    channels = [f"channel {name}" for name in plan.cluster.channels]
+    assert [named[pid] for pid in sorted(named)] == [
+        d.name for d in plan.cluster.devices
+    ] + channels
+    assert {(e["pid"], e["tid"]) for e in of(trace_document(plan), "X", "i", "C")} <= {
+        (e["pid"], e["tid"]) for e in of(trace_document(plan), "M")
+    }
+
+
+def test_files(plans, tmp_path):
+    plan = plans["inception"]
+    plain, packed = tmp_path / "step.json", tmp_path / "step.json.gz"
+    write_trace(plan, plain)
+    write_trace(plan, packed)
+    assert json.loads(plain.read_bytes()) == trace_document(plan)
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step.json", "step.json.gz"]
+    with pytest.raises(InputError, match="cannot write .*nowhere"):
+        write_trace(plan, tmp_path / "nowhere" / "step.json")
+
+
+# ---- the picture ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_any_plan_is_drawn(plans, tmp_path, name, suffix):
+    path = tmp_path / f"step{suffix}"
+    draw(plans[name], path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def pixels(path):
+    image = pytest.importorskip("matplotlib.image")
+    return np.rint(image.imread(path)[:, :, :3] * 255).astype(int)
+
+
+def share_of(picture, colour):
+    want = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return float((picture == want).all(axis=2).mean())
+
+
+def test_the_picture_shows_what_ran(plans, tmp_path):
+    path = tmp_path / "step.png"
+    draw(plans["inception celeritas"], path)
+    picture = pixels(path)
+    assert picture.shape[1] == 2000
+    forward, backward, sent = (share_of(picture, c) for c in ("#2f6db3", "#e8973a", "#76838f"))
+    assert backward > forward > 0.01
+    assert forward > sent > 0.002
+    assert share_of(picture, "#c43c2c") == 0
+
+
+def test_too_little_memory_is_red(tmp_path):
+    plan = planned("inception-v3", "2xRTX4090-PCIe")
+    assert not plan.fits
+    draw(plan, tmp_path / "step.png")
+    assert share_of(pixels(tmp_path / "step.png"), "#c43c2c") > 1e-3
+
+
+def test_widths_and_titles(plans, tmp_path):
+    draw(plans["alone"], tmp_path / "step.png", width=640, title="Mine")
+    assert pixels(tmp_path / "step.png").shape[1] == 1280
+    draw(plans["alone"], tmp_path / "plain.png", width=640)
+    assert (tmp_path / "plain.png").read_bytes() != (tmp_path / "step.png").read_bytes()
+    with pytest.raises(InputError, match="width is 100"):
+        draw(plans["alone"], tmp_path / "narrow.png", width=100)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_same_plan_gives_the_same_bytes(plans, tmp_path, suffix):
+    one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
+    draw(plans["inception"], one)
+    draw(plans["layered"], two)
+    draw(plans["inception"], two)
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_only_the_busiest_channels_are_drawn(plans, tmp_path, monkeypatch):
+    from loadmaster.writers import timeline
+
+    plan = plans["layered"]
+    used = int((plan.schedule.channel_busy > 0).sum())
+    assert used > MAX_LANES
+    seen = timeline._view(plan)
+    assert len(seen.channels) == MAX_LANES
+    assert seen.hidden_channels == used - MAX_LANES
+
+
+def test_merging_by_pixel_keeps_time_and_colour():
+    from loadmaster.writers.timeline import _SHADES, _bars, _Frame, _Lane
+
+    # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
+    start = np.append(np.arange(1000.0), 1000.0)
+    finish = np.append(np.arange(1000.0) + 0.5, 2000.0)
+    lane = _Lane("gpu0", "", start, finish, np.append(np.zeros(1000, dtype=np.int64), 1))
+    bars = _bars(lane, _Frame(0, 0, 200, 30, 2000.0))
+    assert len(bars.begin) == 2
+    assert bars.colour.tolist() == [0, 1]
+    assert bars.shade.tolist() == [_SHADES // 2, _SHADES]
+    assert bars.begin.tolist() == [0, 1000]
+    assert bars.end.tolist() == [1000, 2000]
+
+
+def test_memory_per_pixel_keeps_the_peak():
+    from loadmaster.writers.timeline import _highest
+
+    times = np.array([0.0, 0.1, 0.2, 2.5])
+    used = np.array([1.0, 9.0, 2.0, 3.0])
+    assert _highest(times, used, np.linspace(0, 4, 5)).tolist() == [9, 2, 3, 3]
+
+
+def test_wrong_paths(plans, tmp_path):
+    for name in ("step.pdf", "step", "step.svg.gz"):
+        with pytest.raises(InputError, match=r"must end in \.png or \.svg"):
+            draw(plans["alone"], tmp_path / name)
+    with pytest.raises(InputError, match="cannot write .*nowhere"):
+        draw(plans["alone"], tmp_path / "nowhere" / "step.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib(plans, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"loadmaster\[plot\]"):
+        draw(plans["alone"], tmp_path / "step.png")
+
+
+def test_drawing_leaves_no_global_state():
+    """No pyplot, no matplotlib before it is needed, and rcParams as they were."""
+    code = """
+import sys
+import loadmaster as lm
+from loadmaster.writers import timeline, trace
+assert "matplotlib" not in sys.modules
+plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+import matplotlib, tempfile, pathlib
+matplotlib.rcParams["font.size"] = 31.0
+before = dict(matplotlib.rcParams)
+with tempfile.TemporaryDirectory() as folder:
+    timeline.draw(plan, pathlib.Path(folder, "step.png"))
+assert dict(matplotlib.rcParams) == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ---- size and corners -------------------------------------------------------------------------
+
+
+def test_fifty_thousand_ops(tmp_path):
+    plan = planned(layered(50_000), "8xA100-NVLink")
+    assert len(plan.schedule.transfers) > 50_000
+    began = time.perf_counter()
+    write_trace(plan, tmp_path / "step.json")
+    traced = time.perf_counter()
+    draw(plan, tmp_path / "step.png")
+    drawn = time.perf_counter()
+    # Several times what an idle core takes.
+    assert traced - began < 12
+    assert drawn - traced < 12
+    assert len(np.unique(pixels(tmp_path / "step.png").reshape(-1, 3), axis=0)) > 20
+
+
+def test_a_step_that_takes_no_time(tmp_path):
+    graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+    plan = lm.place(graph, cluster, "single", costs=np.zeros(2))
+    assert plan.makespan == 0
+    assert len(of(trace_document(plan), "i")) == 2
+    draw(plan, tmp_path / "step.svg")
