@@ -113,7 +113,8 @@ class _Slices:
 
     @property
     def middle(self) -> Floats:
-        return _on_grid(self.begin + self.length / 2)
+        """Within the slice even if that is a single step long."""
+        return np.floor((self.begin + self.length / 2) * _STEPS_PER_US) / _STEPS_PER_US
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,11 @@ class _Transfers:
 
 
 def _on_grid(microseconds: Floats) -> Floats:
-    return np.floor(microseconds * _STEPS_PER_US) / _STEPS_PER_US
+    return np.rint(microseconds * _STEPS_PER_US) / _STEPS_PER_US
 
 
 def _slices(start: Floats, finish: Floats, process: NDArray[Any]) -> _Slices:
-    begin = np.rint(start * (1e6 * _STEPS_PER_US)) / _STEPS_PER_US
-    end = np.rint(finish * (1e6 * _STEPS_PER_US)) / _STEPS_PER_US
+    begin, end = _on_grid(start * 1e6), _on_grid(finish * 1e6)
     return _Slices(begin, end - begin, process.astype(np.int64))
 
 
@@ -379,17 +379,13 @@ def _first_after(
 def _counters(plan: Plan) -> list[Event]:
     """Bytes in use per device, from 0 to the end of the step."""
     events: list[Event] = []
-    end = _slices(np.zeros(1), np.array([plan.makespan]), np.zeros(1)).length
     for device in range(plan.cluster.n_devices):
         times, used = plan.memory.profile(device)
-        begin = _slices(times, times, np.zeros(1)).begin
-        stays = used[-1:] if len(used) else np.zeros(1, dtype=np.uint64)
-        head = [0] if not len(used) or begin[0] > 0 else []
-        ts = [0.0] * len(head) + begin.tolist() + end.tolist()
-        bytes_in_use = head + used.tolist() + stays.tolist()
+        last = used[-1:] if len(used) else np.zeros(1, dtype=np.uint64)
+        begin = _on_grid(np.concatenate([[0.0], times, [plan.makespan]]) * 1e6)
         p = device + 1
         events += [
             {"ph": "C", "name": "memory", "pid": p, "tid": p, "ts": t, "args": {"bytes": b}}
-            for t, b in zip(ts, bytes_in_use, strict=True)
+            for t, b in zip(begin.tolist(), [0, *used.tolist(), *last.tolist()], strict=True)
         ]
     return events

@@ -9,7 +9,25 @@ use pyo3::prelude::*;
 
 use crate::errors::Raised;
 
-/// Devices joined by channels, with a route for every pair.
+/// Devices joined by channels, with a route for every pair; :class:`loadmaster.Cluster` is its face.
+///
+/// Parameters
+/// ----------
+/// devices : list of (name, type, bytes of memory)
+/// links : list of (from, to, bandwidth in B/s, latency in s, list of channel names)
+///     Directed; no channel names: one of its own.
+///
+/// Raises
+/// ------
+/// InputError
+///     Duplicate names or links, unknown ends, bad figures, unreachable pairs; each named.
+///
+/// Examples
+/// --------
+/// >>> from loadmaster import fast
+/// >>> both = [("a", "b", 1e9, 1e-6, []), ("b", "a", 1e9, 1e-6, [])]
+/// >>> fast.Cluster([("a", "gpu", 1), ("b", "gpu", 1)], both).channels
+/// ['a->b', 'b->a']
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Cluster {
     pub core: Arc<Core>,

@@ -44,6 +44,39 @@ fn control_seconds(control: f64) -> PyResult<f64> {
     }
 }
 
+/// t-level and b-level of every op (Celeritas eq. (2), (3); b-level is HEFT's upward rank).
+///
+/// The t-level is the longest path to an op's start, the b-level the longest from its start to the end,
+/// counting op times and the transfer time of each tensor followed. O(V + E).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// op_time : float64 [n_ops]
+///     Seconds.
+/// tensor_time : float64 [n_tensor_ids]
+///     Seconds a transfer takes, by tensor id.
+/// control_time : float
+///     Seconds a message without data takes.
+///
+/// Returns
+/// -------
+/// t_level, b_level : float64 [n_ops]
+///     Seconds; the largest b-level is the critical path.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]))
+/// >>> t, b = fast.levels(g, np.ones(3), np.full(3, 0.5))
+/// >>> t.tolist(), b.tolist()
+/// ([0.0, 1.5, 3.0], [4.0, 2.5, 1.0])
 #[pyfunction]
 #[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
 pub fn levels<'py>(
@@ -74,6 +107,19 @@ fn compute_levels(
     Ok(result.map_err(|e| graph.name(e))?)
 }
 
+/// Kahn's topological order, first in first out (Baechi's m-TOPO). O(V + E).
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1]), np.array([2, 3]))
+/// >>> fast.m_topo(g).tolist()
+/// [0, 1, 2, 3]
 #[pyfunction]
 pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
     // A validated graph has no cycle, so the order is whole.
@@ -81,12 +127,43 @@ pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
     ids(py, order.iter().map(|op| op.0))
 }
 
+/// Depth-first topological order (Celeritas 4.2.2): an op is followed by the ops it makes ready.
+///
+/// Ties: smaller index first. O(V + E) but for sorting ops that become ready together.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1]), np.array([2, 3]))
+/// >>> fast.dfs_topo(g).tolist()
+/// [0, 2, 1, 3]
 #[pyfunction]
 pub fn dfs_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
     let order = py.detach(|| topo::dfs_topo(&graph.work.graph));
     ids(py, order.iter().map(|op| op.0))
 }
 
+/// CPD-TOPO (Celeritas 5.1.3): depth first, children on the longest path first.
+///
+/// Of the ops that become ready together, the one with the largest t-level + b-level comes first; ties:
+/// smaller index. Arguments as for :func:`levels`. O(V + E) but for those small sorts.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> fast.cpd_topo(g, np.array([1.0, 1.0, 5.0]), np.zeros(3)).tolist()
+/// [0, 2, 1]
 #[pyfunction]
 #[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
 pub fn cpd_topo<'py>(
@@ -101,6 +178,49 @@ pub fn cpd_topo<'py>(
     Ok(ids(py, order.iter().map(|op| op.0)))
 }
 
+/// The cuts of an order that send least (Celeritas eq. (4)-(6); Kernighan 1971).
+///
+/// A tensor is charged once to every segment that reads it and did not make it. Equal costs take the
+/// longer segment; an op over a limit is a segment of its own. O((V + E) sqrt(max_ops)) at worst.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// order : int [n_ops]
+///     A topological order.
+/// tensor_time : float64 [n_tensor_ids]
+///     Seconds a transfer takes, by tensor id.
+/// control_time : float
+///     Seconds a message without data takes.
+/// op_time : float64 [n_ops], optional
+///     Seconds, for ``max_time``.
+/// op_bytes : uint64 [n_ops], optional
+///     For ``max_bytes``; resident and output bytes if absent.
+/// max_ops : int
+///     Most ops in a segment (the paper's R).
+/// max_bytes : int, optional
+///     Most bytes in a segment (the paper's M).
+/// max_time : float, optional
+///     Most seconds of compute in a segment.
+///
+/// Returns
+/// -------
+/// int32
+///     First positions of the segments after the first, ascending.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; an order that is not topological.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> sending = np.array([5.0, 1.0, 5.0, 0.0])
+/// >>> fast.breakpoints(g, fast.m_topo(g), sending, max_ops=2).tolist()
+/// [2]
 #[pyfunction]
 #[pyo3(signature = (graph, order, tensor_time, *, control_time=0.0, op_time=None, op_bytes=None,
                     max_ops=200, max_bytes=None, max_time=None))]
@@ -175,6 +295,29 @@ fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
     }
 }
 
+/// Number of the segment that each op of an order is in.
+///
+/// Parameters
+/// ----------
+/// order : int [n_ops]
+/// cuts : int
+///     As :func:`breakpoints` gives them.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///
+/// Raises
+/// ------
+/// ValueError
+///     Cuts that do not ascend or lie outside the order.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> fast.segments(np.array([2, 0, 1]), np.array([1])).tolist()
+/// [1, 1, 0]
 #[pyfunction]
 pub fn segments<'py>(
     py: Python<'py>,
@@ -195,6 +338,33 @@ pub fn segments<'py>(
     Ok(ids(py, fusion::segments(&order, &cuts).into_iter()))
 }
 
+/// The coarse graph: one op per group, tensors between groups counted once per reading group.
+///
+/// Resident and output bytes add up, workspace is the largest. O(V + E).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// group : int [n_ops]
+///     Group per op, numbered from 0 without gaps.
+///
+/// Returns
+/// -------
+/// Graph
+///     Its op g is group g; tensor ids are those of ``graph``.
+///
+/// Raises
+/// ------
+/// ValueError
+///     Groups with gaps, or whose quotient has a cycle (a member of each group on it is named).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> fast.contract(g, np.array([0, 0, 1, 1])).n_ops
+/// 2
 #[pyfunction]
 pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyResult<Graph> {
     let n = graph.work.n_ops();
@@ -246,6 +416,44 @@ fn devices<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
     ids(py, placement.iter().map(|d| d.0))
 }
 
+/// Ops in order on one device until it is full, then the next (Order-Place, m-TOPO).
+///
+/// Colocated ops go together, when the first of them comes up. O(V D) at worst.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op takes; resident and output bytes if absent.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// best_effort : bool
+///     Put an op that fits nowhere where most memory is free, instead of raising.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Device per op.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), resident=np.array([6, 6, 6]))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> fast.fill_in_order(g, c, fast.m_topo(g)).tolist()
+/// [0, 0, 1]
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
 pub fn fill_in_order<'py>(
@@ -265,6 +473,42 @@ pub fn fill_in_order<'py>(
     Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
 }
 
+/// The i-th op on device i mod k, or the next one that has room. O(V D) at worst.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op takes; resident and output bytes if absent.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// best_effort : bool
+///     Put an op that fits nowhere where most memory is free, instead of raising.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Device per op.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), resident=np.array([6, 6, 6]))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> fast.round_robin(g, c, fast.m_topo(g)).tolist()
+/// [0, 1, 0]
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
 pub fn round_robin<'py>(
@@ -291,6 +535,44 @@ pub fn round_robin<'py>(
     Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
 }
 
+/// Each op on the device, of those with room, that holds most of the bytes it reads.
+///
+/// Keeps the backward pass with the activations it needs. O(D (V + E)).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op takes; resident and output bytes if absent.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// best_effort : bool
+///     Put an op that fits nowhere where most memory is free, instead of raising.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Device per op.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), resident=np.array([6, 6, 6]))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> fast.follow_bytes(g, c, fast.m_topo(g)).tolist()
+/// [0, 0, 1]
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
 pub fn follow_bytes<'py>(
@@ -317,6 +599,49 @@ pub fn follow_bytes<'py>(
     Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
 }
 
+/// Adjusting Placement (Celeritas Algorithm 2).
+///
+/// An op stays on its predecessor's device in the order, unless another one lets it start earlier by
+/// more than sending its output back costs. Starts are estimated on insertion-based timelines without
+/// contention (eq. (7)-(9)). O(D (E + V log V)) with few idle slots.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
+///     Seconds.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op takes; resident and output bytes if absent.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// best_effort : bool
+///     Put an op that fits nowhere where most memory is free, instead of raising.
+///
+/// Returns
+/// -------
+/// devices : int32 [n_ops]
+/// start, finish : float64 [n_ops]
+///     Estimated seconds.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), resident=np.array([6, 6, 6]))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> fast.adjusting_placement(g, c, fast.m_topo(g), np.ones(3))[0].tolist()
+/// [0, 0, 1]
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, time, *, op_bytes=None, capacity=None, best_effort=false))]
 #[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
@@ -363,6 +688,50 @@ fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<
     Ok(Times::new(n, k, seconds).map_err(|e| graph.name(e))?)
 }
 
+/// Simulates one step of a placed graph: the judge of every strategy.
+///
+/// O((V + E + T) log V) for T transfers.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
+///     Seconds.
+/// devices : int [n_ops]
+///     Device per op.
+/// priority : int [n_ops], optional
+///     Smaller runs first; the ops' numbering if absent.
+/// policy : str
+///     Which ready op a free device takes: "priority", "fifo" (ready longest), "random" (seeded) or
+///     "fixed" (exactly the sequence of priorities).
+/// contention : bool
+///     False: unlimited channels, the classic model.
+/// link_order : str
+///     How a channel serves its queue: "fifo" or "priority" (of the consumers).
+/// seed : int
+///     For "random".
+/// record_memory : bool
+///     Keep every change of memory use for :meth:`Schedule.memory`.
+///
+/// Returns
+/// -------
+/// Schedule
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; a placement that breaks a rule; a sequence that can never run.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(2, np.array([0]), np.array([1]), tensor_bytes=np.array([1000, 0]))
+/// >>> both = [("a", "b", 1e3, 0.5, []), ("b", "a", 1e3, 0.5, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 10**6), ("b", "gpu", 10**6)], both)
+/// >>> fast.simulate(g, c, np.array([1.0, 2.0]), np.array([0, 1])).makespan
+/// 4.5
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, time, devices, priority=None, *, policy="priority", contention=true,
                     link_order="fifo", seed=0, record_memory=false))]
@@ -413,6 +782,33 @@ pub fn simulate(
     Ok(Schedule { core, clock, work: Arc::clone(&graph.work) })
 }
 
+/// Lower bounds on the makespan of any placement.
+///
+/// ``critical_path`` (fastest allowed types, free transfers), ``work`` (over capacity, a linear program
+/// over device types), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O(V log V +
+/// E), and some dozens of passes over the ops where there are several types.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
+///     Seconds.
+///
+/// Returns
+/// -------
+/// dict
+///     Seconds by name.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([], dtype=int), np.array([], dtype=int))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 1), ("b", "gpu", 1)], both)
+/// >>> round(fast.bounds(g, c, np.ones(4))["best"], 6)
+/// 2.0
 #[pyfunction]
 pub fn bounds<'py>(
     py: Python<'py>,
@@ -437,6 +833,35 @@ pub fn bounds<'py>(
     Ok(dict)
 }
 
+/// What one device would hold at the worst moment of running ops one after another.
+///
+/// O(V + E).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// order : int [n_ops]
+///     A topological order.
+///
+/// Returns
+/// -------
+/// peak : int
+///     Bytes.
+/// held : uint64 [n_ops]
+///     Each op's part at that moment: resident bytes, and outputs that are alive then.
+///
+/// Raises
+/// ------
+/// ValueError
+///     An order that is not topological.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), tensor_bytes=np.array([8, 4, 0]))
+/// >>> fast.peak_bytes(g, fast.m_topo(g))[0]
+/// 12
 #[pyfunction]
 pub fn peak_bytes<'py>(
     py: Python<'py>,
@@ -448,7 +873,28 @@ pub fn peak_bytes<'py>(
     Ok((peak.bytes, peak.held.into_pyarray(py)))
 }
 
-/// Mean time of each op over the devices it may run on.
+/// Mean seconds of each op over the devices it may run on: what orders and levels count.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// time : float64 [n_ops, n_types]
+///     Seconds.
+///
+/// Returns
+/// -------
+/// float64 [n_ops]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(1, np.array([], dtype=int), np.array([], dtype=int))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 1), ("b", "cpu", 1)], both)
+/// >>> fast.mean_time(g, c, np.array([[1.0, 3.0]])).tolist()
+/// [2.0]
 #[pyfunction]
 pub fn mean_time<'py>(
     py: Python<'py>,

@@ -17,7 +17,44 @@ use crate::errors::Raised;
 /// What an op is called in messages.
 pub type Names = Arc<dyn Fn(OpId) -> Option<String> + Send + Sync>;
 
-/// A validated graph of ops, tensors and bytes.
+/// A validated directed acyclic graph of ops joined by tensors. Immutable.
+///
+/// O(V + E). Edges that repeat another (same ends, same tensor) count once.
+///
+/// Parameters
+/// ----------
+/// n_ops : int
+/// src, dst : int [n_edges]
+///     Producer and consumer per edge.
+/// tensor : int [n_edges], optional
+///     Id of the tensor an edge carries, -1 for a control edge. A tensor has one producer and is sent
+///     once per device however many consumers it has there. Absent: each op has one output, whose id
+///     is the op's number. For a tensor per edge give ``np.arange(n_edges)``.
+/// tensor_bytes : uint64 [n_tensor_ids], optional
+///     Zeros if absent, like the next three.
+/// resident, workspace : uint64 [n_ops], optional
+///     Bytes an op keeps for the whole step, and bytes it needs while it runs.
+/// output_bytes : uint64 [n_ops], optional
+///     Bytes an op allocates, if more than its tensors add up to.
+/// colocation : int [n_ops], optional
+///     Ops with the same number >= 0 share a device.
+/// allowed : uint64 [n_ops], optional
+///     Bit k: may run on device type k.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or length.
+/// InputError
+///     No ops, a dangling edge, a self loop, a tensor with two producers, a cycle (op by op).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> g.n_ops, g.n_edges
+/// (3, 2)
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Graph {
     pub work: Arc<Workload>,
@@ -171,7 +208,28 @@ impl Graph {
     }
 }
 
-/// A model's graph with all its columns.
+/// A model's graph with all its columns; :class:`loadmaster.OpGraph` is its face.
+///
+/// Parameters
+/// ----------
+/// name : list of str
+///     Unique.
+/// src, dst, tensor, bytes
+///     Per edge; ``tensor`` may be None.
+/// view, placeholder, alias_of, colocation, output_bytes, resident, workspace
+///     Per op.
+///
+/// Raises
+/// ------
+/// InputError
+///     As :class:`loadmaster.OpGraph`.
+///
+/// Examples
+/// --------
+/// >>> import loadmaster as lm
+/// >>> graph, to_reduced, to_model = lm.read("example:lenet")._core.reduce()
+/// >>> graph.n_ops
+/// 51
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct OpGraph {
     core: Arc<CoreOpGraph>,

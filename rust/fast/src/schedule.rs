@@ -11,7 +11,22 @@ use pyo3::types::PyDict;
 
 use crate::graph::ids;
 
-/// What the simulator saw. Times in seconds.
+/// What :func:`simulate` saw. Times in seconds, sizes in bytes.
+///
+/// ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel, ``peak``
+/// and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data), op, src, dst,
+/// bytes, queued, start, finish. ``blame()`` is the chain of causes, last first: (op or -1, transfer or
+/// -1, start, finish, what it waited for). ``overflow`` is None or (device, time, op or -1, bytes over,
+/// largest tensors alive as (op, bytes, is a copy)).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(2, np.array([0]), np.array([1]))
+/// >>> c = fast.Cluster([("a", "gpu", 1)], [])
+/// >>> fast.simulate(g, c, np.ones(2), np.zeros(2, dtype=int)).finish.tolist()
+/// [1.0, 2.0]
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Schedule {
     pub core: Core,
