@@ -1,4 +1,4 @@
-"""The writers: the trace says exactly what the simulator saw, and the picture is drawn of anything."""
+"""The writers: the trace says what the simulator saw; the picture is drawn of anything."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import gzip
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,9 +84,6 @@ def with_devices(plan, devices):
 
 
 def _loaded(document):
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.json")
         path.write_text(json.dumps(document))
@@ -136,7 +136,7 @@ def test_slices_of_a_thread_never_overlap(plans, name):
     for row in rows.values():
         row.sort()
         assert all(dur > 0 for _, dur in row)
-        assert all(a + d <= b for (a, d), (b, _) in zip(row, row[1:], strict=False))
+        assert all(a + d <= b for (a, d), (b, _) in pairwise(row))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -281,7 +281,7 @@ def test_files(plans, tmp_path):
     assert json.loads(plain.read_bytes()) == trace_document(plan)
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step.json", "step.json.gz"]
-    with pytest.raises(InputError, match="cannot write .*nowhere"):
+    with pytest.raises(InputError, match=r"cannot write .*nowhere"):
         write_trace(plan, tmp_path / "nowhere" / "step.json")
 
 
@@ -310,12 +310,13 @@ def share_of(picture, colour):
 
 def test_the_picture_shows_what_ran(plans, tmp_path):
     path = tmp_path / "step.png"
-    draw(plans["inception celeritas"], path)
+    draw(plans["by hand"], path)
     picture = pixels(path)
     assert picture.shape[1] == 2000
     forward, backward, sent = (share_of(picture, c) for c in ("#2f6db3", "#e8973a", "#76838f"))
-    assert backward > forward > 0.01
-    assert forward > sent > 0.002
+    # 3 ms each, the forward ones on two devices; 2.25 of 8.25 ms of transfers on a lower lane.
+    assert forward == pytest.approx(backward, rel=0.1)
+    assert forward > 2 * sent > 0.005
     assert share_of(picture, "#c43c2c") == 0
 
 
@@ -344,7 +345,7 @@ def test_the_same_plan_gives_the_same_bytes(plans, tmp_path, suffix):
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_only_the_busiest_channels_are_drawn(plans, tmp_path, monkeypatch):
+def test_only_the_busiest_channels_are_drawn(plans):
     from loadmaster.writers import timeline
 
     plan = plans["layered"]
@@ -382,7 +383,7 @@ def test_wrong_paths(plans, tmp_path):
     for name in ("step.pdf", "step", "step.svg.gz"):
         with pytest.raises(InputError, match=r"must end in \.png or \.svg"):
             draw(plans["alone"], tmp_path / name)
-    with pytest.raises(InputError, match="cannot write .*nowhere"):
+    with pytest.raises(InputError, match=r"cannot write .*nowhere"):
         draw(plans["alone"], tmp_path / "nowhere" / "step.png")
     assert list(tmp_path.iterdir()) == []
 
@@ -394,7 +395,7 @@ def test_without_matplotlib(plans, tmp_path, monkeypatch):
 
 
 def test_drawing_leaves_no_global_state():
-    """No pyplot, no matplotlib before it is needed, and rcParams as they were."""
+    """No matplotlib before it is needed, no pyplot figure, and rcParams as they were."""
     code = """
 import sys
 import loadmaster as lm
@@ -403,11 +404,13 @@ assert "matplotlib" not in sys.modules
 plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
 import matplotlib, tempfile, pathlib
 matplotlib.rcParams["font.size"] = 31.0
+import matplotlib.style
 before = dict(matplotlib.rcParams)
 with tempfile.TemporaryDirectory() as folder:
     timeline.draw(plan, pathlib.Path(folder, "step.png"))
 assert dict(matplotlib.rcParams) == before
-assert "matplotlib.pyplot" not in sys.modules
+import matplotlib.pyplot
+assert matplotlib.pyplot.get_fignums() == []
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -418,12 +421,12 @@ assert "matplotlib.pyplot" not in sys.modules
 def test_fifty_thousand_ops(tmp_path):
     plan = planned(layered(50_000), "8xA100-NVLink")
     assert len(plan.schedule.transfers) > 50_000
-    began = time.perf_counter()
+    began = time.process_time()
     write_trace(plan, tmp_path / "step.json")
-    traced = time.perf_counter()
+    traced = time.process_time()
     draw(plan, tmp_path / "step.png")
-    drawn = time.perf_counter()
-    # Several times what an idle core takes.
+    drawn = time.process_time()
+    # Seconds of one core; several times what an idle machine takes.
     assert traced - began < 12
     assert drawn - traced < 12
     assert len(np.unique(pixels(tmp_path / "step.png").reshape(-1, 3), axis=0)) > 20

@@ -253,27 +253,31 @@ def _waits(plan: Plan, order: Ints) -> list[str]:
 
 
 def _transfer_events(plan: Plan, transfers: _Transfers) -> list[Event]:
-    columns, slices = plan.schedule.transfers, transfers.slices
-    devices = [d.name for d in plan.cluster.devices]
-    args = [
-        {"tensor": tensor, "bytes": size, "from": src, "to": dst, "queued_us": wait}
-        for tensor, size, src, dst, wait in zip(
-            columns.tensor.tolist(),
-            columns.bytes.tolist(),
-            _pick(devices, columns.src),
-            _pick(devices, columns.dst),
-            np.round((columns.start - columns.queued) * 1e6, 3).tolist(),
-            strict=True,
-        )
-    ]
+    slices, args = transfers.slices, _transfer_args(plan)
     hops = np.array([len(r) for r in transfers.route], dtype=np.int64)
     which = np.repeat(np.arange(len(hops)), hops)
     process = np.array([p for route in transfers.route for p in route], dtype=np.int64)
     held = _Slices(slices.begin[which], slices.length[which], process)
     order = np.lexsort((held.begin, held.process))
     of = which[order]
-    kind = ["control" if tensor < 0 else "transfer" for tensor in columns.tensor.tolist()]
-    return _drawn(_pick(transfers.names, of), _pick(kind, of), held, order, _pick(args, of))
+    tensors = plan.schedule.transfers.tensor[of].tolist()
+    kind = ["control" if tensor < 0 else "transfer" for tensor in tensors]
+    return _drawn(_pick(transfers.names, of), kind, held, order, _pick(args, of))
+
+
+def _transfer_args(plan: Plan) -> list[Event]:
+    columns, devices = plan.schedule.transfers, [d.name for d in plan.cluster.devices]
+    n = len(devices)
+    routes = [f"{src} to {dst}" for src in devices for dst in devices]
+    return [
+        {"bytes": size, "route": route, "queued_us": wait}
+        for size, route, wait in zip(
+            columns.bytes.tolist(),
+            _pick(routes, columns.src.astype(np.int64) * n + columns.dst),
+            np.round((columns.start - columns.queued) * 1e6, 3).tolist(),
+            strict=True,
+        )
+    ]
 
 
 def _drawn(
@@ -308,9 +312,8 @@ def _flow_events(plan: Plan, ops: _Slices, transfers: _Transfers) -> list[Event]
 
 
 def _flow(phase: str, number: Ints, slices: _Slices, at: Ints) -> Iterable[Event]:
-    head = {"ph": phase, "name": "transfer", "cat": "flow"}
-    if phase == "f":
-        head["bp"] = "e"
+    # Without "bp" a flow would end at the next slice instead of the one that its end lies in.
+    head = {"ph": phase, "name": "transfer", "cat": "flow"} | ({"bp": "e"} if phase == "f" else {})
     rows = zip(
         number.tolist(), slices.process[at].tolist(), slices.middle[at].tolist(), strict=True
     )
@@ -381,11 +384,15 @@ def _counters(plan: Plan) -> list[Event]:
     events: list[Event] = []
     for device in range(plan.cluster.n_devices):
         times, used = plan.memory.profile(device)
-        last = used[-1:] if len(used) else np.zeros(1, dtype=np.uint64)
-        begin = _on_grid(np.concatenate([[0.0], times, [plan.makespan]]) * 1e6)
+        if not len(times) or times[0] > 0:
+            times, used = np.append(0.0, times), np.append(np.uint64(0), used)
+        begin = _on_grid(np.append(times, plan.makespan) * 1e6)
+        used = np.append(used, used[-1])
+        # What lasted, and the peak even if it did not.
+        kept = np.append(np.diff(begin) > 0, True) | (used == used.max())
         p = device + 1
         events += [
             {"ph": "C", "name": "memory", "pid": p, "tid": p, "ts": t, "args": {"bytes": b}}
-            for t, b in zip(begin.tolist(), [0, *used.tolist(), *last.tolist()], strict=True)
+            for t, b in zip(begin[kept].tolist(), used[kept].tolist(), strict=True)
         ]
     return events

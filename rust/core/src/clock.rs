@@ -25,7 +25,7 @@ pub struct Clock {
 impl Clock {
     /// The clock for a problem in which no sum of times exceeds `horizon` seconds.
     pub fn for_horizon(horizon: f64) -> Result<Self, Error> {
-        if !horizon.is_finite() || horizon < 0.0 || horizon > 1e290 {
+        if !(0.0..=1e290).contains(&horizon) {
             return Err(Error::HorizonTooLong { seconds: horizon });
         }
         let exponent =

@@ -361,9 +361,9 @@ impl Mesh {
         let mut head = 0;
         while let Some(&u) = queue.get(head) {
             head += 1;
-            for v in 0..self.n {
-                if parent[v] == usize::MAX && self.link(u, v).is_some_and(|l| l.bandwidth >= width) {
-                    parent[v] = u;
+            for (v, parent) in parent.iter_mut().enumerate() {
+                if *parent == usize::MAX && self.link(u, v).is_some_and(|l| l.bandwidth >= width) {
+                    *parent = u;
                     queue.push(v);
                 }
             }

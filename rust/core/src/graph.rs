@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::ids::{OpId, TensorId};
 use crate::topo;
 
-/// The largest number of ops, edges or tensors: 32-bit indices, with room for sums of two counts.
-pub const MAX_ITEMS: usize = 1 << 30;
+/// The largest number of ops or of edges: a hundred times the largest traced graph, and few enough
+/// that no number of ops can make an algorithm ask for more than a few gigabytes.
+pub const MAX_ITEMS: usize = 1 << 24;
 
 /// A tensor id on an edge that orders two ops without carrying data.
 pub const CONTROL: i64 = -1;

@@ -52,27 +52,22 @@ impl OpGraph {
     /// Everything [`Graph::new`] refuses, columns of the wrong length, duplicate names, a tensor
     /// with two sizes or two producers, a bad `alias_of`; ops are called by name.
     pub fn new(columns: OpColumns) -> Result<Self, Error> {
-        let built = Self::build(columns);
-        built.map_err(|(error, names)| error.with_names(|op| names.get(op.ix()).cloned()))
+        let checked = Self::check(&columns);
+        let (graph, tensor_bytes) =
+            checked.map_err(|error| error.with_names(|op| columns.name.get(op.ix()).cloned()))?;
+        Ok(Self { columns, graph, tensor_bytes })
     }
 
-    fn build(columns: OpColumns) -> Result<Self, (Error, Vec<String>)> {
+    fn check(columns: &OpColumns) -> Result<(Graph, Vec<u64>), Error> {
         let n = columns.name.len();
-        let checked = check_lengths(&columns)
-            .and_then(|()| edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref()))
-            .and_then(|edges| Graph::with_homes(n, edges, &[]));
-        let graph = match checked {
-            Ok(graph) => graph,
-            Err(error) => return Err((error, columns.name)),
-        };
-        let checked = check_names(&columns.name)
-            .and_then(|()| check_aliases(&columns))
-            .and_then(|()| check_producers(&columns, &graph))
-            .and_then(|()| tensor_bytes(&columns, &graph));
-        match checked {
-            Ok(tensor_bytes) => Ok(Self { columns, graph, tensor_bytes }),
-            Err(error) => Err((error, columns.name)),
-        }
+        check_lengths(columns)?;
+        let edges = edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref())?;
+        let graph = Graph::with_homes(n, edges, &[])?;
+        check_names(&columns.name)?;
+        check_aliases(columns)?;
+        check_producers(columns, &graph)?;
+        let tensor_bytes = tensor_bytes(columns, &graph)?;
+        Ok((graph, tensor_bytes))
     }
 
     /// Number of ops.

@@ -184,6 +184,7 @@ proptest! {
         let mut least: Vec<Ticks> = vec![0];
         let mut last = vec![usize::MAX; g.n_tensors()];
         let mut paid = vec![0u64; n as usize];
+        let mut longest = vec![0];
         for j in 0..n as usize {
             for &t in g.inputs(order[j]) {
                 let read = std::mem::replace(&mut last[t.ix()], j);
@@ -191,8 +192,18 @@ proptest! {
             }
             g.outputs(order[j]).for_each(|t| last[t.ix()] = j);
             let from = (j + 1).saturating_sub(max_ops);
-            least.push((from..=j).map(|i| least[i] + paid[i]).min().expect("not empty"));
+            let (cost, first) = (from..=j).map(|i| (least[i] + paid[i], i)).min().expect("not empty");
+            least.push(cost);
+            longest.push(first);
         }
+        let mut to = n as usize;
+        let mut cuts = Vec::new();
+        while longest[to] > 0 {
+            to = longest[to];
+            cuts.push(to as u32);
+        }
+        cuts.reverse();
+        prop_assert_eq!(p.cuts(), cuts);
         let total: Ticks = p.bounds_of(&p.cuts()).into_iter().map(|(from, to)| p.cost(from, to)).sum();
         prop_assert_eq!(total, least[n as usize]);
     }
@@ -215,6 +226,14 @@ fn a_chain_is_cut_at_its_thinnest_tensors() {
     assert_eq!(chain(4, &[7, 7, 7], 1).cuts(), [1, 2, 3]);
     assert_eq!(chain(4, &[7, 7, 7], 0).cuts(), [1, 2, 3]); // No less than one op.
     assert!(chain(1, &[], 5).cuts().is_empty());
+}
+
+#[test]
+fn ops_that_read_nothing_fall_into_the_longest_segments() {
+    let free = |max_ops| Problem::new(graph(100, &[]), (0..100).map(OpId).collect(), &[], max_ops).cuts();
+    assert_eq!(free(50), [50]);
+    assert_eq!(free(40), [20, 60]);
+    assert!(free(100).is_empty());
 }
 
 #[test]

@@ -34,6 +34,9 @@ pub struct Schedule {
     pub work: Arc<Workload>,
 }
 
+/// Device, time, op or -1, bytes over, and tensors alive as (op, bytes, is a copy).
+type OverflowRow = (usize, f64, i64, u64, Vec<(u32, u64, bool)>);
+
 type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 #[pymethods]
@@ -148,7 +151,7 @@ impl Schedule {
     /// The first overflow: device, time, op or -1, bytes over, and the largest tensors alive there
     /// as (op, bytes, whether it is a copy).
     #[getter]
-    fn overflow(&self) -> Option<(usize, f64, i64, u64, Vec<(u32, u64, bool)>)> {
+    fn overflow(&self) -> Option<OverflowRow> {
         self.core.overflow.as_ref().map(|o| {
             (
                 o.device.ix(),

@@ -12,6 +12,7 @@ use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId, TensorId};
+use crate::place::sent::Sent;
 use crate::place::timeline::Timeline;
 use crate::place::{Memory, OnOom, charge_to_leads};
 use crate::workload::Workload;
@@ -101,8 +102,8 @@ struct State<'a> {
     device: Vec<DeviceId>,
     start: Vec<Ticks>,
     finish: Vec<Ticks>,
-    /// When each tensor reaches each device, row-major; [`Ticks::MAX`]: not sent there.
-    arrival: Vec<Ticks>,
+    /// When each tensor reaches the devices it is sent to.
+    sent: Sent<Ticks>,
 }
 
 impl<'a> State<'a> {
@@ -117,7 +118,7 @@ impl<'a> State<'a> {
             device: vec![DeviceId::NONE; n],
             start: vec![0; n],
             finish: vec![0; n],
-            arrival: vec![Ticks::MAX; work.graph.n_tensors() * cluster.n_devices()],
+            sent: Sent::new(&work.graph),
         }
     }
 
@@ -127,10 +128,6 @@ impl<'a> State<'a> {
 
     fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
         self.clock.ticks(self.cluster.transfer_seconds(from, to, self.work.tensor_bytes[t.ix()]))
-    }
-
-    fn arrival(&self, t: TensorId, d: DeviceId) -> Ticks {
-        self.arrival[t.ix() * self.cluster.n_devices() + d.ix()]
     }
 
     /// When the tensors that `op` reads reach `d`, told one by one.
@@ -144,10 +141,9 @@ impl<'a> State<'a> {
                 sender = (from, self.finish[from.ix()]);
             }
             let at = self.device[from.ix()];
-            let known = self.arrival(t, d);
             if at == d {
                 tell(t, self.finish[from.ix()]);
-            } else if known != Ticks::MAX {
+            } else if let Some(known) = self.sent.to(t, d) {
                 tell(t, known);
             } else {
                 sender.1 += self.transfer(t, at, d);
@@ -184,7 +180,7 @@ impl<'a> State<'a> {
         let mut arrived = Vec::new();
         self.arrivals(op, d, |t, at| arrived.push((t, at)));
         for (t, at) in arrived {
-            self.arrival[t.ix() * self.cluster.n_devices() + d.ix()] = at;
+            self.sent.note(t, d, at);
         }
         self.timelines[d.ix()].book(start, length);
         self.device[op.ix()] = d;

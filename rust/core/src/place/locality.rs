@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
+use crate::place::sent::Sent;
 use crate::place::{Memory, OnOom, charge_to_leads};
 use crate::workload::Workload;
 
@@ -29,20 +30,19 @@ pub fn follow_bytes(
 ) -> Result<Vec<DeviceId>, Error> {
     let charge = charge_to_leads(work, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
-    let k = cluster.n_devices();
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut bound = vec![DeviceId::NONE; work.n_ops()];
-    // Whether each tensor has been sent to each device, row-major.
-    let mut sent = vec![false; work.graph.n_tensors() * k];
+    let mut sent = Sent::new(&work.graph);
     let mut filling = DeviceId(0);
-    let mut here = vec![0u64; k];
+    let mut here = vec![0u64; cluster.n_devices()];
     for &op in order {
         let lead = work.lead[op.ix()];
         if bound[lead.ix()].is_none() {
             here.fill(0);
             for &t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
                 let at = bound[work.lead[work.graph.source(t).ix()].ix()];
-                for d in cluster.device_ids().filter(|&d| d == at || sent[t.ix() * k + d.ix()]) {
+                let holders = sent.of(t).iter().map(|&(d, ())| d).filter(|&d| d != at);
+                for d in holders.chain((!at.is_none()).then_some(at)) {
                     here[d.ix()] = here[d.ix()].saturating_add(work.tensor_bytes[t.ix()]);
                 }
             }
@@ -61,7 +61,7 @@ pub fn follow_bytes(
         let chosen = bound[lead.ix()];
         device[op.ix()] = chosen;
         for t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
-            sent[t.ix() * k + chosen.ix()] = true;
+            sent.note(t, chosen, ());
         }
     }
     Ok(device)

@@ -5,6 +5,7 @@
 pub mod adjusting;
 pub mod fill;
 pub mod locality;
+pub mod sent;
 pub mod timeline;
 
 use crate::cluster::Cluster;

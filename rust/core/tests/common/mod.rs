@@ -353,7 +353,7 @@ pub fn clusters() -> impl Strategy<Value = Cluster> {
     let bandwidth = prop_oneof![Just(0.5e6), Just(1e6), Just(2e6)];
     (0usize..4, 1usize..5, 1usize..3, latency, vec(bandwidth, 16), vec(0u64..150, 4)).prop_map(
         |(kind, k, types, latency, bandwidth, memory)| {
-            let type_name = |d: usize| if d % types == 0 { "a" } else { "b" };
+            let type_name = |d: usize| if d.is_multiple_of(types) { "a" } else { "b" };
             let devices = (0..k).map(|d| device(d, type_name(d), memory[d])).collect();
             let channels = |a: usize, b: usize| match kind {
                 1 => vec!["bridge".to_owned()],
