@@ -187,6 +187,7 @@ def fill_in_order(
     cluster: Cluster,
     order: _Ids,
     *,
+    devices: _Ids | None = None,
     op_bytes: _Sizes | None = None,
     capacity: _Sizes | None = None,
     best_effort: bool = False,

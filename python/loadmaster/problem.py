@@ -87,6 +87,15 @@ class Problem:
         """Bytes per device."""
         return np.array(self.cluster.memory, dtype=np.uint64)
 
+    @cached_property
+    def fastest_first(self) -> NDArray[np.int32]:
+        """Devices by the time they would take for all the work, then by index."""
+        total = self.time.sum(axis=0)
+        by_speed = sorted(
+            range(self.cluster.n_devices), key=lambda d: total[self.cluster.device_types[d]]
+        )
+        return np.array(by_speed, dtype=np.int32)
+
     def simulate(
         self,
         devices: NDArray[np.int32],

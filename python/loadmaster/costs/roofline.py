@@ -117,8 +117,10 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
         columns.append(found)
     time = np.stack(columns, axis=1)
     if not time.any():
+        known = ", ".join(graph.time) or "no device type"
         raise InputError(
-            "every op would be free: the graph has neither times nor FLOPs nor bytes_accessed; "
+            "every op would be free: the graph has no FLOPs and no bytes_accessed, and times for "
+            f"{known}, but the cluster has {', '.join(t.name for t in cluster.types)}; "
             "give times in the graph or as costs="
         )
     word = "measured" if measured else "roofline"

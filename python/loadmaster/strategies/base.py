@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
+from loadmaster.units import format_bytes
+
+WAYS_OUT = "More or larger devices, a smaller batch, or on_oom='best_effort' would help."
 
 MemoryModel = Literal["dynamic", "static"]
 
@@ -132,7 +135,7 @@ def settled(problem: Problem, outcome: Outcome) -> Candidate:
     """
     if outcome.candidate is None:
         assert outcome.refused is not None
-        raise outcome.refused
+        raise nowhere_error(problem, outcome.refused)
     if outcome.fits or problem.best_effort:
         return outcome.candidate
     raise overflow_error(problem, outcome.candidate)
@@ -149,10 +152,18 @@ def excess(problem: Problem, candidate: Candidate) -> int:
     return sum(max(p - c, 0) for p, c in zip(peaks, problem.cluster.memory, strict=True))
 
 
+def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError:
+    """The error of an op that found no room, with what the whole graph needs beside it."""
+    peak, _ = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
+    return InfeasibleError(
+        f"does not fit: {refused}. One device alone would need {format_bytes(peak)} ({peak} bytes) "
+        f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. {WAYS_OUT}",
+        refused.shortfall,
+    )
+
+
 def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
     """An error that says how many bytes are short on which device, and what takes them."""
-    from loadmaster.units import format_bytes
-
     overflow = candidate.schedule.overflow
     assert overflow is not None
     names = problem.model.names
@@ -172,6 +183,6 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
         f"does not fit: short on {worst}; {when}, {format_bytes(over)} over on "
         f"{problem.cluster.devices[device].name}"
         + (f"; largest tensors alive there: {largest}" if largest else "")
-        + ". More or larger devices, a smaller batch, or on_oom='best_effort' would help.",
+        + f". {WAYS_OUT}",
         shortfall,
     )

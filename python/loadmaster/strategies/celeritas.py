@@ -10,6 +10,7 @@ first try, ops placed with their largest inputs compete too, which the paper doe
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from loadmaster.strategies.base import (
     settled,
     try_memory,
 )
-from loadmaster.strategies.fused import M, R, fuse
+from loadmaster.strategies.fused import Fused, M, R, deciders, fuse
 from loadmaster.strategies.order_place import order_place
 
 _LOCALITY_NOTE = (
@@ -47,17 +48,14 @@ def place(
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
-        devices, _, _ = fast.adjusting_placement(
-            fused.coarse,
-            problem.links,
-            fused.coarse_order,
-            fused.time,
-            op_bytes=fused.charge(problem.graph, bytes_),
-            capacity=capacity,
-            best_effort=problem.best_effort,
+        return reduce(
+            partial(better, problem),
+            (
+                place_groups(problem, fused, lead, bytes_, capacity)
+                for lead in deciders(problem.graph)
+                for place_groups in (adjusting_placement, order_place)
+            ),
         )
-        adjusted = judged(problem, fused.expand(problem.graph, devices), ranks(fused.order))
-        return better(problem, adjusted, order_place(problem, fused, bytes_, capacity))
 
     outcome = try_memory(problem, attempt, memory)
     if memory == "static" or (outcome.fits and outcome.share == 1.0):
@@ -65,6 +63,26 @@ def place(
     for order in (fused.order, fast.m_topo(problem.graph)):
         outcome = _better_outcome(problem, outcome, locality.try_order(problem, order))
     return settled(problem, outcome)
+
+
+def adjusting_placement(
+    problem: Problem,
+    fused: Fused,
+    lead: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
+) -> Candidate:
+    """One attempt of Adjusting Placement (Algorithm 2)."""
+    devices, _, _ = fast.adjusting_placement(
+        fused.coarse,
+        problem.links,
+        fused.coarse_order,
+        fused.time,
+        op_bytes=fused.charge(lead, bytes_),
+        capacity=capacity,
+        best_effort=problem.best_effort,
+    )
+    return judged(problem, fused.expand(lead, devices), ranks(fused.order))
 
 
 def _better_outcome(problem: Problem, ours: Outcome, other: Outcome) -> Outcome:

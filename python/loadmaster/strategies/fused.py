@@ -46,15 +46,27 @@ class Fused:
         """Sums a column over each group."""
         return sum_groups(self.group, per_op, self.coarse.n_ops)
 
-    def charge(self, graph: fast.Graph, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def charge(self, lead: NDArray[np.int32], bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Bytes per group; an op counts where the op that decides for it is."""
         charge = np.zeros(self.coarse.n_ops, dtype=np.uint64)
-        np.add.at(charge, self.group[graph.lead], bytes_)
+        np.add.at(charge, self.group[lead], bytes_)
         return charge
 
-    def expand(self, graph: fast.Graph, devices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Device per op from device per group."""
-        return devices[self.group[graph.lead]]
+    def expand(self, lead: NDArray[np.int32], devices: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Device per op from device per group: that of the group of the op that decides."""
+        return devices[self.group[lead]]
+
+
+def deciders(graph: fast.Graph) -> list[NDArray[np.int32]]:
+    """Ways to say which op decides for each: the first of its colocated set, or the first reader of
+    the parameter that its set updates. Which is better depends on where the backward pass goes, so
+    both are tried where they differ.
+    """
+    sets = graph.colocation
+    first = np.full(int(sets.max()) + 1, graph.n_ops, dtype=np.int32)
+    np.minimum.at(first, sets, np.arange(graph.n_ops, dtype=np.int32))
+    own = first[sets]
+    return [own] if np.array_equal(own, graph.lead) else [own, graph.lead]
 
 
 def fuse(

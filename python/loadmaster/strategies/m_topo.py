@@ -27,6 +27,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             problem.graph,
             problem.links,
             order,
+            devices=problem.fastest_first,
             op_bytes=bytes_,
             capacity=np.minimum(capacity, np.uint64(cap)),
             best_effort=problem.best_effort,

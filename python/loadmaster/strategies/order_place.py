@@ -1,17 +1,19 @@
 """Celeritas' Order-Place (section 5.2): groups in CPD-TOPO order, one device filled after another.
 
-With room on the first device for everything, everything goes there.
+The fastest device is filled first; with room there for everything, everything goes there.
 """
 
 from __future__ import annotations
+
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, judged, within_memory
-from loadmaster.strategies.fused import Fused, M, R, fuse
+from loadmaster.strategies.base import Candidate, MemoryModel, better, judged, within_memory
+from loadmaster.strategies.fused import Fused, M, R, deciders, fuse
 
 
 def place(
@@ -26,21 +28,32 @@ def place(
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
-        return order_place(problem, fused, bytes_, capacity)
+        return reduce(
+            partial(better, problem),
+            (
+                order_place(problem, fused, lead, bytes_, capacity)
+                for lead in deciders(problem.graph)
+            ),
+        )
 
     return within_memory(problem, attempt, memory)
 
 
 def order_place(
-    problem: Problem, fused: Fused, bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
+    problem: Problem,
+    fused: Fused,
+    lead: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
 ) -> Candidate:
-    """One attempt with given bytes per op and capacity per device."""
+    """One attempt with given deciding ops, bytes per op and capacity per device."""
     devices = fast.fill_in_order(
         fused.coarse,
         problem.links,
         fused.coarse_order,
-        op_bytes=fused.charge(problem.graph, bytes_),
+        devices=problem.fastest_first,
+        op_bytes=fused.charge(lead, bytes_),
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return judged(problem, fused.expand(problem.graph, devices), ranks(fused.order))
+    return judged(problem, fused.expand(lead, devices), ranks(fused.order))

@@ -95,9 +95,7 @@ def draw(
     ...     path.exists()
     True
     """
-    suffix = PurePath(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"cannot draw {os.fspath(path)}: its name must end in .png or .svg")
+    suffix = check_suffix(path)
     if width < 500:
         raise InputError(f"width is {width}: a picture needs at least 500 pixels")
     try:
@@ -108,6 +106,20 @@ def draw(
     with style.context("default"), matplotlib.rc_context(_settings()):
         data = _rendered(_figure(plan, width, title), suffix)
     write_bytes(path, data)
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix of a picture's path, if it is one that :func:`draw` takes.
+
+    Raises
+    ------
+    InputError
+        Another suffix.
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"cannot draw {os.fspath(path)}: its name must end in .png or .svg")
+    return suffix
 
 
 def _settings() -> dict[Any, Any]:

@@ -237,7 +237,7 @@ def _categories(plan: Plan, model: NDArray[np.int32]) -> list[str]:
 
 def _waits(plan: Plan, order: Ints) -> list[str]:
     """What kept each op from starting earlier, as a person would say it."""
-    waited = plan.schedule._schedule.waited
+    waited = plan.schedule.waited
     op_of = plan.problem.reduced.op_of.tolist()
     names, sent = plan.graph.names, _transfer_names(plan)
     said = []

@@ -221,3 +221,16 @@ fn times_of_another_cluster_are_an_error() {
     let one_column = Times::new(2, 1, vec![1.0; 2]).unwrap();
     assert!(bounds(&case.work, &case.cluster, &one_column).is_err());
 }
+
+#[test]
+fn a_bound_and_a_schedule_count_on_the_same_clock() {
+    // A tensor that nobody would send makes ticks of 10 ms; ops of 4 ms then count as nothing in every
+    // schedule, so they must in the bounds.
+    let work = plain(4, &[(0, 1)], &[u64::MAX]);
+    let times = Times::new(4, 1, vec![4e-3; 4]).unwrap();
+    let cluster = mesh(2, 0.0);
+    let simulator = Simulator::new(&work, &cluster, &times).unwrap();
+    let makespan = simulator.run(&on(&[0; 4]), &[0; 4], Options::default()).unwrap().makespan;
+    let b = bounds(&work, &cluster, &times).unwrap();
+    assert!(b.best <= simulator.clock().seconds(makespan), "{b:?}");
+}

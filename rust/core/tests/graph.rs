@@ -118,6 +118,67 @@ proptest! {
     }
 }
 
+/// Every way from one device to another that passes none twice.
+fn paths(links: &[(usize, usize, f64)], path: &mut Vec<usize>, to: usize, found: &mut Vec<Vec<usize>>) {
+    let at = path[path.len() - 1];
+    if at == to {
+        found.push(path.clone());
+        return;
+    }
+    for next in links.iter().filter(|l| l.0 == at).map(|l| l.1) {
+        if !path.contains(&next) {
+            path.push(next);
+            paths(links, path, to, found);
+            path.pop();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(common::config(256))]
+
+    #[test]
+    fn routes_are_direct_or_else_widest_then_shortest_then_of_smallest_indices(
+        k in 2usize..6,
+        drawn in vec((0usize..6, 0usize..6, 1u8..4), 0..25),
+    ) {
+        let mut links: Vec<(usize, usize, f64)> = Vec::new();
+        for (a, b, width) in drawn.into_iter().map(|(a, b, w)| (a % k, b % k, f64::from(w) * 1e9)) {
+            if a != b && links.iter().all(|l| (l.0, l.1) != (a, b)) {
+                links.push((a, b, width));
+            }
+        }
+        let width = |p: &[usize]| {
+            let of = |w: &[usize]| links.iter().find(|l| (l.0, l.1) == (w[0], w[1])).expect("a link").2;
+            p.windows(2).map(of).fold(f64::INFINITY, f64::min)
+        };
+        let given: Vec<Link> =
+            links.iter().map(|&(a, b, bandwidth)| Link { bandwidth, ..link(a, b, 1.0, &[]) }).collect();
+        let cluster = Cluster::new(common::devices(k), &given);
+        for (a, b) in common::pairs(k) {
+            let mut found = Vec::new();
+            paths(&links, &mut vec![a], b, &mut found);
+            let Ok(cluster) = &cluster else {
+                if found.is_empty() { return Ok(()) } else { continue }
+            };
+            let rank = |p: &Vec<usize>| {
+                let direct = p.len() == 2;
+                (!direct, if direct { 0.0 } else { -width(p) }, p.len(), p.clone())
+            };
+            let compare = |p: &Vec<usize>, q: &Vec<usize>| rank(p).partial_cmp(&rank(q)).expect("no NaN");
+            let best = found.into_iter().min_by(compare).expect("reachable");
+            let (from, to) = (DeviceId::new(a), DeviceId::new(b));
+            let hops: Vec<usize> = cluster.route_hops(from, to).iter().map(|d| d.ix()).collect();
+            prop_assert_eq!(&hops, &best);
+            let (latency, bandwidth) = cluster.route(from, to);
+            prop_assert_eq!(bandwidth, width(&best));
+            prop_assert!((latency - (best.len() - 1) as f64 * 1e-6).abs() < 1e-15);
+            prop_assert_eq!(cluster.route_channels(from, to).len(), best.len() - 1);
+        }
+        prop_assert!(cluster.is_ok(), "refused though all pairs are joined");
+    }
+}
+
 /// Small ids, good and bad, and the ends of the range.
 fn wild() -> impl Strategy<Value = i64> {
     prop_oneof![8 => -2i64..8, 1 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)]

@@ -6,7 +6,7 @@ use common::{Case, cases_of, device, link, mesh, micros, on, ops, plain, plain_w
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;
-use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::adjusting::{Scheduled, adjusting};
 use loadmaster_core::place::fill::{in_order, round_robin};
@@ -155,23 +155,15 @@ proptest! {
         prop_assert_eq!(Some(s.device[first.ix()]), most);
     }
 
-    /// Each op on the device of the op before, or where it starts earlier by more than sending its
-    /// output back costs; without a limit on memory.
     #[test]
-    fn an_op_moves_only_for_an_earlier_start(case in cases_of(plain_works(10), 10)) {
-        let p = Problem::new(case, &[u64::MAX; 4]);
-        let s = p.adjust(OnOom::Fail).expect("unlimited memory");
-        let work = &p.case.work;
-        let sets_alone = work.sets.n_rows() == work.n_ops();
-        if sets_alone && p.case.cluster.n_devices() == 1 {
-            prop_assert!(s.device.iter().all(|d| d.0 == 0));
-        }
-        // An op without inputs starts at 0 somewhere or stays: never later than the device was free.
-        for (i, &op) in p.order.iter().enumerate().filter(|(_, op)| work.graph.in_degree(**op) == 0) {
-            let d = s.device[op.ix()];
-            let before = p.order[..i].iter().filter(|u| s.device[u.ix()] == d);
-            let free = before.map(|u| s.finish[u.ix()]).max().unwrap_or(0);
-            prop_assert!(s.start[op.ix()] <= free);
+    fn every_op_stays_or_moves_as_the_rule_says(
+        case in cases_of(plain_works(10), 10),
+        memory in memory(),
+    ) {
+        let times = longer(&case);
+        let p = Problem::new(Case { times, ..case }, &memory);
+        if let Ok(s) = p.adjust(OnOom::Fail) {
+            Replay::new(&p, &s).check()?;
         }
     }
 
@@ -191,6 +183,127 @@ proptest! {
                 "{u:?} starts later than estimated: {:?} against {:?}, order {:?} on {:?}, sequence {sequence:?}", seen.start, s.start, p.order, s.device
             );
         }
+    }
+}
+
+/// The same times and 1 us more, so that every op takes some.
+fn longer(case: &Case) -> Times {
+    let (n, types) = (case.work.n_ops(), case.times.n_types());
+    let seconds = |u: OpId| (0..types).map(move |k| case.times.seconds(u, k) + 1e-6);
+    Times::new(n, types, case.work.graph.ops().flat_map(seconds).collect()).expect("valid times")
+}
+
+/// Celeritas' Algorithm 2, decision by decision, on what was decided before.
+struct Replay<'a> {
+    p: &'a Problem,
+    s: &'a Scheduled,
+    /// Ops placed so far.
+    placed: Vec<OpId>,
+    /// Tensors sent so far: where to, and when they arrive.
+    sent: Vec<(TensorId, DeviceId, Ticks)>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(p: &'a Problem, s: &'a Scheduled) -> Self {
+        Self { p, s, placed: Vec::new(), sent: Vec::new() }
+    }
+
+    fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
+        let Case { work, cluster, times, .. } = &self.p.case;
+        let clock = work.clock(times, cluster).expect("countable");
+        clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]))
+    }
+
+    /// When the tensors that `op` reads reach `d`: those of one op that were not yet sent there leave one
+    /// after another.
+    fn arrivals(&self, op: OpId, d: DeviceId) -> Vec<(TensorId, Ticks)> {
+        let graph = &self.p.case.work.graph;
+        let mut arrivals = Vec::new();
+        for from in graph.ops() {
+            let mut free = self.s.finish[from.ix()];
+            for t in graph.outputs(from).filter(|&t| graph.consumers(t).contains(&op)) {
+                let here = self.s.device[from.ix()] == d;
+                let known = self.sent.iter().find(|x| (x.0, x.1) == (t, d)).map(|x| x.2);
+                let at = if here { Some(self.s.finish[from.ix()]) } else { known };
+                arrivals.push((
+                    t,
+                    at.unwrap_or_else(|| {
+                        free += self.transfer(t, self.s.device[from.ix()], d);
+                        free
+                    }),
+                ));
+            }
+        }
+        arrivals
+    }
+
+    /// The first idle slot on `d` after all inputs are there.
+    fn earliest(&self, op: OpId, d: DeviceId) -> Ticks {
+        let Case { work, cluster, times, .. } = &self.p.case;
+        let length =
+            work.clock(times, cluster).expect("countable").ticks(times.seconds(op, cluster.type_of(d)));
+        let ready = self.arrivals(op, d).iter().map(|a| a.1).max().unwrap_or(0);
+        let busy: Vec<(Ticks, Ticks)> = self
+            .placed
+            .iter()
+            .filter(|u| self.s.device[u.ix()] == d)
+            .map(|u| (self.s.start[u.ix()], self.s.finish[u.ix()]))
+            .collect();
+        let free = |start: Ticks| busy.iter().all(|&(a, b)| start + length <= a || b <= start);
+        let starts = std::iter::once(ready).chain(busy.iter().map(|b| b.1));
+        starts.filter(|&start| start >= ready && free(start)).min().expect("after all others")
+    }
+
+    /// Longest that any one reader of `op` would wait for its outputs to come back.
+    fn back(&self, op: OpId, from: DeviceId, to: DeviceId) -> Ticks {
+        let graph = &self.p.case.work.graph;
+        let all = |reader: OpId| {
+            let read = graph.outputs(op).filter(move |&t| graph.consumers(t).contains(&reader));
+            read.map(|t| self.transfer(t, from, to)).sum::<Ticks>()
+        };
+        graph.ops().map(all).max().unwrap_or(0)
+    }
+
+    fn check(&mut self) -> Result<(), TestCaseError> {
+        let Case { work, cluster, .. } = &self.p.case;
+        let charge = charge_to_leads(work, &self.p.bytes);
+        let mut free = self.p.capacity.clone();
+        let mut previous: Option<DeviceId> = None;
+        for &op in &self.p.order {
+            let (lead, chosen) = (work.lead[op.ix()], self.s.device[op.ix()]);
+            let bound = self.placed.iter().find(|u| work.lead[u.ix()] == lead);
+            if let Some(mate) = bound {
+                prop_assert_eq!(chosen, self.s.device[mate.ix()]);
+            } else {
+                let fits: Vec<DeviceId> = cluster
+                    .device_ids()
+                    .filter(|&d| work.allows(op, cluster, d) && charge[lead.ix()] <= free[d.ix()])
+                    .collect();
+                // Of equal starts the first op takes the most memory, all others the smaller index.
+                let least = |&&d: &&DeviceId| {
+                    let room = if previous.is_none() { u64::MAX - free[d.ix()] } else { 0 };
+                    (self.earliest(op, d), room, d)
+                };
+                let best = *fits.iter().min_by_key(least).expect("it was placed");
+                let expected = match previous.filter(|d| fits.contains(d)) {
+                    Some(here)
+                        if self.earliest(op, here) - self.earliest(op, best) <= self.back(op, best, here) =>
+                    {
+                        here
+                    }
+                    _ => best,
+                };
+                prop_assert_eq!(chosen, expected, "{:?} after {:?}", op, &self.placed);
+                free[chosen.ix()] -= charge[lead.ix()];
+                previous = Some(chosen);
+            }
+            prop_assert_eq!(self.s.start[op.ix()], self.earliest(op, chosen), "{:?}", op);
+            for (t, at) in self.arrivals(op, chosen) {
+                self.sent.push((t, chosen, at));
+            }
+            self.placed.push(op);
+        }
+        Ok(())
     }
 }
 

@@ -345,14 +345,14 @@ proptest! {
     #![proptest_config(common::config(256))]
 
     #[test]
-    fn every_policy_obeys_the_model(case in cases(12)) {
+    fn every_policy_obeys_the_model(case in cases(14)) {
         for options in all_options(&FREE) {
             check(&case, options)?;
         }
     }
 
     #[test]
-    fn a_fixed_sequence_runs_as_given(case in cases(12)) {
+    fn a_fixed_sequence_runs_as_given(case in cases(14)) {
         let case = Case { priority: case.topological_priority(), ..case };
         for options in all_options(&[Policy::Fixed]) {
             check(&case, options)?;
@@ -726,4 +726,18 @@ fn placements_and_columns_are_checked() {
     assert!(Simulator::new(&work, &cluster, &micros(&[1, 1])).is_err());
     assert!(Times::new(2, 1, vec![1.0, f64::NAN]).is_err());
     assert!(Times::new(2, 1, vec![1.0]).is_err());
+}
+
+#[test]
+fn times_on_forbidden_types_do_not_coarsen_the_clock() {
+    // Where an op may not run it may as well take 30 years.
+    let columns = Columns { allowed: &[1], ..Columns::default() };
+    let work = Workload::plain(common::graph(1, &[]), &columns).unwrap();
+    let types = [common::device(0, "a", 1), common::device(1, "b", 1)];
+    let links = [common::link(0, 1, 0.0, &[]), common::link(1, 0, 0.0, &[])];
+    let cluster = Cluster::new(types.to_vec(), &links).unwrap();
+    let times = Times::new(1, 2, vec![1.4e-6, 1e9]).unwrap();
+    let simulator = Simulator::new(&work, &cluster, &times).unwrap();
+    let makespan = simulator.run(&on(&[0]), &[0], fifo()).unwrap().makespan;
+    assert_eq!(simulator.clock().seconds(makespan), 1.4e-6);
 }

@@ -412,7 +412,20 @@ fn memory_rules(
     Ok(MemoryRules { bytes: bytes_per_op(graph, op_bytes)?, capacity, on_oom })
 }
 
-fn devices<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
+/// The devices in the order in which they are filled: all of them, once each.
+fn device_order(cluster: &Cluster, devices: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<DeviceId>> {
+    let n = cluster.core.n_devices();
+    let Some(devices) = devices else { return Ok(cluster.core.device_ids().collect()) };
+    let order = convert::indices("devices", devices, n, n)?;
+    let mut seen = order.clone();
+    seen.sort_unstable();
+    if seen.iter().enumerate().any(|(i, &d)| d as usize != i) {
+        return Err(PyValueError::new_err("devices: must list every device once"));
+    }
+    Ok(order.into_iter().map(DeviceId).collect())
+}
+
+fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
     ids(py, placement.iter().map(|d| d.0))
 }
 
@@ -426,6 +439,8 @@ fn devices<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
 /// cluster : Cluster
 /// order : int [n_ops]
 ///     A topological order.
+/// devices : int [n_devices], optional
+///     The order in which devices are filled; by index if absent.
 /// op_bytes : uint64 [n_ops], optional
 ///     Bytes each op takes; resident and output bytes if absent.
 /// capacity : uint64 [n_devices], optional
@@ -455,22 +470,33 @@ fn devices<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
 /// >>> fast.fill_in_order(g, c, fast.m_topo(g)).tolist()
 /// [0, 0, 1]
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, order, *, op_bytes=None, capacity=None, best_effort=false))]
+#[pyo3(signature = (graph, cluster, order, *, devices=None, op_bytes=None, capacity=None, best_effort=false))]
+#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
 pub fn fill_in_order<'py>(
     py: Python<'py>,
     graph: &Graph,
     cluster: &Cluster,
     order: &Bound<'_, PyAny>,
+    devices: Option<&Bound<'_, PyAny>>,
     op_bytes: Option<&Bound<'_, PyAny>>,
     capacity: Option<&Bound<'_, PyAny>>,
     best_effort: bool,
 ) -> PyResult<Ids<'py>> {
     let order = topological("order", graph, order)?;
+    let sequence = device_order(cluster, devices)?;
     let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
     let placement = py.detach(|| {
-        place::fill::in_order(&graph.work, &cluster.core, &order, &rules.bytes, &rules.capacity, rules.on_oom)
+        place::fill::in_order(
+            &graph.work,
+            &cluster.core,
+            &order,
+            &sequence,
+            &rules.bytes,
+            &rules.capacity,
+            rules.on_oom,
+        )
     });
-    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
 }
 
 /// The i-th op on device i mod k, or the next one that has room. O(V D) at worst.
@@ -532,7 +558,7 @@ pub fn round_robin<'py>(
             rules.on_oom,
         )
     });
-    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
 }
 
 /// Each op on the device, of those with room, that holds most of the bytes it reads.
@@ -596,7 +622,7 @@ pub fn follow_bytes<'py>(
             rules.on_oom,
         )
     });
-    Ok(devices(py, &placement.map_err(|e| graph.name(e))?))
+    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
 }
 
 /// Adjusting Placement (Celeritas Algorithm 2).
@@ -676,7 +702,7 @@ pub fn adjusting_placement<'py>(
     });
     let (clock, placed) = result.map_err(|e| graph.name(e))?;
     Ok((
-        devices(py, &placed.device),
+        device_ids(py, &placed.device),
         clock.seconds_of(&placed.start).into_pyarray(py),
         clock.seconds_of(&placed.finish).into_pyarray(py),
     ))

@@ -4,8 +4,9 @@
 //! Ops come in a topological order, usually CPD-TOPO of a coarse graph. The earliest start (EST) on a
 //! device is the first idle slot after all inputs are there (eq. (7)), in the classic model without
 //! contention. Settled where the paper leaves it open (its lines 10, 13, 18): the EST is that of the
-//! coarse graph; the first op goes to the device of least EST, then most memory; infinities are never
-//! subtracted; best effort takes the device with the *most* free memory; all tensors that come from
+//! coarse graph; devices are compared by when the op would *finish*, which on equal devices is the
+//! paper's comparison of starts and on unequal ones keeps ops off slow idle devices; the first op goes
+//! to the device of least EST, then most memory; infinities are never subtracted; best effort takes the device with the *most* free memory; all tensors that come from
 //! one op are sent one after another, each once per device. O(D (E + V log V)) with few idle slots.
 
 use crate::clock::{Clock, Ticks};
@@ -60,31 +61,29 @@ pub fn adjusting(
         let mut best: Option<(Ticks, DeviceId)> = None;
         let mut stay: Option<Ticks> = None;
         for d in cluster.device_ids().filter(|&d| memory.fits(lead, d)) {
-            let est = state.earliest_start(op, d);
+            let finish = state.earliest_finish(op, d);
             if previous == Some(d) {
-                stay = Some(est);
+                stay = Some(finish);
             }
-            let earlier = best.is_none_or(|(e, b)| {
-                est < e || (est == e && previous.is_none() && memory.free(d) > memory.free(b))
+            let earlier = best.is_none_or(|(f, b)| {
+                finish < f || (finish == f && previous.is_none() && memory.free(d) > memory.free(b))
             });
             if earlier {
-                best = Some((est, d));
+                best = Some((finish, d));
             }
         }
-        let (start, device) = match (best, stay, previous) {
-            (Some((est, d)), Some(here), Some(p)) => {
-                if here - est > state.back_cost(op, d, p) {
-                    (est, d)
+        let device = match (best, stay, previous) {
+            (Some((finish, d)), Some(here), Some(p)) => {
+                if here - finish > state.back_cost(op, d, p) {
+                    d
                 } else {
-                    (here, p)
+                    p
                 }
             }
-            (Some(first), _, _) => first,
-            (None, _, _) => {
-                let d = memory.nowhere(lead)?;
-                (state.earliest_start(op, d), d)
-            }
+            (Some((_, first)), _, _) => first,
+            (None, _, _) => memory.nowhere(lead)?,
         };
+        let start = state.earliest_start(op, device);
         memory.take(lead, device);
         bound[lead.ix()] = device;
         state.book(op, device, start);
@@ -162,6 +161,10 @@ impl<'a> State<'a> {
         let mut ready = 0;
         self.arrivals(op, d, |_, arrival| ready = ready.max(arrival));
         self.timelines[d.ix()].earliest(ready, self.length(op, d))
+    }
+
+    fn earliest_finish(&self, op: OpId, d: DeviceId) -> Ticks {
+        self.earliest_start(op, d) + self.length(op, d)
     }
 
     /// Most time that sending the op's output back to `to` takes for any one consumer (eq. (8)).

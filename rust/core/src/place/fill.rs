@@ -11,9 +11,9 @@ use crate::ids::{DeviceId, OpId};
 use crate::place::{Memory, OnOom, charge_to_leads, follow_leads};
 use crate::workload::Workload;
 
-/// Ops in `order` on device 0 until one does not fit, then on device 1, and so on; when the last
-/// device is full, wherever there is room left. Ops a device may not run go to the next that may,
-/// without closing it. O(V + D) placements, O(V D) at worst.
+/// Ops in `order` on the first of `devices` until one does not fit, then on the second, and so on;
+/// when the last device is full, wherever there is room left. Ops a device may not run go to the next
+/// that may, without closing it. O(V + D) placements, O(V D) at worst.
 ///
 /// # Errors
 /// An op that fits nowhere, unless `on_oom` is best effort.
@@ -21,6 +21,7 @@ pub fn in_order(
     work: &Workload,
     cluster: &Cluster,
     order: &[OpId],
+    devices: &[DeviceId],
     bytes: &[u64],
     capacity: &[u64],
     on_oom: OnOom,
@@ -28,17 +29,16 @@ pub fn in_order(
     let charge = charge_to_leads(work, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
-    let mut current = DeviceId(0);
+    let mut filling = 0;
     for op in deciding(work, order) {
-        let devices = || cluster.device_ids();
-        let found =
-            devices().skip(current.ix()).chain(devices().take(current.ix())).find(|&d| memory.fits(op, d));
+        let (before, after) = devices.split_at(filling);
+        let found = after.iter().chain(before).copied().find(|&d| memory.fits(op, d));
         let chosen = match found {
             Some(d) => d,
             None => memory.nowhere(op)?,
         };
-        if chosen > current && work.allows(op, cluster, current) {
-            current = chosen;
+        if after.first().is_some_and(|&d| work.allows(op, cluster, d)) {
+            filling = after.iter().position(|&d| d == chosen).map_or(filling, |step| filling + step);
         }
         memory.take(op, chosen);
         device[op.ix()] = chosen;

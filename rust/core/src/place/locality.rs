@@ -61,7 +61,7 @@ pub fn follow_bytes(
         let chosen = bound[lead.ix()];
         device[op.ix()] = chosen;
         for t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
-            sent.note(t, chosen, ());
+            sent.note(*t, chosen, ());
         }
     }
     Ok(device)

@@ -194,7 +194,7 @@ impl Dag {
 
 /// Acyclic graphs: parallel edges, shared tensors, control edges, isolated ops, ids in any order.
 pub fn dags(max_ops: usize) -> impl Strategy<Value = Dag> {
-    (1..=max_ops)
+    prop_oneof![1 => 1..=max_ops, 2 => max_ops.div_ceil(2)..=max_ops]
         .prop_flat_map(|n| (Just(n), vec((any::<u8>(), any::<u8>(), 0u8..4), 0..3 * n), vec(any::<u8>(), n)))
         .prop_map(|(n, edges, rank)| Dag::new(n, &edges, &rank))
 }
@@ -260,16 +260,17 @@ impl Model {
     }
 }
 
-/// What an op of a random model is.
-const VIEW: u8 = 0;
-const GETITEM: u8 = 1;
-const IN_PLACE: u8 = 2;
-const PLACEHOLDER: u8 = 3;
+/// What an op of a random model is, by a number below 10; the rest are ordinary.
+const VIEW: std::ops::Range<u8> = 0..2;
+const GETITEM: u8 = 2;
+const IN_PLACE: std::ops::Range<u8> = 3..5;
+/// Of the ops without inputs.
+const PLACEHOLDER: std::ops::Range<u8> = 5..9;
 
 /// Models with views (whole, slices, forwarded tensors), placeholders and in-place ops. The last op
 /// in topological order is an ordinary one.
 pub fn models(max_ops: usize) -> impl Strategy<Value = Model> {
-    let kinds = vec(0u8..8, max_ops);
+    let kinds = vec(0u8..10, max_ops);
     let slices = vec(0u64..4, max_ops);
     (dags(max_ops), sizes(max_ops), kinds, slices).prop_map(|(dag, sizes, kinds, slices)| {
         let n = dag.n;
@@ -297,7 +298,7 @@ pub fn models(max_ops: usize) -> impl Strategy<Value = Model> {
             let shown = inputs.iter().copied().min_by_key(|&i| (dag.src[i], dag.tensor[i]));
             let own = if u == last { u8::MAX } else { kinds[u] };
             match (own, shown) {
-                (VIEW | GETITEM, Some(shown)) => {
+                (kind, Some(shown)) if VIEW.contains(&kind) || kind == GETITEM => {
                     columns.view[u] = true;
                     owner[u] = owner[dag.src[shown] as usize];
                     columns.alias_of[u] = owner[u] as i64;
@@ -312,11 +313,11 @@ pub fn models(max_ops: usize) -> impl Strategy<Value = Model> {
                         }
                     }
                 }
-                (IN_PLACE, Some(shown)) => {
+                (kind, Some(shown)) if IN_PLACE.contains(&kind) => {
                     owner[u] = owner[dag.src[shown] as usize];
                     columns.alias_of[u] = owner[u] as i64;
                 }
-                (PLACEHOLDER.., _) if own != u8::MAX && dag.dst.iter().all(|&d| d != u as i64) => {
+                (kind, None) if PLACEHOLDER.contains(&kind) && dag.dst.iter().all(|&d| d != u as i64) => {
                     columns.placeholder[u] = true;
                     columns.resident[u] = sizes.resident[u];
                 }
