@@ -9,7 +9,7 @@ from strategies import Plain
 from loadmaster import Cluster
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """A fixed sequence that can never run."""
 
 
@@ -177,7 +177,7 @@ def simulate(
             arrivals += 1
             seen.sent[message] = (now, -1, -1)
     if len(seen.start) < n:
-        raise Stuck
+        raise StuckError
     return seen
 
 

@@ -54,6 +54,14 @@ def graph_of(times: dict[str, float], edges: list[tuple] = (), **columns) -> lm.
     return lm.OpGraph(ops, table)
 
 
+def tried(call):
+    """What a call gives, and None; or None, and the InfeasibleError it raises."""
+    try:
+        return call(), None
+    except lm.InfeasibleError as error:
+        return None, error
+
+
 def in_ms(seconds) -> list[int]:
     """Seconds that are whole milliseconds, as integers."""
     scaled = np.asarray(seconds, dtype=np.float64) / MS
@@ -173,7 +181,7 @@ def op_graphs(draw, max_ops: int = 10, rules: bool = True, zero_times: bool = Tr
         role = draw(st.sampled_from(["op", "op", "op", "placeholder", "view", "inplace"]))
         if j == 0 and role != "placeholder":
             role = "op"
-        if j == n - 1 and not any(k == "op" for k in kinds):
+        if j == n - 1 and all(k != "op" or v for k, v in zip(kinds, views, strict=True)):
             role = "op"
         readers = draw(st.lists(st.integers(0, j - 1), max_size=3, unique=True)) if j else []
         base = draw(st.integers(0, j - 1)) if role in ("view", "inplace") else -1

@@ -72,7 +72,7 @@ def test_presets_of_the_design_are_there():
 
 
 def test_an_unknown_preset_lists_the_known_ones():
-    with pytest.raises(InputError, match="no preset is named '5xV100'; there are .*4xV100-PCIe"):
+    with pytest.raises(InputError, match=r"no preset is named '5xV100'; there are .*4xV100-PCIe"):
         Cluster.preset("5xV100")
     with pytest.raises(InputError, match="no preset"):
         Cluster.preset("../presets/4xV100-PCIe")
@@ -252,9 +252,7 @@ def test_a_mesh_has_a_channel_for_every_ordered_pair():
     cluster = Cluster.mesh(3, memory="16GiB", bandwidth=12e9, latency=10e-6)
     assert len(cluster.channels) == 6
     assert cluster.route(2, 0).channels == ("gpu2->gpu0",)
-    assert cluster.route("gpu2", "gpu0") == lm.Route(
-        10e-6, 12e9, ("gpu2->gpu0",), ("gpu2", "gpu0")
-    )
+    assert cluster.route("gpu2", "gpu0") == lm.Route(10e-6, 12e9, ("gpu2->gpu0",), ("gpu2", "gpu0"))
 
 
 def test_a_mesh_of_one_needs_no_link():
@@ -327,7 +325,9 @@ def test_routes_are_the_widest_paths(data):
             continue
         inner = [d for d in range(n) if d not in (a, b)]
         paths = [
-            (a, *middle, b) for r in range(len(inner) + 1) for middle in itertools.permutations(inner, r)
+            (a, *middle, b)
+            for r in range(len(inner) + 1)
+            for middle in itertools.permutations(inner, r)
         ]
         steps = {p: list(itertools.pairwise(p)) for p in paths}
         able = [p for p in paths if all(s in width for s in steps[p])]

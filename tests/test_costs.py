@@ -234,7 +234,7 @@ def test_given_costs_that_are_no_numbers(given):
 
 def test_costs_of_another_graph_or_cluster_are_refused():
     costs = estimate(CHAIN, ms_mesh(2))
-    with pytest.raises(InputError, match="costs are for 2 ops on gpu; the graph has 2 .* fast"):
+    with pytest.raises(InputError, match=r"costs are for 2 ops on gpu; the graph has 2 .* fast"):
         lm.place(CHAIN, pair(FAST), costs=costs)
     with pytest.raises(InputError, match="costs are for 2 ops on gpu; the graph has 1"):
         lm.place(graph_of({"only": 1}), ms_mesh(2), costs=costs)

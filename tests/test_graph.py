@@ -185,7 +185,7 @@ def test_index_by_name_or_index():
     assert FULL.index("row") == FULL.index(2) == 2
     with pytest.raises(InputError, match="did you mean 'matmul'"):
         FULL.index("matmull")
-    with pytest.raises(InputError, match="no op is named 'qqqqqq'$"):
+    with pytest.raises(InputError, match=r"no op is named 'qqqqqq'$"):
         FULL.index("qqqqqq")
     for outside in (-1, 4):
         with pytest.raises(InputError, match=f"op {outside}: the graph has ops 0 to 3"):

@@ -261,7 +261,9 @@ def check_reduced(graph: lm.OpGraph) -> None:
     assert reduced.map.min() >= 0
 
     # Bytes and time are kept.
-    held = np.where(placeholder, np.maximum(graph.param_bytes, graph.output_bytes), graph.param_bytes)
+    held = np.where(
+        placeholder, np.maximum(graph.param_bytes, graph.output_bytes), graph.param_bytes
+    )
     assert int(work.resident.sum()) == int(held.sum())
     seconds = np.arange(n, dtype=np.float64)
     assert reduced.sum(seconds).sum() == seconds.sum()
@@ -329,9 +331,7 @@ def test_views_that_multiply_control_edges_are_refused_not_expanded():
     rows = [("a", "v", 8, 0)]
     rows += [(f"w{i}", "v", 0, -1) for i in range(n)]
     rows += [("v", f"r{i}", 8, 1) for i in range(n)]
-    graph = graph_of(
-        {name: 1 for name in names}, rows, view=[int(name == "v") for name in names]
-    )
+    graph = graph_of({name: 1 for name in names}, rows, view=[int(name == "v") for name in names])
     with pytest.raises(InputError, match=r'view "v".*view = 0'):
         graph.reduced  # noqa: B018
     few = graph_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import reference
@@ -30,7 +32,7 @@ from loadmaster.errors import InfeasibleError, InputError
 @given(data=st.data())
 @settings(max_examples=400)
 def test_every_schedule_is_the_reference_schedule(data):
-    """Starts, finishes, transfers and peaks, for every policy, order of links and kind of cluster."""
+    """Starts, finishes, transfers and peaks: every policy, order of links, kind of cluster."""
     cluster = data.draw(clusters())
     graph = data.draw(plain_graphs())
     k, n = cluster.n_devices, graph.n
@@ -69,7 +71,7 @@ def test_every_schedule_is_the_reference_schedule(data):
             contention=contention,
             link_order=link_order,
         )
-    except reference.Stuck:
+    except reference.StuckError:
         with pytest.raises(InputError, match="can never run"):
             run()
         return
@@ -192,7 +194,7 @@ def check_blame(sim) -> None:
     assert chain[0].finish == sim.makespan
     assert chain[-1].start == 0.0
     assert chain[-1].waited == "nothing"
-    for later, earlier in zip(chain, chain[1:], strict=False):
+    for later, earlier in itertools.pairwise(chain):
         assert later.start == earlier.finish
         assert later.waited != "nothing"
         if later.waited in ("op", "device"):
@@ -280,7 +282,7 @@ def test_memory_is_what_the_schedule_says(data):
             assert used >= 0
             peak = max(peak, used)
         assert sim.memory.peak[d] == peak
-        times, profile = sim.memory.profile(d)
+        _, profile = sim.memory.profile(d)
         assert profile[-1] == used
         kept = sum(9 for u in range(graph.n) if device[u] == d and not outputs[u])
         assert used == kept + sum(r for u, r in enumerate(graph.resident) if device[u] == d)
@@ -328,9 +330,7 @@ def test_priorities_of_a_run_replayed_as_fixed_give_the_run(data):
     cluster = data.draw(clusters())
     device = np.array(
         data.draw(
-            st.lists(
-                st.integers(0, cluster.n_devices - 1), min_size=graph.n, max_size=graph.n
-            )
+            st.lists(st.integers(0, cluster.n_devices - 1), min_size=graph.n, max_size=graph.n)
         )
     )
     work, time = graph.fast(), np.repeat(graph.seconds[:, None], len(cluster.types), axis=1)
@@ -369,11 +369,7 @@ def test_link_order_by_priority_lets_the_urgent_transfer_pass():
     # a makes two tensors at 1; the one for the urgent reader (priority 0) has the larger id.
     graph = graph_of({"a": 1, "late": 1, "soon": 1}, [("a", "late", 10, 0), ("a", "soon", 10, 1)])
     by = {
-        order: in_ms(
-            lm.simulate(
-                graph, ms_mesh(2), [0, 1, 1], [5, 9, 0], link_order=order
-            ).start
-        )
+        order: in_ms(lm.simulate(graph, ms_mesh(2), [0, 1, 1], [5, 9, 0], link_order=order).start)
         for order in ("fifo", "priority")
     }
     assert by == {"fifo": [0, 11, 21], "priority": [0, 21, 11]}
@@ -437,7 +433,7 @@ def test_a_forbidden_type_names_op_device_and_type():
     for word in ('"conv"', "host", "cpu"):
         assert word in str(caught.value)
     impossible = graph_of({"conv": 1}, device_types=["tpu"])
-    with pytest.raises(InfeasibleError, match="conv.* is allowed on no device"):
+    with pytest.raises(InfeasibleError, match=r"conv.* is allowed on no device"):
         lm.place(impossible, cluster)
 
 

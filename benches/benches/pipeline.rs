@@ -76,7 +76,9 @@ impl Case {
 
     fn fill(&self, order: &[OpId]) -> Vec<DeviceId> {
         let capacity: Vec<u64> = self.cluster.devices().iter().map(|d| d.memory).collect();
-        fill::in_order(&self.work, &self.cluster, order, &self.static_bytes, &capacity, OnOom::BestEffort)
+        let devices: Vec<DeviceId> = self.cluster.device_ids().collect();
+        let (work, bytes) = (&self.work, &self.static_bytes);
+        fill::in_order(work, &self.cluster, order, &devices, bytes, &capacity, OnOom::BestEffort)
             .expect("best effort places all")
     }
 }

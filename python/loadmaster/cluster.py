@@ -58,9 +58,12 @@ class DeviceType:
         figures["memory_bandwidth"] = self.memory_bandwidth
         figures["launch"] = self.launch
         for what, value in figures.items():
-            if not (isinstance(value, (int, float)) and 0 <= value < float("inf")):
+            least = "> 0" if what.startswith("peak") else ">= 0"
+            if not (isinstance(value, (int, float)) and 0 <= value < float("inf")) or (
+                value == 0 and least == "> 0"
+            ):
                 raise InputError(
-                    f"device type {self.name!r}: {what} is {value!r}, wants a number >= 0"
+                    f"device type {self.name!r}: {what} is {value!r}, wants a number {least}"
                 )
 
     @property
@@ -71,11 +74,15 @@ class DeviceType:
 
 @dataclass(frozen=True)
 class Device:
-    """A device: unique ``name``, name of its ``type``, bytes of ``memory``."""
+    """A device: unique ``name``, name of its ``type``, bytes of ``memory`` (or ``"32GiB"``)."""
 
     name: str
     type: str
     memory: int
+
+    def __post_init__(self) -> None:
+        memory = parse_bytes(self.memory, f"memory of device {self.name!r}")
+        object.__setattr__(self, "memory", memory)
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,9 @@ class Cluster:
     def digest(self) -> str:
         """SHA-256 of devices, types and links, without names and sources of the whole."""
         figures = [asdict(d) for d in self.devices], [asdict(t) for t in self.types]
-        links = [(k.src, k.dst, k.bandwidth, k.latency, k.channels) for k in self.links]
+        links = [
+            (k.src, k.dst, float(k.bandwidth), float(k.latency), k.channels) for k in self.links
+        ]
         text = json.dumps([figures, links], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -296,6 +305,8 @@ class Cluster:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{source} is not valid TOML: {error}") from error
         try:
+            known = {"name", "description", "source", "device", "link", "type"}
+            _refuse_unknown(document, "cluster", known)
             return cls(
                 [_device(row, i) for i, row in enumerate(_tables(document, "device"))],
                 [k for i, row in enumerate(_tables(document, "link")) for k in _links(row, i)],
@@ -384,8 +395,7 @@ def _device(row: Mapping[str, Any], i: int) -> Device:
     name = _field(row, what, "name", str)
     if "memory" not in row:
         raise InputError(f"{what} has no 'memory'")
-    memory = parse_bytes(row["memory"], f"memory of {what}")
-    return Device(name, _field(row, what, "type", str, name), memory)
+    return Device(name, _field(row, what, "type", str, name), row["memory"])
 
 
 def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:

@@ -83,6 +83,7 @@ class Graph:
     def lead(self) -> NDArray[np.int32]: ...
     @property
     def colocation(self) -> NDArray[np.int32]: ...
+    def without_advice(self) -> Graph: ...
     def flows(
         self,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint64]]: ...
@@ -109,7 +110,7 @@ class OpGraph:
     def n_ops(self) -> int: ...
     def reduce(
         self, allowed: _Sizes | None = None
-    ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32]]: ...
+    ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]: ...
 
 @final
 class Cluster:
@@ -176,7 +177,7 @@ def breakpoints(
     control_time: float = 0.0,
     op_time: _Seconds | None = None,
     op_bytes: _Sizes | None = None,
-    max_ops: int = 200,
+    max_ops: int | None = None,
     max_bytes: int | None = None,
     max_time: float | None = None,
 ) -> NDArray[np.int32]: ...
@@ -232,7 +233,7 @@ def simulate(
     policy: str = "priority",
     contention: bool = True,
     link_order: str = "fifo",
-    seed: int = 0,
+    seed: int | None = None,
     record_memory: bool = False,
 ) -> Schedule: ...
 def bounds(graph: Graph, cluster: Cluster, time: _Seconds) -> _Bounds: ...

@@ -13,6 +13,7 @@ from typing import Any
 from loadmaster.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -34,9 +35,13 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
     """JSON from bytes; ``path`` is for the message."""
     try:
-        return json.loads(data)
+        return json.loads(data.removeprefix(BYTE_ORDER_MARK), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -54,11 +54,14 @@ class Reduced:
         The op of the reduced graph on whose device each op of the model sits.
     op_of : int32 [graph.n_ops]
         The op of the model that each op of the reduced graph is.
+    shows : int32 [n_ops]
+        The op or placeholder of the model whose data each op shows; itself, if it is no view.
     """
 
     graph: fast.Graph
     map: NDArray[np.int32]
     op_of: NDArray[np.int32]
+    shows: NDArray[np.int32]
 
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a float64 column, or each column of a matrix, of the model over the reduced ops."""
@@ -111,7 +114,7 @@ class OpGraph:
         self.meta: dict[str, Any] = dict(meta or {})
         _refuse_unknown("ops", ops, _OP_COLUMNS)
         _refuse_unknown("edges", edges, _EDGE_COLUMNS)
-        if "name" not in ops:
+        if ops.get("name") is None:
             raise InputError("ops.name is missing: every op needs a unique name")
         #: Unique op names.
         self.names: list[str] = _texts("ops.name", ops["name"], None)
@@ -139,7 +142,7 @@ class OpGraph:
         self.time = _times(ops.get("time"), n, self.names)
 
         for column in ("src", "dst"):
-            if column not in edges:
+            if edges.get(column) is None:
                 raise InputError(f"edges.{column} is missing")
         self.src = _integers("edges.src", edges["src"], None, 0)
         m = len(self.src)
@@ -148,12 +151,22 @@ class OpGraph:
         self.tensor = None if tensor is None else _integers("edges.tensor", tensor, m, 0)
         self.bytes = _sizes("edges.bytes", edges.get("bytes"), m, None)
         self._core = self._validated()
-        for column in vars(self).values():
+        for column in (*vars(self).values(), *self.time.values()):
             if isinstance(column, np.ndarray):
                 column.flags.writeable = False
 
+    @cached_property
+    def placeholder(self) -> NDArray[np.bool_]:
+        """Whether each op is a parameter, buffer, input or constant, bool [n_ops]."""
+        return np.fromiter((kind in PLACEHOLDERS for kind in self.kinds), bool, self.n_ops)
+
+    @property
+    def resident(self) -> NDArray[np.uint64]:
+        """Bytes that each op keeps for the whole step, uint64 [n_ops]."""
+        inputs = np.where(self.placeholder, self.output_bytes, np.uint64(0))
+        return np.maximum(self.param_bytes, inputs)
+
     def _validated(self) -> fast.OpGraph:
-        placeholder = np.fromiter((k in PLACEHOLDERS for k in self.kinds), bool, self.n_ops)
         return fast.OpGraph(
             self.names,
             self.src,
@@ -161,7 +174,7 @@ class OpGraph:
             self.tensor,
             self.bytes,
             view=self.view,
-            placeholder=placeholder,
+            placeholder=self.placeholder,
             alias_of=self.alias_of,
             colocation=_codes(self.colocation),
             output_bytes=self.output_bytes,
@@ -197,9 +210,9 @@ class OpGraph:
         InputError
             No op has that name; names that look like it are suggested.
         """
-        if isinstance(op, int):
+        if not isinstance(op, str):
             if 0 <= op < self.n_ops:
-                return op
+                return int(op)
             raise InputError(f"op {op}: the graph has ops 0 to {self.n_ops - 1}")
         found = self._index.get(op)
         if found is None:
@@ -268,6 +281,8 @@ class OpGraph:
         for part in ("ops", "edges"):
             if not isinstance(document.get(part), Mapping):
                 raise InputError(f"{source} has no object {part!r}")
+        if not isinstance(document.get("meta") or {}, Mapping):
+            raise InputError(f"{source}: meta is no object")
         try:
             return cls(
                 document["ops"],
@@ -360,7 +375,7 @@ class OpGraph:
                 empty: Any = "" if column in _TEXT_COLUMNS else 0
                 ops[column] = [d.get(key, empty) for d in data]
         if any(attribute["alias_of"] in d for d in data):
-            ops["alias_of"] = [position.get(d.get(attribute["alias_of"]), -1) for d in data]
+            ops["alias_of"] = _node_aliases(nodes, data, attribute["alias_of"], position)
         ops["time"] = _node_times(nodes, data, time)
         if not ops["time"]:
             del ops["time"]
@@ -416,11 +431,17 @@ def _check_length(what: str, got: int, want: int | None) -> None:
 def _texts(what: str, values: Any, n: int | None) -> list[str]:
     if values is None:
         return [""] * (n or 0)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{what} is {values!r}: wants a list of strings")
     result = list(values)
     _check_length(what, len(result), n)
     for i, value in enumerate(result):
         if not isinstance(value, str):
             raise InputError(f"{what}[{i}] is {value!r}: it must be a string")
+    try:
+        "".join(result).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} has text that is no Unicode: {error}") from error
     return result
 
 
@@ -458,6 +479,9 @@ def _integers(what: str, values: Any, n: int | None, default: int) -> NDArray[np
         bad = np.flatnonzero(array != np.floor(array))
         at = int(bad[0]) if len(bad) else 0
         raise InputError(f"{what}[{at}] is {array[at]}: it must be an integer")
+    if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
+        at = int(array.argmax())
+        raise InputError(f"{what}[{at}] is {array[at]}: out of range")
     return array.astype(np.int64)
 
 
@@ -470,6 +494,11 @@ def _sizes(what: str, values: Any, n: int, names: Sequence[str] | None) -> NDArr
         at = int(bad[0])
         of = f" of {names[at]!r}" if names else f"[{at}]"
         raise InputError(f"{what}{of} is {array[at]}: it must be finite and not negative")
+    large = np.flatnonzero(array >= 2.0**63)
+    if len(large):
+        at = int(large[0])
+        of = f" of {names[at]!r}" if names else f"[{at}]"
+        raise InputError(f"{what}{of} is {array[at]}: out of range, at most 2^63")
     if array.dtype.kind == "f":
         array = np.rint(array)
     return array.astype(np.uint64)
@@ -500,6 +529,18 @@ def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
     return np.fromiter(
         (numbers.setdefault(label, len(numbers) - 1) for label in labels), np.int64, len(labels)
     )
+
+
+def _node_aliases(
+    nodes: Sequence[Any], data: Sequence[Mapping[str, Any]], key: str, position: Mapping[Any, int]
+) -> list[int]:
+    aliases = []
+    for node, d in zip(nodes, data, strict=True):
+        owner = d.get(key)
+        if owner is not None and owner not in position:
+            raise InputError(f"node {node!r} has {key} {owner!r}, which is no node of the graph")
+        aliases.append(-1 if owner is None else position[owner])
+    return aliases
 
 
 def _node_times(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from loadmaster.bounds import bound
@@ -16,7 +18,7 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulation import Placed, as_costs
+from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.registry import Method, strategy
 
@@ -81,8 +83,10 @@ def place(
     """
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
-    if time_limit is not None and not time_limit >= 0:
+    if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    # Numbers of numpy are welcome, but a plan keeps its options as JSON.
+    options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     function = strategy(method, options)
     began = time.perf_counter()
     tell = progress or (lambda stage, makespan: None)
@@ -91,7 +95,7 @@ def place(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
-        seed=seed,
+        seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
     tell(method, None)

@@ -23,7 +23,15 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.files import parse_json, read_bytes, write_json
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
-from loadmaster.simulation import Memory, Placed, Simulation, as_costs, reduced_placement, run
+from loadmaster.simulation import (
+    Memory,
+    Placed,
+    Simulation,
+    as_costs,
+    check_seed,
+    reduced_placement,
+    run,
+)
 
 if TYPE_CHECKING:
     from loadmaster.explain import Explanation
@@ -87,12 +95,12 @@ class Plan:
     @cached_property
     def devices(self) -> NDArray[np.int32]:
         """Device index per op, int32 [n_ops]."""
-        return self.placed.devices[self.problem.reduced.map]
+        return _frozen(self.placed.devices[self.problem.reduced.map])
 
     @cached_property
     def priority(self) -> NDArray[np.int32]:
         """Priority per op, int32 [n_ops]: smaller runs first."""
-        return self.placed.priority[self.problem.reduced.map]
+        return _frozen(self.placed.priority[self.problem.reduced.map])
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""
@@ -252,7 +260,9 @@ class Plan:
             )
         try:
             return cls._from_document(document, source, graph, cluster)
-        except (KeyError, TypeError, AttributeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(f"{source} is a damaged plan: {error!r}") from error
 
     @classmethod
@@ -275,26 +285,50 @@ class Plan:
             if wanted is not None and wanted.digest != digest:
                 raise InputError(f"{source} is a plan for another {what}: {own!r}, not {wanted!r}")
         costs = document["costs"]
-        words = [PROVENANCES.index(word) for word in costs["provenances"]]
+
+        def expect(holds: bool, what: str) -> None:
+            if not holds:
+                raise InputError(f"{source} is damaged: {what}")
+
         given = Costs.given(np.array(costs["time"], dtype=np.float64), own_graph, own_cluster)
-        provenance = np.array([words[p] for p in costs["provenance"]], dtype=np.uint8)
-        if len(provenance) != own_graph.n_ops:
-            raise InputError(f"{source} is damaged: costs.provenance has the wrong length")
+        expect(tuple(costs["types"]) == given.types, "costs.types are not the cluster's")
+        expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
+        words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)
+        sources = np.array(costs["provenance"], dtype=np.int64)
+        expect(sources.shape == (own_graph.n_ops,), "costs.provenance has the wrong length")
+        expect(
+            not len(sources) or (sources.min() >= 0 and sources.max() < len(words)),
+            "costs.provenance is out of range",
+        )
+        expect(isinstance(document["priority"], list), "priority is no list")
+        expect(isinstance(document["options"], Mapping), "options are no object")
+        expect(isinstance(document["method"], str), "method is no text")
         problem = Problem.make(
             own_graph,
             own_cluster,
-            Costs(given.time, given.types, provenance),
-            seed=document["seed"],
+            Costs(given.time, given.types, words[sources]),
+            seed=check_seed(document["seed"]),
         )
         placed = reduced_placement(problem, document["devices"], document["priority"])
+        makespan = problem.simulate(placed.devices, placed.priority).makespan
+        lower_bound = document["lower_bound"]
+        expect(
+            isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),
+            f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",
+        )
         return cls(
             problem=problem,
             placed=placed,
-            makespan=problem.simulate(placed.devices, placed.priority).makespan,
+            makespan=makespan,
             method=document["method"],
             options=document["options"],
-            lower_bound=float(document["lower_bound"]),
+            lower_bound=float(lower_bound),
             bound_source=document["bound_source"],
             notes=tuple(document["notes"]),
             planning_seconds=float(document["planning_seconds"]),
         )
+
+
+def _frozen(column: NDArray[np.int32]) -> NDArray[np.int32]:
+    column.flags.writeable = False
+    return column

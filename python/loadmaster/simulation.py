@@ -173,6 +173,7 @@ class Simulation:
         self.makespan: float = schedule.makespan
         self.devices: NDArray[np.int32] = placed.devices[reduced.map]
         self.priority: NDArray[np.int32] = placed.priority[reduced.map]
+        self.devices.flags.writeable = self.priority.flags.writeable = False
         self.start, self.finish = _user_times(problem, schedule)
         self.device_busy: NDArray[np.float64] = schedule.device_busy
         self.channel_busy: NDArray[np.float64] = schedule.channel_busy
@@ -244,11 +245,12 @@ def _user_times(
     reduced = problem.reduced
     start = schedule.start[reduced.map]
     finish = schedule.finish[reduced.map]
-    real = np.zeros(problem.model.n_ops, dtype=bool)
-    real[reduced.op_of] = True
-    start[~real & problem.model.view] = finish[~real & problem.model.view]
-    absent = ~real & ~problem.model.view
-    start[absent] = finish[absent] = 0.0
+    runs = np.zeros(problem.model.n_ops, dtype=bool)
+    runs[reduced.op_of] = True
+    views = ~runs & runs[reduced.shows]
+    start[views] = finish[views]
+    there_at_0 = ~runs[reduced.shows]
+    start[there_at_0] = finish[there_at_0] = 0.0
     return start, finish
 
 
@@ -303,7 +305,12 @@ def simulate(
     >>> lm.simulate(g, c, np.zeros(g.n_ops, dtype=np.int32)).bytes_moved
     0
     """
-    problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster), seed=seed)
+    if policy not in POLICIES:
+        raise InputError(f"policy is {policy!r}: wants one of {', '.join(POLICIES)}")
+    if link_order not in LINK_ORDERS:
+        raise InputError(f"link_order is {link_order!r}: wants one of {', '.join(LINK_ORDERS)}")
+    costs = as_costs(costs, graph, cluster)
+    problem = Problem.make(graph, cluster, costs, seed=check_seed(seed))
     placed = reduced_placement(problem, devices, priority)
     return run(problem, placed, policy=policy, contention=contention, link_order=link_order)
 
@@ -326,6 +333,13 @@ def run(
         record_memory=True,
     )
     return Simulation(problem, schedule, placed)
+
+
+def check_seed(seed: object) -> int:
+    """A seed: an integer from 0 to 2^64 - 1."""
+    if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**64:
+        return int(seed)
+    raise InputError(f"seed is {seed!r}: wants an integer from 0 to 2^64 - 1")
 
 
 def as_costs(costs: Costs | ArrayLike | None, graph: OpGraph, cluster: Cluster) -> Costs:

@@ -40,7 +40,8 @@ def format_bytes(size: float) -> str:
     """
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
+        # What would be written as 1024 is one of the next unit.
+        if abs(value) < 1023.5 or unit == "TiB":
             break
         value /= 1024
     digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
@@ -56,7 +57,8 @@ def format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
-        if abs(seconds) >= scale or unit == "ns":
+        # What would be written as 1000 is one of the next unit.
+        if abs(seconds) >= 0.9995 * scale or unit == "ns":
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
     raise AssertionError
 
@@ -68,6 +70,6 @@ def format_count(count: float) -> str:
     '25.6 M'
     """
     for scale, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= scale:
+        if abs(count) >= 0.9995 * scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.0f}"

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.errors import InputError
-from loadmaster.graph import ANY_TYPE, PLACEHOLDERS, OpGraph
+from loadmaster.graph import ANY_TYPE, OpGraph
 
 #: Where an op's time may come from.
 PROVENANCES = ("free", "measured", "regressed", "roofline", "given")
@@ -60,7 +60,10 @@ class Costs:
         InputError
             A wrong shape; a time that is NaN, infinite or negative (the op is named).
         """
-        matrix = np.asarray(time, dtype=np.float64)
+        try:
+            matrix = np.array(time, dtype=np.float64)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"costs is no matrix of numbers: {error}") from error
         types = tuple(t.name for t in cluster.types)
         if matrix.shape == (graph.n_ops,):
             matrix = np.repeat(matrix[:, None], len(types), axis=1)
@@ -82,8 +85,8 @@ class Costs:
     def shares(self) -> dict[str, float]:
         """Share of the total time (on the slowest type) by provenance; free ops have none."""
         weight = self.time.max(axis=1)
-        total = weight.sum()
         sums = np.bincount(self.provenance, weights=weight, minlength=len(PROVENANCES))
+        total = sums.sum()
         return {
             word: float(part / total) if total else 0.0
             for word, part in zip(PROVENANCES, sums, strict=True)
@@ -140,8 +143,7 @@ def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
     flops = graph.flops.astype(np.float64)
     moved = graph.bytes_accessed.astype(np.float64)
     busy = np.maximum(flops / peak, moved / device_type.memory_bandwidth)
-    placeholder = np.fromiter((k in PLACEHOLDERS for k in graph.kinds), bool, graph.n_ops)
-    free = graph.view | placeholder | ((graph.flops == 0) & (graph.bytes_accessed == 0))
+    free = graph.view | graph.placeholder | ((graph.flops == 0) & (graph.bytes_accessed == 0))
     return np.where(free, 0.0, busy + device_type.launch)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
+from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes
 from loadmaster.graph import OpGraph
 
 __all__ = ["read"]
@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
     data = read_bytes(path)
-    if data.lstrip()[:1] in (b"{", b"["):
+    if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
         _refuse(options, "opgraph JSON")
         return OpGraph.from_document(parse_json(data, path), name)
     if not data.strip():

@@ -125,6 +125,13 @@ def try_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Outco
     raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
 
 
+def better_outcome(problem: Problem, a: Outcome, b: Outcome) -> Outcome:
+    """The one with the better candidate, of equals the first."""
+    if a.candidate is None or b.candidate is None:
+        return b if a.candidate is None and b.candidate is not None else a
+    return a if better(problem, a.candidate, b.candidate) is a.candidate else b
+
+
 def settled(problem: Problem, outcome: Outcome) -> Candidate:
     """The candidate, if it fits or best effort will do.
 
@@ -157,7 +164,8 @@ def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError
     peak, _ = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
     return InfeasibleError(
         f"does not fit: {refused}. One device alone would need {format_bytes(peak)} ({peak} bytes) "
-        f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. {WAYS_OUT}",
+        f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. "
+        + WAYS_OUT,
         refused.shortfall,
     )
 
@@ -176,8 +184,11 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
     device, time, op, over, alive = overflow
     worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
     when = "resident bytes alone" if op < 0 else f"first at {time:.6g} s, op {names[of[op]]!r}"
+    tensors = [(int(of[a]), size, " (copy)" if copy else "") for a, size, copy in alive]
+    tensors += [(op, size, "") for op, size in _residents(problem, candidate.devices, device)]
+    tensors.sort(key=lambda row: -row[1])
     largest = ", ".join(
-        f"{names[of[a]]!r} {format_bytes(b)}{' (copy)' if copy else ''}" for a, b, copy in alive[:5]
+        f"{names[op]!r} {format_bytes(size)}{copy}" for op, size, copy in tensors[:5]
     )
     return InfeasibleError(
         f"does not fit: short on {worst}; {when}, {format_bytes(over)} over on "
@@ -186,3 +197,11 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
         + f". {WAYS_OUT}",
         shortfall,
     )
+
+
+def _residents(problem: Problem, devices: NDArray[np.int32], device: int) -> list[tuple[int, int]]:
+    """The user's ops that keep most bytes on a device for the whole step, with those bytes."""
+    kept = problem.model.resident
+    here = np.flatnonzero((devices[problem.reduced.map] == device) & (kept > 0))
+    largest = here[np.argsort(kept[here], kind="stable")[::-1][:5]]
+    return [(int(op), int(kept[op])) for op in largest]

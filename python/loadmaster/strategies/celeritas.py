@@ -2,8 +2,8 @@
 Order-Place.
 
 The paper proves Adjusting Placement never worse than Order-Place in a model without contention;
-with contention it may be, so both are simulated. Where neither fits in the whole memory at the
-first try, ops placed with their largest inputs compete too, which the paper does not have;
+with contention it may be, so both are simulated. Where either does not fit in the whole memory at
+the first try, ops placed with their largest inputs compete too, which the paper does not have;
 ``memory="static"`` is the paper's own constraint and nothing else.
 """
 
@@ -22,7 +22,7 @@ from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
     Outcome,
-    better,
+    better_outcome,
     judged,
     settled,
     try_memory,
@@ -47,22 +47,21 @@ def place(
     """Fuses (see :func:`~loadmaster.strategies.fused.fuse` for the knobs), then places groups."""
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
-        return reduce(
-            partial(better, problem),
-            (
-                place_groups(problem, fused, lead, bytes_, capacity)
-                for lead in deciders(problem.graph)
-                for place_groups in (adjusting_placement, order_place)
-            ),
-        )
+    outcomes = [
+        try_memory(problem, partial(place_groups, problem, fused, lead), memory)
+        for lead in deciders(problem.graph)
+        for place_groups in (adjusting_placement, order_place)
+    ]
+    at_ease = all(outcome.fits and outcome.share == 1.0 for outcome in outcomes)
+    if memory == "dynamic" and not at_ease:
+        outcomes += map(_noted, locality.outcomes(problem, fused.order))
+    return settled(problem, reduce(partial(better_outcome, problem), outcomes))
 
-    outcome = try_memory(problem, attempt, memory)
-    if memory == "static" or (outcome.fits and outcome.share == 1.0):
-        return settled(problem, outcome)
-    for order in (fused.order, fast.m_topo(problem.graph)):
-        outcome = _better_outcome(problem, outcome, locality.try_order(problem, order))
-    return settled(problem, outcome)
+
+def _noted(outcome: Outcome) -> Outcome:
+    if outcome.candidate is None:
+        return outcome
+    return replace(outcome, candidate=replace(outcome.candidate, notes=(_LOCALITY_NOTE,)))
 
 
 def adjusting_placement(
@@ -83,12 +82,3 @@ def adjusting_placement(
         best_effort=problem.best_effort,
     )
     return judged(problem, fused.expand(lead, devices), ranks(fused.order))
-
-
-def _better_outcome(problem: Problem, ours: Outcome, other: Outcome) -> Outcome:
-    if other.candidate is None:
-        return ours
-    other = replace(other, candidate=replace(other.candidate, notes=(_LOCALITY_NOTE,)))
-    if ours.candidate is None or other.candidate is None:
-        return other
-    return ours if better(problem, ours.candidate, other.candidate) is ours.candidate else other

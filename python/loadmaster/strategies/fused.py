@@ -80,12 +80,14 @@ def fuse(
     max_bytes : the paper's M, most bytes of a group as a share of the smallest device's memory.
     max_time : most seconds of compute in a group; none: no limit, as in the paper.
     """
-    if max_ops < 1:
-        raise InputError(f"max_ops (R) is {max_ops}: a group has at least one op")
-    if not 0 < max_bytes <= 1:
-        raise InputError(f"max_bytes (M) is {max_bytes}: wants a share of the smallest memory, 0-1")
-    if max_time is not None and not max_time > 0:
-        raise InputError(f"max_time is {max_time}: wants seconds > 0")
+    if not isinstance(max_ops, int) or not 1 <= max_ops < 2**63:
+        raise InputError(
+            f"max_ops (R) is {max_ops!r}: wants an integer, at least one op in a group"
+        )
+    if not isinstance(max_bytes, (int, float)) or not 0 < max_bytes <= 1:
+        raise InputError(f"max_bytes (M) is {max_bytes!r}: wants a share of the smallest memory")
+    if max_time is not None and not (isinstance(max_time, (int, float)) and max_time > 0):
+        raise InputError(f"max_time is {max_time!r}: wants seconds > 0")
     graph, op_time = problem.graph, problem.op_time
     tensor_time, control = problem.tensor_time(graph), problem.control_time
     order = fast.cpd_topo(graph, op_time, tensor_time, control_time=control)

@@ -14,13 +14,21 @@ from loadmaster.problem import Problem, ranks
 from loadmaster.strategies.base import SHARES, Candidate, Outcome, attempts, judged
 
 
-def try_order(problem: Problem, order: NDArray[np.int32]) -> Outcome:
-    """Attempts with ops taken in one order."""
-    _, held = fast.peak_bytes(problem.graph, order)
+def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
+    """What comes of taking ops in ``order`` and in Kahn order, with and without the advice to keep
+    the update of a parameter where the parameter is read.
+    """
+    graphs = (problem.graph, problem.graph.without_advice())
+    orders = (order, fast.m_topo(problem.graph))
+    return [_outcome(problem, graph, by) for by in orders for graph in graphs]
+
+
+def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
+    _, held = fast.peak_bytes(graph, order)
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
         devices = fast.follow_bytes(
-            problem.graph,
+            graph,
             problem.links,
             order,
             op_bytes=bytes_,

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, better, judged, within_memory
+from loadmaster.strategies.base import (
+    Candidate,
+    MemoryModel,
+    better_outcome,
+    judged,
+    settled,
+    try_memory,
+)
 from loadmaster.strategies.fused import Fused, M, R, deciders, fuse
 
 
@@ -27,16 +34,11 @@ def place(
     """Fuses (see :func:`~loadmaster.strategies.fused.fuse` for the knobs), then fills devices."""
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
-        return reduce(
-            partial(better, problem),
-            (
-                order_place(problem, fused, lead, bytes_, capacity)
-                for lead in deciders(problem.graph)
-            ),
-        )
-
-    return within_memory(problem, attempt, memory)
+    outcomes = [
+        try_memory(problem, partial(order_place, problem, fused, lead), memory)
+        for lead in deciders(problem.graph)
+    ]
+    return settled(problem, reduce(partial(better_outcome, problem), outcomes))
 
 
 def order_place(

@@ -31,7 +31,7 @@ def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate
     InputError
         An unknown method, or an option that the method does not take.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
     function = METHODS[method][0]
     known = [

@@ -8,8 +8,8 @@
 //!   ops of min_k y_k t_ik: any y gives a bound, so rounding cannot make it wrong. With one type this
 //!   is work / devices.
 //! * *Heads and tails*: the ops that cannot start before h, and after which q must still pass, take at
-//!   least h + (their share of the dual work) + q. Tried for every threshold on heads and, the other
-//!   way round, on tails.
+//!   least h + (their share of the dual work) + q. Tried for every threshold on heads, for every one on
+//!   tails, and for pairs of a few on heads with all on tails.
 //!
 //! None knows about memory or about transfers that a split forces: where those bind, the bound is
 //! weak. O(V log V + E) plus, for several types, some dozens of passes over the ops.
@@ -52,9 +52,10 @@ pub struct Bounds {
 /// # Errors
 /// Times too long to be counted; an op that no device of the cluster may run.
 pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bounds, Error> {
+    times.check_types(cluster)?;
     let counts = cluster.type_counts();
-    let table = Table::new(work, times, &counts)?;
     let clock = work.clock(times, cluster)?;
+    let table = Table::new(work, times, clock, &counts)?;
     let fastest: Vec<Ticks> = work.graph.ops().map(|u| clock.ticks(table.fastest(u.ix()))).collect();
     let levels = Levels::new(&work.graph, &fastest, &vec![0; work.graph.n_tensors()]);
     let critical_path = clock.seconds(levels.critical_path());
@@ -92,7 +93,29 @@ fn heads_and_tails(graph: &Graph, clock: Clock, levels: &Levels, fastest: &[Tick
         best
     };
     debug_assert_eq!(graph.n_ops(), weight.len());
-    sweep(&levels.top, &tail).max(sweep(&tail, &levels.top))
+    let one_sided = sweep(&levels.top, &tail).max(sweep(&tail, &levels.top));
+    one_sided.max(between(clock, &levels.top, &tail, weight))
+}
+
+/// Largest over some thresholds on heads, and all on tails, of the same sum for the ops past both.
+fn between(clock: Clock, head: &[Ticks], tail: &[Ticks], weight: &[f64]) -> f64 {
+    const THRESHOLDS: usize = 16;
+    let mut heads = head.to_vec();
+    heads.sort_unstable();
+    heads.dedup();
+    let step = heads.len().div_ceil(THRESHOLDS);
+    let mut by_tail: Vec<u32> = (0..tail.len() as u32).collect();
+    by_tail.sort_unstable_by_key(|&u| (std::cmp::Reverse(tail[u as usize]), u));
+    let mut best = 0.0f64;
+    for &threshold in heads.iter().step_by(step) {
+        let (mut work, mut least) = (0.0, Ticks::MAX);
+        for u in by_tail.iter().map(|&u| u as usize).filter(|&u| head[u] >= threshold) {
+            work += weight[u];
+            least = least.min(head[u]);
+            best = best.max(clock.seconds(least) + work + clock.seconds(tail[u]));
+        }
+    }
+    best
 }
 
 /// Seconds per op and type, infinite where not allowed; types without devices left out.
@@ -103,13 +126,17 @@ struct Table {
 }
 
 impl Table {
-    fn new(work: &Workload, times: &Times, counts: &[usize]) -> Result<Self, Error> {
+    fn new(work: &Workload, times: &Times, clock: Clock, counts: &[usize]) -> Result<Self, Error> {
+        // As the simulator counts them: a bound on unrounded times could exceed a rounded schedule.
+        let seconds_of = |u, k| clock.seconds(clock.ticks(times.seconds(u, k)));
         let mut seconds = Vec::with_capacity(work.n_ops() * counts.len());
         for u in work.graph.ops() {
             let from = seconds.len();
-            seconds.extend((0..counts.len()).map(|k| {
-                if work.allowed[u.ix()] >> k & 1 == 1 { times.seconds(u, k) } else { f64::INFINITY }
-            }));
+            seconds.extend(
+                (0..counts.len()).map(|k| {
+                    if work.allowed[u.ix()] >> k & 1 == 1 { seconds_of(u, k) } else { f64::INFINITY }
+                }),
+            );
             if seconds[from..].iter().all(|s| s.is_infinite()) {
                 return Err(Error::NoAllowedDevice { op: u.into() });
             }

@@ -73,11 +73,14 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
     let resident = (0..n_groups).map(|g| sum(&work.resident, g)).collect();
     let most = |g: usize| members.row(g).iter().map(|u| work.workspace[u.ix()]).max().unwrap_or(0);
     let workspace = (0..n_groups).map(most).collect();
-    // One storage per group: what its members allocate. Their lifetimes are the fine graph's matter.
+    // One storage per group: what its members allocate. Their lifetimes are the fine graph's matter;
+    // what nobody reads is the graph's output.
     let storages: Vec<Storage> = (0..n_groups)
         .map(|g| {
             let outputs = members.row(g).iter().fold(0u64, |s, &u| s.saturating_add(work.output_bytes(u)));
-            Storage { op: OpId::new(g), bytes: outputs, lifetime: Lifetime::UntilUsed }
+            let unread = quotient.successors(OpId::new(g)).is_empty();
+            let lifetime = if unread { Lifetime::UntilEnd } else { Lifetime::UntilUsed };
+            Storage { op: OpId::new(g), bytes: outputs, lifetime }
         })
         .collect();
     let tensor_storage = quotient

@@ -44,7 +44,7 @@ pub fn breakpoints(
     limits: Limits,
 ) -> Vec<u32> {
     let n = order.len();
-    let max_ops = limits.max_ops.clamp(1, n);
+    let max_ops = limits.max_ops.clamp(1, n.max(1));
     // Position of each tensor's producer or latest reader so far; MAX before the first.
     let mut last = vec![u32::MAX; graph.n_tensors()];
     let mut candidates = Candidates::new(n, max_ops);

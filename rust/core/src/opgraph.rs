@@ -95,9 +95,18 @@ impl OpGraph {
         self.columns.placeholder[op.ix()] && self.graph.in_degree(op) == 0
     }
 
-    /// The first tensor with data that the op reads.
+    /// The tensor whose data a view shows: of those with data that it reads, the one that the owner of
+    /// its storage, or an op that changed that storage in place, made; else the first.
     pub(crate) fn data_input(&self, op: OpId) -> Option<TensorId> {
-        self.graph.inputs(op).iter().copied().find(|&t| !self.graph.is_control(t))
+        let alias_of = &self.columns.alias_of;
+        let owner = alias_of[op.ix()];
+        let lies_there = |t: &TensorId| {
+            let source = self.graph.source(*t);
+            i64::from(source.0) == owner || alias_of[source.ix()] == owner
+        };
+        let mut data = self.graph.inputs(op).iter().copied().filter(|&t| !self.graph.is_control(t));
+        let first = data.clone().next();
+        data.find(|t| owner >= 0 && lies_there(t)).or(first)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Reduced {
     pub map: Vec<OpId>,
     /// Per op of the reduced graph: the op of the model that it is.
     pub op_of: Vec<OpId>,
+    /// Per op of the model: the op or placeholder of the model whose data it shows; itself, if no view.
+    pub shows: Vec<OpId>,
 }
 
 /// A distinct piece of data that ops send: a tensor, or a part of one that a view shows.
@@ -143,40 +145,35 @@ impl<'a> Walk<'a> {
         let base_value = self.values[base as usize];
         self.real[u.ix()] = base_value.source;
         for t in self.data_outputs(u) {
-            let whole =
-                graph.key(t) == graph.key(shown) || self.model.tensor_bytes[t.ix()] >= base_value.bytes;
-            if whole {
+            let forwarded = graph.inputs(u).iter().find(|&&i| graph.key(i) == graph.key(t));
+            if let Some(input) = forwarded {
+                self.value_of[t.ix()] = self.value_of[input.ix()];
+            } else if self.model.tensor_bytes[t.ix()] >= base_value.bytes {
                 self.value_of[t.ix()] = base;
             } else {
                 self.new_value(t, base_value.source, base_value.storage);
             }
         }
         // Everything the view waits for beyond the data it shows becomes its consumers' wait.
-        let from = self.pending.len();
-        for (t, s) in graph.inputs_with_ops(u) {
-            if t != shown {
-                self.wait_for(u, s)?;
+        let others = graph.inputs_with_ops(u).filter(|&(t, _)| t != shown).map(|(_, s)| self.real[s.ix()]);
+        let own: Vec<OpId> = others.filter(|&op| !self.model.is_placeholder(op)).collect();
+        let inherited = graph.inputs_with_ops(u).map(|(_, s)| self.pending_of[s.ix()]);
+        let inherited: Vec<(u32, u32)> = inherited.filter(|(a, b)| a < b).collect();
+        self.pending_of[u.ix()] = match (&own[..], &inherited[..]) {
+            // A chain of views shares one list.
+            ([], [one]) => *one,
+            _ => {
+                let from = self.pending.len() as u32;
+                for (a, b) in inherited {
+                    self.pending.extend_from_within(a as usize..b as usize);
+                    self.check_limit(u)?;
+                }
+                self.pending.extend(own);
+                self.check_limit(u)?;
+                (from, self.pending.len() as u32)
             }
-            self.inherit(u, s)?;
-        }
-        self.pending_of[u.ix()] = (from as u32, self.pending.len() as u32);
+        };
         Ok(())
-    }
-
-    /// Appends the op behind `s` to what the consumers of view `u` wait for.
-    fn wait_for(&mut self, u: OpId, s: OpId) -> Result<(), Error> {
-        let op = self.real[s.ix()];
-        if !self.model.is_placeholder(op) {
-            self.pending.push(op);
-        }
-        self.check_limit(u)
-    }
-
-    /// Appends what the consumers of `s` wait for to what those of `u` do.
-    fn inherit(&mut self, u: OpId, s: OpId) -> Result<(), Error> {
-        let (a, b) = self.pending_of[s.ix()];
-        self.pending.extend_from_within(a as usize..b as usize);
-        self.check_limit(u)
     }
 
     fn check_limit(&self, u: OpId) -> Result<(), Error> {
@@ -339,7 +336,7 @@ impl<'a> Walk<'a> {
             allowed,
             lead,
         };
-        Ok(Reduced { work, map, op_of })
+        Ok(Reduced { work, map, op_of, shows: self.real })
     }
 
     /// An op none of whose data is read gives the graph's outputs: what it wrote lives to the end.

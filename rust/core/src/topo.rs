@@ -17,20 +17,23 @@ use crate::levels::Levels;
 /// # Errors
 /// The ops of a cycle, in order, if there is one.
 pub fn m_topo(graph: &Graph) -> Result<Vec<OpId>, Vec<OpId>> {
+    let n = graph.n_ops();
     let mut missing = in_degrees(graph);
-    let mut order: Vec<OpId> = Vec::with_capacity(graph.n_ops());
-    order.extend(graph.ops().filter(|u| missing[u.ix()] == 0));
-    let mut head = 0;
-    while let Some(&u) = order.get(head) {
-        head += 1;
-        for &v in graph.successors(u) {
-            missing[v.ix()] -= 1;
-            if missing[v.ix()] == 0 {
-                order.push(v);
-            }
+    let mut order = sources(&missing);
+    let (mut head, mut tail) = (0, order.len());
+    order.resize(n, OpId::NONE);
+    while head < tail {
+        for &v in graph.successors(order[head]) {
+            // Written whether ready or not, kept if ready: which it is cannot be predicted. While an
+            // edge is left to follow, some op is not in the order, so there is room.
+            let m = &mut missing[v.ix()];
+            *m -= 1;
+            order[tail] = v;
+            tail += usize::from(*m == 0);
         }
+        head += 1;
     }
-    if order.len() == graph.n_ops() { Ok(order) } else { Err(find_cycle(graph, &missing)) }
+    if tail == n { Ok(order) } else { Err(find_cycle(graph, &missing)) }
 }
 
 /// Depth first: the ops that an op makes ready come right after it, smallest index first.
@@ -42,29 +45,33 @@ pub fn dfs_topo(graph: &Graph) -> Vec<OpId> {
 /// largest t-level + b-level comes first.
 pub fn cpd_topo(graph: &Graph, levels: &Levels) -> Vec<OpId> {
     let path = |u: OpId| -> Ticks { levels.top[u.ix()] + levels.bottom[u.ix()] };
-    stack_order(graph, |ready| {
-        if ready.len() > 1 {
-            ready.sort_unstable_by(|&a, &b| path(a).cmp(&path(b)).then(b.cmp(&a)));
-        }
-    })
+    stack_order(graph, |ready| ready.sort_unstable_by(|&a, &b| path(a).cmp(&path(b)).then(b.cmp(&a))))
 }
 
 /// Pops from a stack; `sort` puts the op to be popped first at the end of those pushed together.
 fn stack_order(graph: &Graph, mut sort: impl FnMut(&mut [OpId])) -> Vec<OpId> {
+    let n = graph.n_ops();
     let mut missing = in_degrees(graph);
-    let mut order = Vec::with_capacity(graph.n_ops());
-    let mut stack: Vec<OpId> = graph.ops().filter(|u| missing[u.ix()] == 0).collect();
-    sort(&mut stack);
-    while let Some(u) = stack.pop() {
+    let mut order = Vec::with_capacity(n);
+    let mut stack = sources(&missing);
+    let mut top = stack.len();
+    stack.resize(n, OpId::NONE);
+    sort(&mut stack[..top]);
+    while top > 0 {
+        top -= 1;
+        let u = stack[top];
         order.push(u);
-        let from = stack.len();
+        let from = top;
         for &v in graph.successors(u) {
-            missing[v.ix()] -= 1;
-            if missing[v.ix()] == 0 {
-                stack.push(v);
-            }
+            // As in `m_topo`: the stack never holds all ops while an edge is left.
+            let m = &mut missing[v.ix()];
+            *m -= 1;
+            stack[top] = v;
+            top += usize::from(*m == 0);
         }
-        sort(&mut stack[from..]);
+        if top > from + 1 {
+            sort(&mut stack[from..top]);
+        }
     }
     order
 }
@@ -80,6 +87,11 @@ pub fn is_topological(graph: &Graph, order: &[OpId]) -> bool {
     }
     order.len() == graph.n_ops()
         && graph.ops().all(|u| graph.successors(u).iter().all(|v| position[u.ix()] < position[v.ix()]))
+}
+
+/// Ops that wait for nothing, by index.
+fn sources(missing: &[u32]) -> Vec<OpId> {
+    missing.iter().enumerate().filter(|(_, m)| **m == 0).map(|(u, _)| OpId::new(u)).collect()
 }
 
 fn in_degrees(graph: &Graph) -> Vec<u32> {

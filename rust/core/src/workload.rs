@@ -178,7 +178,7 @@ impl Workload {
 
     /// Bytes of the storages an op allocates.
     pub fn output_bytes(&self, op: OpId) -> u64 {
-        self.storages_of(op).iter().map(|s| s.bytes).sum()
+        self.storages_of(op).iter().fold(0, |sum, s| s.bytes.saturating_add(sum))
     }
 
     /// Resident and output bytes per op: what the papers take for its memory.
@@ -242,7 +242,7 @@ impl Workload {
     /// Times that add up to more than can be counted.
     pub fn clock(&self, times: &Times, cluster: &Cluster) -> Result<Clock, Error> {
         let (latency, inverse) = cluster.slowest_link();
-        let work: f64 = times.slowest().sum();
+        let work: f64 = times.slowest(self).sum();
         let sent = |t: TensorId| {
             let readers = self.graph.consumers(t).len() as f64;
             (latency + self.tensor_bytes[t.ix()] as f64 * inverse) * readers
@@ -293,8 +293,25 @@ impl Times {
         self.seconds[op.ix() * self.n_types + device_type]
     }
 
-    fn slowest(&self) -> impl Iterator<Item = f64> {
-        self.seconds.chunks_exact(self.n_types.max(1)).map(|row| row.iter().copied().fold(0.0, f64::max))
+    /// Per op, its time on the slowest type it may use.
+    fn slowest(&self, work: &Workload) -> impl Iterator<Item = f64> {
+        let allowed = |u: OpId, k: &usize| work.allowed[u.ix()] >> k & 1 == 1;
+        work.graph.ops().map(move |u| {
+            (0..self.n_types).filter(|k| allowed(u, k)).map(|k| self.seconds(u, k)).fold(0.0, f64::max)
+        })
+    }
+
+    /// Checks that there is a column per device type of a cluster.
+    ///
+    /// # Errors
+    /// Another number of columns.
+    pub fn check_types(&self, cluster: &Cluster) -> Result<(), Error> {
+        let (got, want) = (self.n_types, cluster.types().len());
+        if got == want {
+            Ok(())
+        } else {
+            Err(Error::WrongLength { argument: "time", got, want, per: "device type" })
+        }
     }
 
     /// Ticks per op and device type, row-major.

@@ -10,6 +10,7 @@ use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::adjusting::{Scheduled, adjusting};
 use loadmaster_core::place::fill::{in_order, round_robin};
+use loadmaster_core::place::locality::follow_bytes;
 use loadmaster_core::place::{OnOom, charge_to_leads};
 use loadmaster_core::simulate::{Options, Policy};
 use loadmaster_core::topo::cpd_topo;
@@ -45,10 +46,12 @@ impl Problem {
         adjusting(work, cluster, clock, &self.order, &time, &self.bytes, &self.capacity, on_oom)
     }
 
-    fn all(&self, on_oom: OnOom) -> [Result<Vec<DeviceId>, Error>; 3] {
+    fn all(&self, on_oom: OnOom) -> [Result<Vec<DeviceId>, Error>; 4] {
         let Case { work, cluster, .. } = &self.case;
+        let devices: Vec<DeviceId> = cluster.device_ids().collect();
         [
-            in_order(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
+            in_order(work, cluster, &self.order, &devices, &self.bytes, &self.capacity, on_oom),
+            follow_bytes(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
             round_robin(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
             self.adjust(on_oom).map(|s| s.device),
         ]
@@ -144,15 +147,19 @@ proptest! {
     }
 
     #[test]
-    fn the_first_op_goes_where_most_memory_is(p in problems(14)) {
-        // All starts are 0, so memory decides; of equals the smaller index.
+    fn the_first_op_goes_to_the_fastest_device_then_to_most_memory(p in problems(14)) {
+        // Nothing delays it; of equals the smaller index.
         let Ok(s) = p.adjust(OnOom::Fail) else { return Ok(()) };
-        let (work, cluster) = (&p.case.work, &p.case.cluster);
+        let Case { work, cluster, times, .. } = &p.case;
         let first = p.order[0];
         let charge = charge_to_leads(work, &p.bytes)[work.lead[first.ix()].ix()];
-        let may = cluster.device_ids().filter(|&d| work.allows(first, cluster, d) && charge <= p.capacity[d.ix()]);
-        let most = may.max_by_key(|&d| (p.capacity[d.ix()], std::cmp::Reverse(d)));
-        prop_assert_eq!(Some(s.device[first.ix()]), most);
+        let fits = |d: &DeviceId| work.allows(first, cluster, *d) && charge <= p.capacity[d.ix()];
+        let rank = |d: &DeviceId| {
+            let seconds = times.seconds(first, cluster.type_of(*d));
+            ((seconds * 1e6).round() as u64, u64::MAX - p.capacity[d.ix()], *d)
+        };
+        let best = cluster.device_ids().filter(fits).min_by_key(rank);
+        prop_assert_eq!(Some(s.device[first.ix()]), best);
     }
 
     #[test]
@@ -237,11 +244,14 @@ impl<'a> Replay<'a> {
         arrivals
     }
 
+    fn length(&self, op: OpId, d: DeviceId) -> Ticks {
+        let Case { work, cluster, times, .. } = &self.p.case;
+        work.clock(times, cluster).expect("countable").ticks(times.seconds(op, cluster.type_of(d)))
+    }
+
     /// The first idle slot on `d` after all inputs are there.
     fn earliest(&self, op: OpId, d: DeviceId) -> Ticks {
-        let Case { work, cluster, times, .. } = &self.p.case;
-        let length =
-            work.clock(times, cluster).expect("countable").ticks(times.seconds(op, cluster.type_of(d)));
+        let length = self.length(op, d);
         let ready = self.arrivals(op, d).iter().map(|a| a.1).max().unwrap_or(0);
         let busy: Vec<(Ticks, Ticks)> = self
             .placed
@@ -279,18 +289,15 @@ impl<'a> Replay<'a> {
                     .device_ids()
                     .filter(|&d| work.allows(op, cluster, d) && charge[lead.ix()] <= free[d.ix()])
                     .collect();
-                // Of equal starts the first op takes the most memory, all others the smaller index.
+                // Of equal finishes the first op takes the most memory, all others the smaller index.
+                let finish = |d: DeviceId| self.earliest(op, d) + self.length(op, d);
                 let least = |&&d: &&DeviceId| {
                     let room = if previous.is_none() { u64::MAX - free[d.ix()] } else { 0 };
-                    (self.earliest(op, d), room, d)
+                    (finish(d), room, d)
                 };
                 let best = *fits.iter().min_by_key(least).expect("it was placed");
                 let expected = match previous.filter(|d| fits.contains(d)) {
-                    Some(here)
-                        if self.earliest(op, here) - self.earliest(op, best) <= self.back(op, best, here) =>
-                    {
-                        here
-                    }
+                    Some(here) if finish(here) - finish(best) <= self.back(op, best, here) => here,
                     _ => best,
                 };
                 prop_assert_eq!(chosen, expected, "{:?} after {:?}", op, &self.placed);
@@ -356,6 +363,17 @@ fn an_op_fills_a_gap_that_holds_it() {
 }
 
 #[test]
+fn an_op_of_no_time_still_takes_its_turn() {
+    // 0 (5 us) on device 0 lets 1 (no time) go at 5 on device 1. 2 (8 us), on device 1 too, cannot run
+    // 0..8 around it: a device runs one op at a time.
+    let columns = Columns { allowed: &[1, 2, 2], ..Columns::default() };
+    let work = Workload::plain(common::graph(3, &[(0, 1)]), &columns).unwrap();
+    let times = Times::new(3, 2, [5, 5, 0, 0, 8, 8].map(|t| f64::from(t) * 1e-6).to_vec()).unwrap();
+    let (device, start) = adjusted(&work, &cluster(&["a", "b"]), &times, &[0, 1, 2], &[u64::MAX; 2]);
+    assert_eq!((device, start), (vec![0, 1, 1], vec![0, 5, 5]));
+}
+
+#[test]
 fn a_device_too_small_for_anything_is_passed_over() {
     let work = plain(3, &[(0, 1), (1, 2)], &[5, 5]);
     let times = micros(&[1, 1, 1]);
@@ -381,13 +399,15 @@ fn a_device_too_small_for_anything_is_passed_over() {
 fn filling_goes_on_where_it_stopped_and_wraps_at_the_end() {
     let columns = Columns { resident: &[4, 4, 3, 4, 2], ..Columns::default() };
     let work = Workload::plain(common::graph(5, &[]), &columns).unwrap();
-    let fill = |capacity: &[u64]| {
-        let order = ops(&[0, 1, 2, 3, 4]);
-        in_order(&work, &mesh(2, 0.0), &order, &work.static_bytes(), capacity, OnOom::Fail)
+    let fill_from = |devices: &[u32], capacity: &[u64]| {
+        let (order, devices, bytes) = (ops(&[0, 1, 2, 3, 4]), on(devices), work.static_bytes());
+        in_order(&work, &mesh(2, 0.0), &order, &devices, &bytes, capacity, OnOom::Fail)
     };
+    let fill = |capacity: &[u64]| fill_from(&[0, 1], capacity);
     // 0, 1 on d0 (8 of 10), 2 does not fit: d1 from now on (7 of 7); 4 goes where 2 bytes are left.
     assert_eq!(fill(&[10, 7]).unwrap(), on(&[0, 0, 1, 1, 0]));
     assert!(matches!(fill(&[9, 7]), Err(Error::DoesNotFit { .. })));
+    assert_eq!(fill_from(&[1, 0], &[7, 10]).unwrap(), on(&[1, 1, 0, 0, 1]));
     let deal =
         round_robin(&work, &mesh(2, 0.0), &ops(&[4, 3, 2, 1, 0]), &work.static_bytes(), &[9, 9], OnOom::Fail);
     // 4 -> d0, 3 -> d1, 2 -> d0, 1 -> d1, 0 -> d0 (2 + 3 + 4).
@@ -400,9 +420,9 @@ fn an_op_of_another_type_does_not_close_the_devices_it_passes() {
     // full, since 1 was not allowed there.
     let columns = Columns { resident: &[4, 4, 4], allowed: &[1, 1, 3], ..Columns::default() };
     let work = Workload::plain(common::graph(3, &[]), &columns).unwrap();
-    let order = ops(&[0, 1, 2]);
-    let placed =
-        in_order(&work, &cluster(&["a", "b", "a"]), &order, &work.static_bytes(), &[4, 8, 8], OnOom::Fail);
+    let (order, devices, bytes) = (ops(&[0, 1, 2]), on(&[0, 1, 2]), work.static_bytes());
+    let aba = cluster(&["a", "b", "a"]);
+    let placed = in_order(&work, &aba, &order, &devices, &bytes, &[4, 8, 8], OnOom::Fail);
     assert_eq!(placed.unwrap(), on(&[0, 2, 1]));
 }
 
@@ -411,11 +431,27 @@ fn colocated_ops_are_charged_together() {
     let columns = Columns { resident: &[4, 4, 4], colocation: &[0, -1, 0], ..Columns::default() };
     let work = Workload::plain(common::graph(3, &[(0, 1), (1, 2)]), &columns).unwrap();
     let fill = |capacity: &[u64]| {
-        in_order(&work, &mesh(2, 0.0), &ops(&[0, 1, 2]), &work.static_bytes(), capacity, OnOom::Fail)
+        let (order, devices, bytes) = (ops(&[0, 1, 2]), on(&[0, 1]), work.static_bytes());
+        in_order(&work, &mesh(2, 0.0), &order, &devices, &bytes, capacity, OnOom::Fail)
     };
     // 0 takes 8 at once, though 2 comes last.
     assert_eq!(fill(&[8, 8]).unwrap(), on(&[0, 1, 0]));
     assert_eq!(fill(&[7, 8]).unwrap(), on(&[1, 0, 1]));
     let error = fill(&[7, 7]).expect_err("8 > 7").to_string();
     assert!(error.contains("op 0, with the 1 ops that follow it, needs 8 bytes"), "{error}");
+}
+
+#[test]
+fn an_op_follows_most_of_the_bytes_it_reads() {
+    // 0 (6 bytes) and 1 (4) fill d0 of 10; 2 (9 bytes) goes to d1. 3 reads 6 + 4 bytes on d0 and 9 on d1.
+    let edges = [(0, 3), (1, 3), (2, 3)];
+    let columns = Columns { tensor_bytes: &[6, 4, 9], resident: &[0, 0, 0, 1], ..Columns::default() };
+    let work = Workload::plain(common::graph(4, &edges), &columns).unwrap();
+    let follow = |capacity: &[u64]| {
+        let (order, bytes) = (ops(&[0, 1, 2, 3]), work.static_bytes());
+        follow_bytes(&work, &mesh(2, 0.0), &order, &bytes, capacity, OnOom::Fail).unwrap()
+    };
+    assert_eq!(follow(&[11, 10]), on(&[0, 0, 1, 0]));
+    // No room there: 9 bytes on d1 are more than none.
+    assert_eq!(follow(&[10, 10]), on(&[0, 0, 1, 1]));
 }

@@ -339,6 +339,7 @@ fn what_nobody_reads_of_a_read_op_is_freed_and_outputs_are_kept() {
     let changed = b.in_place("changed_", out);
     let last = b.op("last", 6);
     let shown = b.view("shown", last);
+    b.op("alone", 2);
     b.edge(norm, out, 0, 7);
     b.edge(out, changed, 1, 5);
     b.edge(norm, last, 0, 7);
@@ -347,11 +348,12 @@ fn what_nobody_reads_of_a_read_op_is_freed_and_outputs_are_kept() {
     assert_eq!(s.storages("norm"), [(7, UntilUsed), (3, UntilUsed)]);
     assert_eq!(s.storages("out"), [(5, UntilEnd)]); // Changed in place by an op that nobody reads.
     assert_eq!(s.storages("last"), [(6, UntilEnd)]);
+    assert_eq!(s.storages("alone"), [(2, UntilEnd)]);
     let (work, options) = (&s.reduced.work, Options { record_memory: true, ..Options::default() });
-    let r = run(work, &mesh(1, 0.0), &micros(&[1; 4]), &on(&[0; 4]), &[0, 1, 2, 3], options);
+    let r = run(work, &mesh(1, 0.0), &micros(&[1; 5]), &on(&[0; 5]), &[0, 1, 2, 3, 4], options);
     let bytes: Vec<u64> = r.memory.iter().map(|m| m.bytes).collect();
-    // norm 10; its 3 go; out 5 more; last 6 more, then norm's 7 go.
-    assert_eq!(bytes, [0, 10, 7, 12, 18, 11]);
+    // norm 10; its 3 go; out 5 more; last 6 more, then norm's 7 go; alone 2.
+    assert_eq!(bytes, [0, 10, 7, 12, 18, 11, 13]);
 }
 
 #[test]
@@ -366,6 +368,21 @@ fn in_place_ops_follow_their_owner_and_one_decides() {
     assert!(s.together("a", "first_") && s.together("a", "second_"));
     assert!(s.reduced.work.lead.iter().all(|&l| s.name(l) == "a"));
     assert_eq!(s.storages("a"), [(8, UntilEnd)]);
+}
+
+#[test]
+fn what_is_colocated_with_a_view_sits_with_its_data() {
+    let mut b = Build::default();
+    let a = b.op("a", 8);
+    let view = b.view("view", a);
+    let c = b.op("c", 0);
+    b.op("d", 0);
+    b.edge(a, view, 0, 8);
+    b.edge(view, c, 1, 8);
+    b.0.colocation[view] = 1;
+    b.0.colocation[c] = 1;
+    let s = b.reduce();
+    assert!(s.together("a", "c") && !s.together("a", "d"));
 }
 
 #[test]
@@ -487,7 +504,7 @@ proptest! {
     fn nothing_real_is_lost_and_every_wait_is_kept(model in models(16)) {
         let c = model.graph.columns();
         let n = c.name.len();
-        let Reduced { work, map, op_of } = model.reduce();
+        let Reduced { work, map, op_of, .. } = model.reduce();
         let g = &work.graph;
         let real: Vec<usize> = (0..n).filter(|&u| !c.view[u] && !c.placeholder[u]).collect();
         prop_assert_eq!(op_of.iter().map(|u| u.ix()).collect::<Vec<_>>(), real.clone());

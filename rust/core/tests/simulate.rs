@@ -209,30 +209,44 @@ fn urgency(s: &Seen<'_>, transfer: usize) -> i32 {
     readers.map(|c| s.case.priority[c.ix()]).min().expect("somebody reads it")
 }
 
-/// What takes memory, from when to when (never: to the end), where and how much.
-fn residents(s: &Seen<'_>) -> Vec<(Ticks, Option<Ticks>, DeviceId, u64)> {
+/// What takes memory, from when to when.
+struct Resident {
+    from: Ticks,
+    /// None: to the end.
+    to: Option<Ticks>,
+    device: DeviceId,
+    bytes: u64,
+    /// The op that made it, for tensors.
+    made: Option<OpId>,
+}
+
+fn residents(s: &Seen<'_>) -> Vec<Resident> {
     let (work, graph, schedule) = (&s.case.work, s.graph(), &s.schedule);
     let mut all = Vec::new();
     for u in graph.ops() {
-        all.push((0, None, s.device(u), work.resident[u.ix()]));
-        all.push((s.start(u), Some(s.finish(u)), s.device(u), work.workspace[u.ix()]));
+        let (device, resident, workspace) = (s.device(u), work.resident[u.ix()], work.workspace[u.ix()]);
+        all.push(Resident { from: 0, to: None, device, bytes: resident, made: None });
+        let (from, to) = (s.start(u), Some(s.finish(u)));
+        all.push(Resident { from, to, device, bytes: workspace, made: None });
     }
     let readers_on = |t: TensorId, d: DeviceId| {
         graph.consumers(t).iter().filter(move |&&c| s.device(c) == d).map(|&c| s.finish(c))
     };
     for (i, storage) in work.storages.iter().enumerate() {
-        let home = s.device(storage.op);
+        let device = s.device(storage.op);
         let lying = || graph.tensors().filter(|t| work.tensor_storage[t.ix()].0 as usize == i);
-        let read = lying().flat_map(|t| readers_on(t, home)).max();
+        let read = lying().flat_map(|t| readers_on(t, device)).max();
         let sent =
             schedule.transfers.iter().filter(|x| lying().any(|t| t == x.tensor)).map(|x| x.finish).max();
         let end = read.max(sent).unwrap_or(s.finish(storage.op));
-        let end = (storage.lifetime == Lifetime::UntilUsed).then_some(end);
-        all.push((s.start(storage.op), end, home, storage.bytes));
+        let to = (storage.lifetime == Lifetime::UntilUsed).then_some(end);
+        let (from, made) = (s.start(storage.op), Some(storage.op));
+        all.push(Resident { from, to, device, bytes: storage.bytes, made });
     }
     for x in &schedule.transfers {
-        let end = readers_on(x.tensor, x.dst).max().expect("somebody reads it");
-        all.push((x.start, Some(end), x.dst, work.tensor_bytes[x.tensor.ix()]));
+        let (bytes, made) = (work.tensor_bytes[x.tensor.ix()], Some(graph.source(x.tensor)));
+        let to = Some(readers_on(x.tensor, x.dst).max().expect("somebody reads it"));
+        all.push(Resident { from: x.start, to, device: x.dst, bytes, made });
     }
     all
 }
@@ -241,11 +255,11 @@ fn residents(s: &Seen<'_>) -> Vec<(Ticks, Option<Ticks>, DeviceId, u64)> {
 fn memory_adds_up(s: &Seen<'_>) -> Result<(), TestCaseError> {
     let all = residents(s);
     let used = |d: DeviceId, now: Ticks| -> u64 {
-        let alive = all.iter().filter(|r| r.2 == d && r.0 <= now && r.1.is_none_or(|end| now < end));
-        alive.map(|r| r.3).sum()
+        let alive = all.iter().filter(|r| r.device == d && r.from <= now && r.to.is_none_or(|end| now < end));
+        alive.map(|r| r.bytes).sum()
     };
-    let mut instants: BTreeSet<Ticks> = all.iter().map(|r| r.0).collect();
-    instants.extend(all.iter().filter_map(|r| r.1));
+    let mut instants: BTreeSet<Ticks> = all.iter().map(|r| r.from).collect();
+    instants.extend(all.iter().filter_map(|r| r.to));
     // Without ops or transfers of no length, an instant is one round: frees, then allocations.
     let plain = s.length.iter().all(|&l| l > 0) && s.schedule.transfers.iter().all(|x| x.finish > x.start);
     let mut first_over: Option<Ticks> = None;
@@ -265,7 +279,7 @@ fn memory_adds_up(s: &Seen<'_>) -> Result<(), TestCaseError> {
         if plain {
             prop_assert_eq!(s.schedule.peak[d.ix()], peak);
         }
-        let kept: u64 = all.iter().filter(|r| r.2 == d && r.1.is_none()).map(|r| r.3).sum();
+        let kept: u64 = all.iter().filter(|r| r.device == d && r.to.is_none()).map(|r| r.bytes).sum();
         prop_assert_eq!(samples.last().map(|m| m.bytes), Some(kept));
         let fixed: u64 = s.ops_on(d).map(|u| s.case.work.static_bytes()[u.ix()]).sum();
         prop_assert_eq!(s.schedule.static_bytes[d.ix()], fixed);
@@ -279,6 +293,9 @@ fn memory_adds_up(s: &Seen<'_>) -> Result<(), TestCaseError> {
             prop_assert!(o.alive.windows(2).all(|w| w[0].bytes >= w[1].bytes));
             for a in &o.alive {
                 prop_assert_eq!(a.copy, s.device(a.op) != o.device);
+                let made = |r: &&Resident| r.made == Some(a.op) && r.device == o.device && r.bytes == a.bytes;
+                let now = |r: &&Resident| r.from <= o.time && r.to.is_none_or(|end| o.time < end);
+                prop_assert!(!plain || all.iter().filter(made).any(|r| now(&r)), "{:?} is not there", a);
             }
         }
     }
@@ -443,8 +460,9 @@ fn renumber(case: &Case, permutation: &[u32]) -> Case {
         bytes[g.key(t) as usize] = case.work.tensor_bytes[t.ix()];
     }
     let graph = Graph::new(n, &src, &dst, Some(&tensor)).expect("the same graph");
-    let work =
-        Workload::plain(graph, &Columns { tensor_bytes: &bytes, ..Columns::default() }).expect("valid");
+    let allowed: Vec<u64> = old.iter().map(|u| case.work.allowed[u.ix()]).collect();
+    let columns = Columns { tensor_bytes: &bytes, allowed: &allowed, ..Columns::default() };
+    let work = Workload::plain(graph, &columns).expect("valid");
     let times = old.iter().flat_map(|&u| (0..types).map(move |k| case.times.seconds(u, k))).collect();
     Case {
         work,

@@ -49,31 +49,37 @@ impl Cluster {
         Ok(Self { core: Arc::new(Core::new(devices, &links).map_err(Raised::from)?) })
     }
 
+    /// Number of devices.
     #[getter]
     fn n_devices(&self) -> usize {
         self.core.n_devices()
     }
 
+    /// Names of the device types, in order of first use.
     #[getter]
     fn types(&self) -> Vec<String> {
         self.core.types().to_vec()
     }
 
+    /// Index into `types` per device.
     #[getter]
     fn device_types(&self) -> Vec<usize> {
         self.core.device_ids().map(|d| self.core.type_of(d)).collect()
     }
 
+    /// Names of the channels.
     #[getter]
     fn channels(&self) -> Vec<String> {
         self.core.channels().to_vec()
     }
 
+    /// Mean over ordered pairs of devices of latency (s) and of seconds per byte.
     #[getter]
     fn mean_link(&self) -> (f64, f64) {
         self.core.mean_link()
     }
 
+    /// Latency (s), bandwidth (B/s), channels and devices passed from one device to another.
     fn route(&self, src: usize, dst: usize) -> PyResult<(f64, f64, Vec<usize>, Vec<usize>)> {
         let (src, dst) = (self.device(src)?, self.device(dst)?);
         let (latency, bandwidth) = self.core.route(src, dst);
@@ -82,6 +88,7 @@ impl Cluster {
         Ok((latency, bandwidth, channels, hops))
     }
 
+    /// Seconds that some bytes take from one device to another.
     fn transfer_time(&self, src: usize, dst: usize, bytes: u64) -> PyResult<f64> {
         Ok(self.core.transfer_seconds(self.device(src)?, self.device(dst)?, bytes))
     }

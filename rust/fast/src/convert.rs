@@ -160,3 +160,16 @@ pub fn priorities(object: Option<&Bound<'_, PyAny>>, n_ops: usize) -> PyResult<V
 pub fn order(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<OpId>> {
     Ok(indices("order", object, n_ops, n_ops)?.into_iter().map(OpId).collect())
 }
+
+/// A number of things, not negative.
+pub fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    unsigned(argument, object).map(|n| n as usize)
+}
+
+/// An integer from 0 to 2^64 - 1.
+pub fn unsigned(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    object.extract::<u64>().map_err(|_| {
+        let got = object.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        PyValueError::new_err(format!("{argument}: got {got}, wants an integer from 0 to 2^64 - 1"))
+    })
+}

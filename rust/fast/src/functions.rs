@@ -19,6 +19,9 @@ use crate::convert;
 use crate::graph::{Graph, Names, ids};
 use crate::schedule::Schedule;
 
+/// The paper's R.
+const MAX_OPS: usize = 200;
+
 type Ids<'py> = Bound<'py, PyArray1<i32>>;
 type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
@@ -196,8 +199,8 @@ pub fn cpd_topo<'py>(
 ///     Seconds, for ``max_time``.
 /// op_bytes : uint64 [n_ops], optional
 ///     For ``max_bytes``; resident and output bytes if absent.
-/// max_ops : int
-///     Most ops in a segment (the paper's R).
+/// max_ops : int, optional
+///     Most ops in a segment (the paper's R); 200 if absent.
 /// max_bytes : int, optional
 ///     Most bytes in a segment (the paper's M).
 /// max_time : float, optional
@@ -223,7 +226,7 @@ pub fn cpd_topo<'py>(
 /// [2]
 #[pyfunction]
 #[pyo3(signature = (graph, order, tensor_time, *, control_time=0.0, op_time=None, op_bytes=None,
-                    max_ops=200, max_bytes=None, max_time=None))]
+                    max_ops=None, max_bytes=None, max_time=None))]
 #[expect(clippy::too_many_arguments, reason = "the knobs of the paper and two more")]
 pub fn breakpoints<'py>(
     py: Python<'py>,
@@ -233,8 +236,8 @@ pub fn breakpoints<'py>(
     control_time: f64,
     op_time: Option<&Bound<'_, PyAny>>,
     op_bytes: Option<&Bound<'_, PyAny>>,
-    max_ops: usize,
-    max_bytes: Option<u64>,
+    max_ops: Option<&Bound<'_, PyAny>>,
+    max_bytes: Option<&Bound<'_, PyAny>>,
     max_time: Option<f64>,
 ) -> PyResult<Ids<'py>> {
     let n = graph.work.n_ops();
@@ -246,8 +249,13 @@ pub fn breakpoints<'py>(
         .transpose()?
         .unwrap_or_else(|| vec![0.0; n]);
     let op_bytes = bytes_per_op(graph, op_bytes)?;
+    let max_ops = max_ops.map(|n| convert::count("max_ops", n)).transpose()?.unwrap_or(MAX_OPS);
+    let max_bytes = max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
     if max_ops == 0 {
         return Err(PyValueError::new_err("max_ops is 0: a segment has at least one op"));
+    }
+    if let Some(seconds) = max_time.filter(|s| s.is_nan() || *s < 0.0) {
+        return Err(PyValueError::new_err(format!("max_time is {seconds}: it must be a number >= 0")));
     }
     let cuts = py.detach(|| -> Result<Vec<u32>, Error> {
         let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
@@ -326,6 +334,10 @@ pub fn segments<'py>(
 ) -> PyResult<Ids<'py>> {
     let n = convert::integers("order", order)?.len();
     let order = convert::order(order, n)?;
+    let mut seen = vec![false; n];
+    if let Some(op) = order.iter().find(|op| std::mem::replace(&mut seen[op.ix()], true)) {
+        return Err(PyValueError::new_err(format!("order: op {} comes twice", op.0)));
+    }
     let cuts = convert::integers("cuts", cuts)?;
     let ascending = cuts.windows(2).all(|w| w[0] < w[1]);
     if !ascending || cuts.iter().any(|&c| c < 1 || c >= n.max(1) as i64) {
@@ -735,8 +747,8 @@ fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<
 ///     False: unlimited channels, the classic model.
 /// link_order : str
 ///     How a channel serves its queue: "fifo" or "priority" (of the consumers).
-/// seed : int
-///     For "random".
+/// seed : int, optional
+///     For "random"; 0 if absent.
 /// record_memory : bool
 ///     Keep every change of memory use for :meth:`Schedule.memory`.
 ///
@@ -760,7 +772,7 @@ fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<
 /// 4.5
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, time, devices, priority=None, *, policy="priority", contention=true,
-                    link_order="fifo", seed=0, record_memory=false))]
+                    link_order="fifo", seed=None, record_memory=false))]
 #[expect(clippy::too_many_arguments, reason = "a simulation's whole input")]
 pub fn simulate(
     py: Python<'_>,
@@ -772,10 +784,11 @@ pub fn simulate(
     policy: &str,
     contention: bool,
     link_order: &str,
-    seed: u64,
+    seed: Option<&Bound<'_, PyAny>>,
     record_memory: bool,
 ) -> PyResult<Schedule> {
     let n = graph.work.n_ops();
+    let seed = seed.map(|s| convert::unsigned("seed", s)).transpose()?.unwrap_or(0);
     let policy = match policy {
         "priority" => Policy::Priority,
         "fifo" => Policy::Fifo,

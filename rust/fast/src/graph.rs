@@ -77,7 +77,7 @@ impl Graph {
     #[expect(clippy::too_many_arguments, reason = "one per column")]
     fn new(
         py: Python<'_>,
-        n_ops: usize,
+        n_ops: &Bound<'_, PyAny>,
         src: &Bound<'_, PyAny>,
         dst: &Bound<'_, PyAny>,
         tensor: Option<&Bound<'_, PyAny>>,
@@ -88,6 +88,7 @@ impl Graph {
         colocation: Option<&Bound<'_, PyAny>>,
         allowed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let n_ops = convert::count("n_ops", n_ops)?;
         let src = convert::integers("src", src)?;
         let dst = convert::integers("dst", dst)?;
         let tensor = tensor.map(|t| convert::integers("tensor", t)).transpose()?;
@@ -113,16 +114,19 @@ impl Graph {
         Ok(Self { work: Arc::new(work.map_err(Raised::from)?), names: None })
     }
 
+    /// Number of ops.
     #[getter]
     fn n_ops(&self) -> usize {
         self.work.n_ops()
     }
 
+    /// Number of edges: pairs of a tensor and an op that reads it.
     #[getter]
     fn n_edges(&self) -> usize {
         self.work.graph.n_edges()
     }
 
+    /// One past the largest tensor id: how many values a column per tensor id needs.
     #[getter]
     fn n_tensor_ids(&self) -> usize {
         let graph = &self.work.graph;
@@ -134,6 +138,7 @@ impl Graph {
             .unwrap_or(0)
     }
 
+    /// Bytes per tensor id, uint64 [n_tensor_ids].
     #[getter]
     fn tensor_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         let graph = &self.work.graph;
@@ -144,34 +149,48 @@ impl Graph {
         bytes.into_pyarray(py)
     }
 
+    /// Resident and output bytes per op, uint64 [n_ops].
     #[getter]
     fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         self.work.static_bytes().into_pyarray(py)
     }
 
+    /// Bytes per op that stay for the whole step, uint64 [n_ops].
     #[getter]
     fn resident<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         PyArray1::from_slice(py, &self.work.resident)
     }
 
+    /// Bytes per op needed while it runs, uint64 [n_ops].
     #[getter]
     fn workspace<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         PyArray1::from_slice(py, &self.work.workspace)
     }
 
+    /// Mask of the device types that each op may run on, uint64 [n_ops].
     #[getter]
     fn allowed<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         PyArray1::from_slice(py, &self.work.allowed)
     }
 
+    /// The op that decides where each op goes, int32 [n_ops].
     #[getter]
     fn lead<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
         ids(py, self.work.lead.iter().map(|l| l.0))
     }
 
+    /// Number of the set of colocated ops that each op is in, int32 [n_ops].
     #[getter]
     fn colocation<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
         ids(py, self.work.set_of.iter().copied())
+    }
+
+    /// The same graph with every op decided for by the first of its colocated set: without the advice
+    /// to keep the update of a parameter where the parameter is read. O(V + E).
+    fn without_advice(&self) -> Self {
+        let work = &self.work;
+        let lead = work.set_of.iter().map(|&s| work.sets.row(s as usize)[0]).collect();
+        Self { work: Arc::new(Workload { lead, ..(**work).clone() }), names: self.names.clone() }
     }
 
     /// Source, destination, distinct tensors and bytes between each pair of ops.
@@ -227,7 +246,7 @@ impl Graph {
 /// Examples
 /// --------
 /// >>> import loadmaster as lm
-/// >>> graph, to_reduced, to_model = lm.read("example:lenet")._core.reduce()
+/// >>> graph, *maps = lm.read("example:lenet")._core.reduce()
 /// >>> graph.n_ops
 /// 51
 #[pyclass(frozen, module = "loadmaster.fast")]
@@ -235,8 +254,10 @@ pub struct OpGraph {
     core: Arc<CoreOpGraph>,
 }
 
-/// The reduced graph and two int32 maps: to it per op of the model, and back.
-type ReducedGraph<'py> = (Graph, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
+/// The reduced graph and int32 maps: to it per op of the model, back, and what each op of the model
+/// shows.
+type ReducedGraph<'py> =
+    (Graph, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 
 #[pymethods]
 impl OpGraph {
@@ -277,6 +298,7 @@ impl OpGraph {
         Ok(Self { core: Arc::new(core) })
     }
 
+    /// Number of ops.
     #[getter]
     fn n_ops(&self) -> usize {
         self.core.n_ops()
@@ -294,9 +316,10 @@ impl OpGraph {
         let op_of = Arc::new(reduced.op_of);
         let map = ids(py, reduced.map.iter().map(|op| op.0));
         let back = ids(py, op_of.iter().map(|op| op.0));
+        let shows = ids(py, reduced.shows.iter().map(|op| op.0));
         let core = Arc::clone(&self.core);
         let names: Names = Arc::new(move |op: OpId| op_of.get(op.ix()).map(|&op| core.name(op).to_owned()));
-        Ok((Graph { work: Arc::new(reduced.work), names: Some(names) }, map, back))
+        Ok((Graph { work: Arc::new(reduced.work), names: Some(names) }, map, back, shows))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The `loadmaster.fast` extension: numpy arrays in, numpy arrays out, errors across, GIL released.
-//! Signatures and documentation stand in `fast.pyi` and `fast.py`'s docstrings; no algorithm lives here.
+//! Types stand in `loadmaster/fast.pyi`; no algorithm lives here.
 #![allow(missing_docs, reason = "what Python sees is documented in loadmaster/fast.pyi")]
 
 mod cluster;
@@ -11,6 +11,15 @@ mod schedule;
 
 use pyo3::prelude::*;
 
+/// The hot paths over numpy arrays, for people who have their own graph.
+///
+/// Build a validated `Graph` once, then call functions on it. Ids are int32 or int64, times float64
+/// seconds, sizes uint64 or int64 bytes; results are new arrays. A wrong dtype, shape or length is a
+/// ValueError that says which argument, what it got and what it wants; a bad graph is an InputError (a
+/// ValueError too). The GIL is released; everything is safe from several threads.
+///
+/// `tensor_time` has one value per tensor id (without `tensor`: per op, since then each op has one
+/// output); messages without data take `control_time`.
 #[pymodule]
 mod fast {
     #[pymodule_export]

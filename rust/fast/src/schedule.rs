@@ -41,46 +41,55 @@ type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 #[pymethods]
 impl Schedule {
+    /// Finish of the last op, in seconds.
     #[getter]
     fn makespan(&self) -> f64 {
         self.clock.seconds(self.core.makespan)
     }
 
+    /// Start per op, in seconds.
     #[getter]
     fn start<'py>(&self, py: Python<'py>) -> Floats<'py> {
         self.seconds(py, &self.core.start)
     }
 
+    /// Finish per op, in seconds.
     #[getter]
     fn finish<'py>(&self, py: Python<'py>) -> Floats<'py> {
         self.seconds(py, &self.core.finish)
     }
 
+    /// Seconds that each device computes.
     #[getter]
     fn device_busy<'py>(&self, py: Python<'py>) -> Floats<'py> {
         self.seconds(py, &self.core.device_busy)
     }
 
+    /// Seconds that each channel carries a transfer.
     #[getter]
     fn channel_busy<'py>(&self, py: Python<'py>) -> Floats<'py> {
         self.seconds(py, &self.core.channel_busy)
     }
 
+    /// Most bytes that each device ever holds.
     #[getter]
     fn peak<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         PyArray1::from_slice(py, &self.core.peak)
     }
 
+    /// Resident and output bytes of the ops on each device.
     #[getter]
     fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
         PyArray1::from_slice(py, &self.core.static_bytes)
     }
 
+    /// Bytes sent between devices.
     #[getter]
     fn bytes_moved(&self) -> u64 {
         self.core.bytes_moved
     }
 
+    /// Number of transfers.
     #[getter]
     fn n_transfers(&self) -> usize {
         self.core.transfers.len()

@@ -37,8 +37,10 @@ pub fn in_order(
             Some(d) => d,
             None => memory.nowhere(op)?,
         };
-        if after.first().is_some_and(|&d| work.allows(op, cluster, d)) {
-            filling = after.iter().position(|&d| d == chosen).map_or(filling, |step| filling + step);
+        // Devices that may run the op and have no room are full; the first of the others is filled next.
+        let is_full = |&&d: &&DeviceId| d != chosen && work.allows(op, cluster, d);
+        if after.contains(&chosen) {
+            filling += after.iter().take_while(is_full).count();
         }
         memory.take(op, chosen);
         device[op.ix()] = chosen;

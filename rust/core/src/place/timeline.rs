@@ -26,11 +26,9 @@ impl Timeline {
             .map_or(ready, |(start, _)| start)
     }
 
-    /// Marks `length` ticks from `start` as busy; they lie in one idle slot.
+    /// Marks `length` ticks from `start` as busy; they lie in one idle slot. An op of no time takes its
+    /// turn too: nothing may run across it.
     pub fn book(&mut self, start: Ticks, length: Ticks) {
-        if length == 0 {
-            return;
-        }
         let i = self.idle.partition_point(|&(_, end)| end < start + length);
         let (from, to) = self.idle[i];
         debug_assert!(from <= start && start + length <= to, "a booking lies in an idle slot");

@@ -103,6 +103,12 @@ impl Channels {
         }
     }
 
+    /// Whether anything may be able to start.
+    #[inline(always)]
+    pub fn is_awake(&self) -> bool {
+        !self.wake.is_empty() || !self.unlimited.is_empty()
+    }
+
     /// Takes up every transfer that can start, by channel index. With each comes the transfer that
     /// held one of its channels last.
     pub fn take_started<'a>(&mut self, route: impl Fn(u32) -> &'a [ChannelId]) -> Vec<(u32, Option<u32>)> {

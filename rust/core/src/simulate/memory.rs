@@ -149,19 +149,18 @@ impl<'a> Memory<'a> {
             let storage = &mut self.storages[s as usize];
             if storage.left == 0 {
                 storage.live = false;
-                freed += storage.bytes;
+                freed = freed.saturating_add(storage.bytes);
             }
         }
         for (t, from) in work.graph.inputs_with_ops(op) {
-            freed += if self.placement[from.ix()] == device {
-                self.used_storage(work, t)
-            } else {
-                self.used_copy(work, messages, t, device)
-            };
+            let is_local = self.placement[from.ix()] == device;
+            let ended =
+                if is_local { self.used_storage(work, t) } else { self.used_copy(work, messages, t, device) };
+            freed = freed.saturating_add(ended);
         }
         for &t in work.graph.pulls(op) {
             if self.placement[work.graph.source(t).ix()] != device {
-                freed += self.used_copy(work, messages, t, device);
+                freed = freed.saturating_add(self.used_copy(work, messages, t, device));
             }
         }
         self.free(device, freed, now);

@@ -137,14 +137,7 @@ impl<'a> Simulator<'a> {
     /// # Errors
     /// A matrix of another shape; times too long to be counted.
     pub fn new(work: &'a Workload, cluster: &'a Cluster, times: &Times) -> Result<Self, Error> {
-        if times.n_types() != cluster.types().len() {
-            return Err(Error::WrongLength {
-                argument: "time",
-                got: times.n_types(),
-                want: cluster.types().len(),
-                per: "device type",
-            });
-        }
+        times.check_types(cluster)?;
         let clock = work.clock(times, cluster)?;
         Ok(Self { work, cluster, clock, time: times.ticks(clock) })
     }
@@ -180,10 +173,16 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// A completion to come. Ops come before transfers of the same instant.
-type Event = Reverse<(Ticks, u64)>;
+/// A completion to come, in one word that compares without a branch: when, whether it is a transfer
+/// (ops come first at the same instant), and its index.
+type Event = Reverse<u128>;
 
 const TRANSFER: u64 = 1 << 32;
+
+#[inline(always)]
+fn event(time: Ticks, code: u64) -> Event {
+    Reverse(u128::from(time) << 64 | u128::from(code))
+}
 
 /// What an arriving input must know about its op: side by side, since ops come in no order.
 #[derive(Clone, Copy, Debug)]
@@ -272,7 +271,9 @@ impl<'a> Run<'a> {
             transfers,
             device_busy: vec![0; k],
             channel_busy: vec![0; cluster.channels().len()],
-            bytes_moved: messages.iter().map(|m| work.tensor_bytes[m.tensor.ix()]).sum(),
+            bytes_moved: messages
+                .iter()
+                .fold(0, |sum, m| work.tensor_bytes[m.tensor.ix()].saturating_add(sum)),
             messages,
         }
     }
@@ -290,13 +291,14 @@ impl<'a> Run<'a> {
         self.wake.extend(self.cluster.device_ids());
         self.queue_fresh();
         self.start_all();
-        while let Some(&Reverse((now, _))) = self.events.peek() {
-            self.now = now;
-            while let Some(&Reverse((time, code))) = self.events.peek() {
-                if time != now {
+        while let Some(&Reverse(next)) = self.events.peek() {
+            self.now = (next >> 64) as Ticks;
+            while let Some(&Reverse(next)) = self.events.peek() {
+                if (next >> 64) as Ticks != self.now {
                     break;
                 }
                 self.events.pop();
+                let code = next as u64;
                 if code < TRANSFER {
                     self.complete_op(OpId(code as u32));
                 } else {
@@ -385,8 +387,10 @@ impl<'a> Run<'a> {
     }
 
     fn start_all(&mut self) {
-        self.wake.sort_unstable();
-        self.wake.dedup();
+        if self.wake.len() > 1 {
+            self.wake.sort_unstable();
+            self.wake.dedup();
+        }
         let mut wake = std::mem::take(&mut self.wake);
         for &device in &wake {
             if self.running[device.ix()].is_none()
@@ -397,6 +401,9 @@ impl<'a> Run<'a> {
         }
         wake.clear();
         self.wake = wake;
+        if !self.channels.is_awake() {
+            return;
+        }
         let transfers = &self.transfers;
         let cluster = self.cluster;
         let mut started = self.channels.take_started(|m| {
@@ -420,7 +427,7 @@ impl<'a> Run<'a> {
         self.running[device.ix()] = op;
         self.device_busy[device.ix()] += length;
         self.memory.op_started(self.work, &self.messages, op, device, self.now);
-        self.events.push(Reverse((self.now + length, u64::from(op.0))));
+        self.events.push(event(self.now + length, u64::from(op.0)));
     }
 
     fn start_transfer(&mut self, message: u32, freed_by: Option<u32>) {
@@ -438,7 +445,7 @@ impl<'a> Run<'a> {
             self.channel_busy[c.ix()] += length;
         }
         self.memory.transfer_started(self.work, &self.messages, message, self.now);
-        self.events.push(Reverse((self.now + length, TRANSFER + u64::from(message))));
+        self.events.push(event(self.now + length, TRANSFER + u64::from(message)));
     }
 
     /// The ops that wait for each other: from a blocked head to the input it misses, to the head of
@@ -457,10 +464,11 @@ impl<'a> Run<'a> {
             chain.push(op);
             let blocker = self.work.graph.inputs_with_ops(op).map(|(_, p)| p).find(|p| waiting[p.ix()]);
             at = blocker.and_then(|b| {
-                if !chain.contains(&b) {
+                let head = heads[self.placement[b.ix()].ix()];
+                if head != Some(b) {
                     chain.push(b);
                 }
-                heads[self.placement[b.ix()].ix()]
+                head
             });
         }
         Error::Deadlock(chain.into_iter().collect())
