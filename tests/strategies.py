@@ -9,18 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster import fast
 
 MS = 1e-3
-
-
-def known_bug(reason: str):
-    """Marks a test that states what should be, while it is not; fails once it is."""
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 #: Figures of a V100: what the issue's clusters are made of.

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import V100, clusters, known_bug, v100_mesh
+from strategies import V100, clusters, v100_mesh
 
 import loadmaster as lm
 from loadmaster import Cluster, Device, DeviceType, Link
@@ -88,7 +88,6 @@ def test_toml_round_trip(cluster):
     assert again.links == cluster.links
 
 
-@known_bug("the digest tells 1 from 1.0, and TOML gives back 1.0: such plans cannot be loaded")
 def test_toml_round_trip_of_whole_numbers():
     cluster = Cluster(named(2), both_ways((0, 1), bandwidth=12_000_000_000, latency=0))
     assert Cluster.from_toml(cluster.to_toml()).digest == cluster.digest
@@ -238,7 +237,6 @@ def test_bad_toml_names_the_culprit(text, words):
         assert word in str(caught.value)
 
 
-@known_bug("tables that nobody reads, as [[types]], are passed over in silence")
 def test_a_misspelt_table_is_named():
     text = '[[device]]\nname = "a"\nmemory = 1\n[[types]]\nname = "a"\n'
     with pytest.raises(InputError, match="types"):
@@ -405,8 +403,7 @@ def test_bad_clusters_name_the_culprit(build, words):
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("memory", ["32GiB", -1, 1e9])
-@known_bug("TypeError or OverflowError of the extension, which name no device")
+@pytest.mark.parametrize("memory", ["much", -1, 1e9])
 def test_memory_that_is_no_count_of_bytes(memory):
     with pytest.raises(InputError, match="d0"):
         Cluster([Device("d0", "gpu", memory)], [])
@@ -486,7 +483,6 @@ def test_figures_as_people_read_them():
     assert [format_count(c) for c in (0, 999, 25_600_000)] == ["0", "999", "25.6 M"]
 
 
-@known_bug("rounding up to the next unit: 1e+03 ms, 1024 KiB, 1e+03 k")
 def test_figures_that_round_up_take_the_next_unit():
     assert format_seconds(0.99999) == "1 s"
     assert format_bytes(2**20 - 1) == "1 MiB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategies import V100, graph_of, known_bug, ms_mesh, v100_mesh
+from strategies import V100, graph_of, ms_mesh, v100_mesh
 
 import loadmaster as lm
 from loadmaster import Cluster, Costs, Device, DeviceType, Link, OpGraph
@@ -104,7 +104,7 @@ def test_the_peak_is_that_of_the_outputs_dtype(output, peak):
         ({"f32": 2.0}, "f64", 2.0),
         ({"f32": 2.0, "f16": 8.0, "bf16": 4.0}, "f8", 8.0),
         ({"f32": 2.0, "bf16": 4.0}, "i8", 4.0),
-        ({"f32": 2.0, "i8": 0.0, "f16": 8.0}, "i8", 8.0),
+        ({"f32": 2.0, "f16": 8.0}, "i8", 8.0),
         ({"f16": 8.0, "f64": 1.0}, "f32", 8.0),
         ({"f16": 8.0}, "f64", 8.0),
     ],
@@ -156,7 +156,6 @@ def test_googlenet_has_measured_times():
     assert estimate(graph, pair(*types)).shares() == {"measured": pytest.approx(1.0)}
 
 
-@known_bug("a peak of 0 passes for a figure, and times become infinite")
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 def test_a_peak_of_nothing_is_refused():
     with pytest.raises(InputError, match="peak"):
@@ -226,7 +225,6 @@ def test_given_costs_that_are_refused(given, message):
 
 
 @pytest.mark.parametrize("given", ["fast", [[1.0], [1.0, 2.0]]])
-@known_bug("numpy's ValueError")
 def test_given_costs_that_are_no_numbers(given):
     with pytest.raises(InputError, match="costs"):
         Costs.given(given, CHAIN, pair(FAST, SLOW))
@@ -240,7 +238,6 @@ def test_costs_of_another_graph_or_cluster_are_refused():
         lm.place(graph_of({"only": 1}), ms_mesh(2), costs=costs)
 
 
-@known_bug("the array is kept, not copied")
 def test_given_costs_are_the_users_no_longer():
     mine = np.array([[1.0, 1.0], [2.0, 2.0]])
     costs = Costs.given(mine, CHAIN, pair(FAST, SLOW))

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import pytest
-from strategies import known_bug
 
 import loadmaster
 from loadmaster import fast
@@ -76,7 +75,6 @@ def test_every_public_name_of_fast_has_an_example_that_runs(name):
     assert sum(run(text, f"loadmaster.fast.{name}") for text in texts) > 0, "no example"
 
 
-@known_bug("the module and the members of its classes are documented in fast.pyi only")
 def test_the_module_fast_and_every_member_of_its_classes_are_documented():
     assert (fast.__doc__ or "").strip()
     bare = [

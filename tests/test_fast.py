@@ -13,7 +13,7 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import MS, Plain, clusters, in_ms, known_bug, ms_mesh, plain_graphs, tried
+from strategies import MS, Plain, clusters, in_ms, ms_mesh, plain_graphs, tried
 
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
@@ -756,7 +756,6 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wanted(case):
         pytest.param(lambda: fast.simulate(G, TWO, ONES, ORDER * 0, seed=-1), id="seed < 0"),
     ],
 )
-@known_bug("taken, or an OverflowError that does not name the argument")
 def test_bad_scalars_are_value_errors(call):
     with pytest.raises(ValueError, match=r"order|max_time|max_bytes|max_ops|n_ops|seed"):
         call()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import MS, graph_of, known_bug, op_graphs
+from strategies import MS, graph_of, op_graphs
 
 import loadmaster as lm
 from loadmaster import OpGraph
@@ -192,7 +192,6 @@ def test_index_by_name_or_index():
             FULL.index(outside)
 
 
-@known_bug("TypeError: numpy integers are not told from names")
 def test_index_by_an_integer_of_numpy():
     assert FULL.index(np.int32(2)) == 2
 
@@ -206,7 +205,6 @@ def test_columns_cannot_be_written():
         assert not column.flags.writeable, name
 
 
-@known_bug("measured times are left writeable, and the digest is cached")
 def test_times_cannot_be_written():
     with pytest.raises(ValueError, match="read-only"):
         OpGraph({"name": ["a"], "time": {"*": [1.0]}}, {"src": [], "dst": []}).time["*"][0] = 2.0
@@ -309,7 +307,6 @@ def test_bad_columns_are_named(ops, edges, words):
         ),
     ],
 )
-@known_bug("another error, or none")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_malformed_documents_are_input_errors(ops, edges, extra):
     document = {"format": "opgraph", "version": 1, "ops": ops, "edges": edges} | extra
@@ -419,7 +416,6 @@ def test_an_unknown_column_argument_is_refused():
         OpGraph.from_networkx(nx.DiGraph([("a", "b")]), colour="c")
 
 
-@known_bug("taken for no alias")
 def test_an_alias_of_no_node_is_refused():
     g = nx.DiGraph([("a", "b")])
     g.nodes["b"]["alias_of"] = "typo"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import V100, clusters, graph_of, known_bug, ms_mesh, op_graphs, v100_mesh
+from strategies import V100, clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
 from loadmaster.errors import InfeasibleError, InputError
@@ -194,14 +194,12 @@ TIGHT = lm.OpGraph(
 )
 
 
-@known_bug("Adjusting Placement refused ends the row of attempts before Order-Place is tried")
 def test_celeritas_finds_what_order_place_finds():
     cluster = lm.Cluster.mesh(2, memory=34, bandwidth=1e4, latency=1e-4)
     assert lm.place(TIGHT, cluster, "order-place").fits
     assert lm.place(TIGHT, cluster, "celeritas").fits
 
 
-@known_bug("the two parts are compared at one share of the memory, not each at its best")
 def test_celeritas_is_not_slower_than_order_place_where_memory_is_tight():
     graph = graph_of(
         {"o0": 1, "o1": 1, "o2": 1, "o3": 1, "o4": 1, "o5": 2},
@@ -305,7 +303,6 @@ def test_options_are_checked(arguments, message):
     ],
     ids=str,
 )
-@known_bug("TypeError or OverflowError from within, which does not name the option")
 def test_options_of_the_wrong_type_are_named(arguments):
     with pytest.raises(InputError, match="|".join(arguments)):
         lm.place(SMALL, ms_mesh(2), **arguments)

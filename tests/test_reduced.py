@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import graph_of, in_ms, known_bug, ms_mesh, op_graphs
+from strategies import graph_of, in_ms, ms_mesh, op_graphs
 
 import loadmaster as lm
 from loadmaster import fast
@@ -162,7 +162,6 @@ def test_a_view_nobody_reads_keeps_its_owners_storage_as_an_output():
     assert lm.simulate(graph, ms_mesh(1), [0] * 3).memory.profile(0)[1][-1] == 9
 
 
-@known_bug("the input with the smallest index is taken for what the view shows")
 def test_a_view_with_two_inputs_shows_the_one_it_aliases():
     # expand_as(b, a): the data is b's, of a it takes the shape.
     graph = graph_of(

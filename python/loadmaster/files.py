@@ -35,13 +35,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
     """JSON from bytes; ``path`` is for the message."""
     try:
-        return json.loads(data.removeprefix(BYTE_ORDER_MARK), parse_constant=_refuse_constant)
+        return json.loads(data.removeprefix(BYTE_ORDER_MARK))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -284,6 +284,12 @@ class OpGraph:
         if not isinstance(document.get("meta") or {}, Mapping):
             raise InputError(f"{source}: meta is no object")
         try:
+            json.dumps(document.get("meta"), allow_nan=False)
+        except ValueError as error:
+            raise InputError(
+                f"{source}: meta has a value that JSON cannot hold: {error}"
+            ) from error
+        try:
             return cls(
                 document["ops"],
                 document["edges"],

@@ -44,7 +44,7 @@ def format_bytes(size: float) -> str:
         if abs(value) < 1023.5 or unit == "TiB":
             break
         value /= 1024
-    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
+    digits = 0 if round(value, 2) == round(value) or value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit}"
 
 
