@@ -88,6 +88,17 @@ class Problem:
         return np.array(self.cluster.memory, dtype=np.uint64)
 
     @cached_property
+    def held_at_peak(self) -> NDArray[np.uint64]:
+        """What each op holds at the worst moment of a sequential run in Kahn order, in bytes."""
+        return fast.peak_bytes(self.graph, fast.m_topo(self.graph))[1]
+
+    def busiest(self, devices: NDArray[np.int32]) -> float:
+        """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
+        types = np.array(self.cluster.device_types)[devices]
+        seconds = self.time[np.arange(len(devices)), types]
+        return float(np.bincount(devices, weights=seconds).max())
+
+    @cached_property
     def fastest_first(self) -> NDArray[np.int32]:
         """Devices by the time they would take for all the work, then by index."""
         total = self.time.sum(axis=0)

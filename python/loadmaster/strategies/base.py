@@ -64,8 +64,11 @@ def better(problem: Problem, a: Candidate, b: Candidate) -> Candidate:
     return b if rank_b < rank_a else a
 
 
-#: Places ops with these static bytes per reduced op and this capacity per device.
-Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Candidate]
+#: Device and priority per reduced op.
+Placement = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+#: Places ops, given bytes per reduced op and capacity per device.
+Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Placement]
 
 
 @dataclass(frozen=True)
@@ -75,41 +78,62 @@ class Outcome:
     Attributes
     ----------
     candidate : Candidate or None
-        The first that fits; else the one least over; None: none could even be placed.
+        The first that fits; else the one least over; None: none could even be placed, or none can
+        be faster than what is there already.
     share : float
-        Share of the memory that the candidate was allowed to fill.
+        Share of the memory that the last attempt was allowed to fill.
     refused : InfeasibleError or None
         Why the last attempt could not be placed.
     """
 
     candidate: Candidate | None
     share: float
-    refused: InfeasibleError | None
+    refused: InfeasibleError | None = None
 
     @property
     def fits(self) -> bool:
         """Whether the candidate fits."""
         return self.candidate is not None and self.candidate.fits
 
+    @property
+    def at_ease(self) -> bool:
+        """Whether the first attempt, with the whole memory, would do."""
+        return self.share == 1.0 and self.refused is None and (self.candidate is None or self.fits)
+
 
 def attempts(
-    problem: Problem, attempt: Attempt, charge: NDArray[np.uint64], shares: Sequence[float]
+    problem: Problem,
+    attempt: Attempt,
+    charge: NDArray[np.uint64],
+    shares: Sequence[float],
+    to_beat: Candidate | None = None,
 ) -> Outcome:
-    """Tries shrinking shares of the memory until the simulated peak fits."""
-    closest, closest_share = None, 0.0
+    """Tries shrinking shares of the memory until the simulated peak fits.
+
+    A placement whose busiest device computes as long as ``to_beat`` takes, which fits, is not
+    simulated: it cannot win.
+    """
+    limit = to_beat.schedule.makespan if to_beat is not None and to_beat.fits else float("inf")
+    closest: Candidate | None = None
+    share = 0.0
     for share in shares:
         try:
-            candidate = attempt(charge, (problem.capacity * share).astype(np.uint64))
+            devices, priority = attempt(charge, (problem.capacity * share).astype(np.uint64))
         except InfeasibleError as error:
-            return Outcome(closest, closest_share, error)
+            return Outcome(closest, share, error)
+        if problem.busiest(devices) >= limit:
+            return Outcome(None, share)
+        candidate = judged(problem, devices, priority)
         if candidate.fits:
-            return Outcome(candidate, share, None)
+            return Outcome(candidate, share)
         if closest is None or excess(problem, candidate) < excess(problem, closest):
-            closest, closest_share = candidate, share
-    return Outcome(closest, closest_share, None)
+            closest = candidate
+    return Outcome(closest, share)
 
 
-def try_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Outcome:
+def try_memory(
+    problem: Problem, attempt: Attempt, memory: MemoryModel, to_beat: Candidate | None = None
+) -> Outcome:
     """Attempts under a memory model.
 
     ``"static"`` is the papers' constraint: resident bytes and outputs of all ops on a device, for
@@ -118,17 +142,20 @@ def try_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Outco
     until the simulated peak, copies from other devices included, fits.
     """
     if memory == "static":
-        return attempts(problem, attempt, problem.graph.static_bytes, (1.0,))
+        return attempts(problem, attempt, problem.graph.static_bytes, (1.0,), to_beat)
     if memory == "dynamic":
-        _, held = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
-        return attempts(problem, attempt, held, SHARES)
+        return attempts(problem, attempt, problem.held_at_peak, SHARES, to_beat)
     raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
 
 
 def better_outcome(problem: Problem, a: Outcome, b: Outcome) -> Outcome:
-    """The one with the better candidate, of equals the first."""
+    """The one with the better candidate, of equals the first; if neither has one, the one that says
+    why.
+    """
+    if a.candidate is None and b.candidate is None:
+        return b if a.refused is None else a
     if a.candidate is None or b.candidate is None:
-        return b if a.candidate is None and b.candidate is not None else a
+        return b if a.candidate is None else a
     return a if better(problem, a.candidate, b.candidate) is a.candidate else b
 
 

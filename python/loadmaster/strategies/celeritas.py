@@ -22,8 +22,8 @@ from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
     Outcome,
+    Placement,
     better_outcome,
-    judged,
     settled,
     try_memory,
 )
@@ -47,15 +47,18 @@ def place(
     """Fuses (see :func:`~loadmaster.strategies.fused.fuse` for the knobs), then places groups."""
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
-    outcomes = [
-        try_memory(problem, partial(place_groups, problem, fused, lead), memory)
-        for lead in deciders(problem.graph)
-        for place_groups in (adjusting_placement, order_place)
-    ]
-    at_ease = all(outcome.fits and outcome.share == 1.0 for outcome in outcomes)
+    best = Outcome(None, 1.0)
+    at_ease = True
+    for lead in deciders(problem.graph):
+        for place_groups in (adjusting_placement, order_place):
+            attempt = partial(place_groups, problem, fused, lead)
+            outcome = try_memory(problem, attempt, memory, best.candidate)
+            at_ease = at_ease and outcome.at_ease
+            best = better_outcome(problem, best, outcome)
     if memory == "dynamic" and not at_ease:
-        outcomes += map(_noted, locality.outcomes(problem, fused.order))
-    return settled(problem, reduce(partial(better_outcome, problem), outcomes))
+        outcomes = map(_noted, locality.outcomes(problem, fused.order))
+        best = reduce(partial(better_outcome, problem), outcomes, best)
+    return settled(problem, best)
 
 
 def _noted(outcome: Outcome) -> Outcome:
@@ -70,7 +73,7 @@ def adjusting_placement(
     lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
-) -> Candidate:
+) -> Placement:
     """One attempt of Adjusting Placement (Algorithm 2)."""
     devices, _, _ = fast.adjusting_placement(
         fused.coarse,
@@ -81,4 +84,4 @@ def adjusting_placement(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return judged(problem, fused.expand(lead, devices), ranks(fused.order))
+    return fused.expand(lead, devices), ranks(fused.order)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import SHARES, Candidate, Outcome, attempts, judged
+from loadmaster.strategies.base import SHARES, Outcome, Placement, attempts
 
 
 def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
@@ -26,7 +26,7 @@ def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
 def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
     _, held = fast.peak_bytes(graph, order)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
         devices = fast.follow_bytes(
             graph,
             problem.links,
@@ -35,6 +35,6 @@ def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> O
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return judged(problem, devices, ranks(order))
+        return devices, ranks(order)
 
     return attempts(problem, attempt, held, SHARES)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, judged, within_memory
+from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
 
 
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
@@ -18,7 +18,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     order = fast.m_topo(problem.graph)
     k = problem.cluster.n_devices
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
         # What goes together counts together: the largest op is the largest set of them.
         together = np.zeros(len(bytes_), dtype=np.uint64)
         np.add.at(together, problem.graph.lead, bytes_)
@@ -32,6 +32,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=np.minimum(capacity, np.uint64(cap)),
             best_effort=problem.best_effort,
         )
-        return judged(problem, devices, ranks(order))
+        return devices, ranks(order)
 
     return within_memory(problem, attempt, memory)

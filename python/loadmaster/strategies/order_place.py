@@ -15,8 +15,8 @@ from loadmaster.problem import Problem, ranks
 from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
+    Placement,
     better_outcome,
-    judged,
     settled,
     try_memory,
 )
@@ -47,7 +47,7 @@ def order_place(
     lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
-) -> Candidate:
+) -> Placement:
     """One attempt with given deciding ops, bytes per op and capacity per device."""
     devices = fast.fill_in_order(
         fused.coarse,
@@ -58,4 +58,4 @@ def order_place(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return judged(problem, fused.expand(lead, devices), ranks(fused.order))
+    return fused.expand(lead, devices), ranks(fused.order)

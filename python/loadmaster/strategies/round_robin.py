@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, judged, within_memory
+from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
 
 
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """The i-th op in Kahn order on device i mod k, or the next one that has room."""
     order = fast.m_topo(problem.graph)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Candidate:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
         devices = fast.round_robin(
             problem.graph,
             problem.links,
@@ -23,6 +23,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return judged(problem, devices, ranks(order))
+        return devices, ranks(order)
 
     return within_memory(problem, attempt, memory)

@@ -8,16 +8,15 @@
 //!   ops of min_k y_k t_ik: any y gives a bound, so rounding cannot make it wrong. With one type this
 //!   is work / devices.
 //! * *Heads and tails*: the ops that cannot start before h, and after which q must still pass, take at
-//!   least h + (their share of the dual work) + q. Tried for every threshold on heads, for every one on
-//!   tails, and for pairs of a few on heads with all on tails.
+//!   least h + (their share of the dual work) + q. Tried for thousands of thresholds on heads or tails
+//!   alone and for a grid of both.
 //!
 //! None knows about memory or about transfers that a split forces: where those bind, the bound is
-//! weak. O(V log V + E) plus, for several types, some dozens of passes over the ops.
+//! weak. O(V + E) plus, for several types, some dozens of passes over the ops.
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::graph::Graph;
 use crate::levels::Levels;
 use crate::workload::{Times, Workload};
 
@@ -63,7 +62,7 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     let speeds = table.best_speeds();
     let weight: Vec<f64> = (0..work.n_ops()).map(|u| table.weight(u, &speeds)).collect();
     let total: f64 = weight.iter().sum();
-    let heads_and_tails = heads_and_tails(&work.graph, clock, &levels, &fastest, &weight);
+    let heads_and_tails = heads_and_tails(clock, &levels, &fastest, &weight);
     // Sums of floats may exceed the true sum by their rounding; a bound must not.
     let safe = |seconds: f64| seconds * (1.0 - 1e-12);
     let (total, heads_and_tails) = (safe(total), safe(heads_and_tails));
@@ -77,42 +76,60 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     Ok(Bounds { critical_path, work: total, heads_and_tails, best, source })
 }
 
-/// Largest over thresholds h of h + work of the ops with head >= h + their least tail, and the same
-/// from the other side.
-fn heads_and_tails(graph: &Graph, clock: Clock, levels: &Levels, fastest: &[Ticks], weight: &[f64]) -> f64 {
-    let tail: Vec<Ticks> = (0..fastest.len()).map(|u| levels.bottom[u] - fastest[u]).collect();
-    let sweep = |near: &[Ticks], far: &[Ticks]| {
-        let mut order: Vec<u32> = (0..near.len() as u32).collect();
-        order.sort_unstable_by_key(|&u| (std::cmp::Reverse(near[u as usize]), u));
-        let (mut work, mut least, mut best) = (0.0, Ticks::MAX, 0.0f64);
-        for u in order.into_iter().map(|u| u as usize) {
-            work += weight[u];
-            least = least.min(far[u]);
-            best = best.max(clock.seconds(near[u]) + work + clock.seconds(least));
-        }
-        best
-    };
-    debug_assert_eq!(graph.n_ops(), weight.len());
-    let one_sided = sweep(&levels.top, &tail).max(sweep(&tail, &levels.top));
-    one_sided.max(between(clock, &levels.top, &tail, weight))
+/// Largest over thresholds on heads and on tails of: least head + work + least tail of the ops past
+/// both. Thousands of thresholds on one side alone, then a grid of both.
+fn heads_and_tails(clock: Clock, levels: &Levels, fastest: &[Ticks], weight: &[f64]) -> f64 {
+    let head: Vec<f64> = levels.top.iter().map(|&t| clock.seconds(t)).collect();
+    let tails = levels.bottom.iter().zip(fastest).map(|(bottom, own)| bottom - own);
+    let tail: Vec<f64> = tails.map(|t| clock.seconds(t)).collect();
+    let grids = [(4096, 1), (1, 4096), (128, 128)];
+    grids
+        .into_iter()
+        .map(|(rows, columns)| past_both(&head, &tail, weight, rows, columns))
+        .fold(0.0, f64::max)
 }
 
-/// Largest over some thresholds on heads, and all on tails, of the same sum for the ops past both.
-fn between(clock: Clock, head: &[Ticks], tail: &[Ticks], weight: &[f64]) -> f64 {
-    const THRESHOLDS: usize = 16;
-    let mut heads = head.to_vec();
-    heads.sort_unstable();
-    heads.dedup();
-    let step = heads.len().div_ceil(THRESHOLDS);
-    let mut by_tail: Vec<u32> = (0..tail.len() as u32).collect();
-    by_tail.sort_unstable_by_key(|&u| (std::cmp::Reverse(tail[u as usize]), u));
+/// Some ops: their work, and the least head and tail among them.
+#[derive(Clone, Copy)]
+struct Part {
+    work: f64,
+    head: f64,
+    tail: f64,
+}
+
+impl Part {
+    const NONE: Self = Self { work: 0.0, head: f64::INFINITY, tail: f64::INFINITY };
+
+    fn with(self, other: Self) -> Self {
+        let (head, tail) = (self.head.min(other.head), self.tail.min(other.tail));
+        Self { work: self.work + other.work, head, tail }
+    }
+}
+
+/// The bound for every pair of thresholds of a grid. O(V + rows * columns): thresholds lie evenly, and
+/// what is past them is told by the least head and tail of the ops themselves, so nothing is lost but
+/// thresholds between two of the grid's.
+fn past_both(head: &[f64], tail: &[f64], weight: &[f64], rows: usize, columns: usize) -> f64 {
+    let scale = |values: &[f64], n: usize| {
+        let most = values.iter().copied().fold(0.0, f64::max);
+        if most > 0.0 { (n - 1) as f64 / most } else { 0.0 }
+    };
+    let (by_head, by_tail) = (scale(head, rows), scale(tail, columns));
+    let mut grid = vec![Part::NONE; rows * columns];
+    for ((&head, &tail), &work) in head.iter().zip(tail).zip(weight) {
+        let cell = (head * by_head) as usize * columns + (tail * by_tail) as usize;
+        grid[cell] = grid[cell].with(Part { work, head, tail });
+    }
+    let mut below = vec![Part::NONE; columns];
     let mut best = 0.0f64;
-    for &threshold in heads.iter().step_by(step) {
-        let (mut work, mut least) = (0.0, Ticks::MAX);
-        for u in by_tail.iter().map(|&u| u as usize).filter(|&u| head[u] >= threshold) {
-            work += weight[u];
-            least = least.min(head[u]);
-            best = best.max(clock.seconds(least) + work + clock.seconds(tail[u]));
+    for row in grid.chunks_exact(columns).rev() {
+        let mut past = Part::NONE;
+        for (column, cell) in below.iter_mut().zip(row).rev() {
+            *column = column.with(*cell);
+            past = past.with(*column);
+            if past.work > 0.0 {
+                best = best.max(past.head + past.work + past.tail);
+            }
         }
     }
     best

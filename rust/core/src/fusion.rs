@@ -119,13 +119,13 @@ pub fn segments(order: &[OpId], cuts: &[u32]) -> Vec<u32> {
 /// The candidates i of a window, each with S(i) + cost(i, j) for the current j.
 ///
 /// Invariants: the value of candidate i is `values[i] + raised[i / block] + everywhere - OFFSET`;
-/// `minimum[b]` is the smallest of `values` over the live candidates of block b.
+/// `least[b]` is the smallest of `values` over the live candidates of block b, plus `raised[b]`.
 struct Candidates {
     block: usize,
     low: usize,
     values: Vec<u64>,
     raised: Vec<u64>,
-    minimum: Vec<u64>,
+    least: Vec<u64>,
     /// Increases that hit the whole window, new candidates excepted: counted here once, and taken
     /// off candidates pushed later.
     everywhere: u64,
@@ -147,7 +147,7 @@ impl Candidates {
             low: 0,
             values: Vec::with_capacity(n),
             raised: vec![0; blocks],
-            minimum: vec![DEAD; blocks],
+            least: vec![DEAD; blocks],
             everywhere: 0,
         }
     }
@@ -157,7 +157,7 @@ impl Candidates {
         let b = self.values.len() / self.block;
         let stored = value + OFFSET - self.everywhere - self.raised[b];
         self.values.push(stored);
-        self.minimum[b] = self.minimum[b].min(stored);
+        self.least[b] = self.least[b].min(stored + self.raised[b]);
     }
 
     /// Forgets the candidates below `low`.
@@ -186,14 +186,16 @@ impl Candidates {
             *v += cost;
         }
         self.recount(first);
-        for r in &mut self.raised[first + 1..=last] {
-            *r += cost;
+        let later = first + 1..last + 1;
+        for (raised, least) in self.raised[later.clone()].iter_mut().zip(&mut self.least[later]) {
+            *raised += cost;
+            *least += cost;
         }
     }
 
     fn recount(&mut self, b: usize) {
         let (from, end) = (self.low.max(b * self.block), self.values.len().min((b + 1) * self.block));
-        self.minimum[b] = self.values[from..end].iter().copied().min().unwrap_or(DEAD);
+        self.least[b] = self.values[from..end].iter().copied().min().unwrap_or(DEAD) + self.raised[b];
     }
 
     /// The least value and the earliest candidate that has it.
@@ -202,13 +204,12 @@ impl Candidates {
         let mut least = u64::MAX;
         let mut at = 0;
         for b in self.low / self.block..=last {
-            let value = self.minimum[b] + self.raised[b];
-            if value < least {
-                (least, at) = (value, b);
+            if self.least[b] < least {
+                (least, at) = (self.least[b], b);
             }
         }
         let (from, end) = (self.low.max(at * self.block), self.values.len().min((at + 1) * self.block));
-        let wanted = self.minimum[at];
+        let wanted = least - self.raised[at];
         let i = self.values[from..end].iter().position(|&v| v == wanted).unwrap_or(0);
         (least + self.everywhere - OFFSET, from + i)
     }

@@ -186,6 +186,16 @@ impl Workload {
         self.graph.ops().map(|u| self.resident[u.ix()].saturating_add(self.output_bytes(u))).collect()
     }
 
+    /// Resident and output bytes of the ops on each device: the static model of memory.
+    pub fn static_per_device(&self, placement: &[DeviceId], n_devices: usize) -> Vec<u64> {
+        let mut sums = vec![0u64; n_devices];
+        for (bytes, device) in self.static_bytes().into_iter().zip(placement) {
+            let sum = &mut sums[device.ix()];
+            *sum = sum.saturating_add(bytes);
+        }
+        sums
+    }
+
     /// Whether an op may run on a device.
     #[inline(always)]
     pub fn allows(&self, op: OpId, cluster: &Cluster, device: DeviceId) -> bool {

@@ -282,7 +282,8 @@ fn memory_adds_up(s: &Seen<'_>) -> Result<(), TestCaseError> {
         let kept: u64 = all.iter().filter(|r| r.device == d && r.to.is_none()).map(|r| r.bytes).sum();
         prop_assert_eq!(samples.last().map(|m| m.bytes), Some(kept));
         let fixed: u64 = s.ops_on(d).map(|u| s.case.work.static_bytes()[u.ix()]).sum();
-        prop_assert_eq!(s.schedule.static_bytes[d.ix()], fixed);
+        let placed = s.case.work.static_per_device(&s.case.placement, s.case.cluster.n_devices());
+        prop_assert_eq!(placed[d.ix()], fixed);
     }
     match &s.schedule.overflow {
         None => prop_assert_eq!(first_over, None),
@@ -714,7 +715,7 @@ fn memory_by_hand() {
     let samples: Vec<_> = s.memory.iter().map(|m| (m.time / us, m.device.0, m.bytes)).collect();
     assert_eq!(samples, [(0, 0, 10), (0, 1, 0), (0, 0, 18), (2, 0, 15), (2, 1, 5), (7, 0, 10), (8, 1, 0)]);
     assert_eq!(s.peak, [18, 5]);
-    assert_eq!(s.static_bytes, [15, 0]);
+    assert_eq!(work.static_per_device(&at, 2), [15, 0]);
     assert_eq!(s.overflow, None);
 
     let small = [common::device(0, "gpu", 17), common::device(1, "gpu", 1)];

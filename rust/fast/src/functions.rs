@@ -818,13 +818,13 @@ pub fn simulate(
         Ok::<_, Error>((simulator.clock(), simulator.run(&placement, &priority, options)?))
     });
     let (clock, core) = result.map_err(|e| graph.name(e))?;
-    Ok(Schedule { core, clock, work: Arc::clone(&graph.work) })
+    Ok(Schedule { core, clock, work: Arc::clone(&graph.work), placement })
 }
 
 /// Lower bounds on the makespan of any placement.
 ///
 /// ``critical_path`` (fastest allowed types, free transfers), ``work`` (over capacity, a linear program
-/// over device types), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O(V log V +
+/// over device types), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O(V +
 /// E), and some dozens of passes over the ops where there are several types.
 ///
 /// Parameters

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::ids::DeviceId;
 use loadmaster_core::simulate::{Schedule as Core, Transfer, Waited};
 use loadmaster_core::workload::Workload;
 use numpy::{IntoPyArray, PyArray1};
@@ -32,6 +33,7 @@ pub struct Schedule {
     pub core: Core,
     pub clock: Clock,
     pub work: Arc<Workload>,
+    pub placement: Vec<DeviceId>,
 }
 
 /// Device, time, op or -1, bytes over, and tensors alive as (op, bytes, is a copy).
@@ -80,7 +82,8 @@ impl Schedule {
     /// Resident and output bytes of the ops on each device.
     #[getter]
     fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_slice(py, &self.core.static_bytes)
+        let sums = self.work.static_per_device(&self.placement, self.core.peak.len());
+        sums.into_pyarray(py)
     }
 
     /// Bytes sent between devices.

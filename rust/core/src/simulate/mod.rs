@@ -111,8 +111,6 @@ pub struct Schedule {
     pub channel_busy: Vec<Ticks>,
     /// Largest number of bytes in use per device.
     pub peak: Vec<u64>,
-    /// Resident bytes plus outputs per device: the static model of memory.
-    pub static_bytes: Vec<u64>,
     /// Bytes moved between devices.
     pub bytes_moved: u64,
     /// The first time a device held more than it can.
@@ -475,11 +473,6 @@ impl<'a> Run<'a> {
     }
 
     fn into_schedule(self) -> Schedule {
-        let mut static_bytes = vec![0u64; self.cluster.n_devices()];
-        for (op, bytes) in self.work.static_bytes().into_iter().enumerate() {
-            let sum = &mut static_bytes[self.placement[op].ix()];
-            *sum = sum.saturating_add(bytes);
-        }
         let (peak, overflow, memory) = self.memory.into_parts();
         Schedule {
             makespan: self.finish.iter().copied().max().unwrap_or(0),
@@ -491,7 +484,6 @@ impl<'a> Run<'a> {
             device_busy: self.device_busy,
             channel_busy: self.channel_busy,
             peak,
-            static_bytes,
             bytes_moved: self.bytes_moved,
             overflow,
             memory,
