@@ -1,8 +1,8 @@
 //! The validated dataflow graph every algorithm runs on: ops, tensors and who consumes them.
 //!
-//! Structure of arrays, compressed rows in both directions. Tensors are renumbered so that those of
-//! one op are neighbours and the consumers of one tensor are one slice: "what did this op send, and
-//! to whom" is a walk over consecutive memory. Besides the tensors that ops produce there may be
+//! Structure of arrays, compressed rows in both directions. Tensors are renumbered, op after op in a
+//! topological order, so that those of one op are neighbours, the consumers of one tensor are one
+//! slice, and a sweep over the graph walks over consecutive memory however the ops are numbered. Besides the tensors that ops produce there may be
 //! *home tensors* (weights, inputs): there from time 0 on the device of their home op, and no
 //! dependency.
 
@@ -48,8 +48,9 @@ impl Edge {
 /// A validated directed acyclic graph of ops joined by tensors. Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// Tensors of op `u`: `op_tensors[u]..op_tensors[u + 1]`.
-    op_tensors: Vec<u32>,
+    /// First tensor of each op, and one past its last.
+    op_tensors: Vec<(u32, u32)>,
+    n_produced: usize,
     /// Producer, or home op, per tensor.
     source: Vec<OpId>,
     /// Consumers per tensor, ascending, once each.
@@ -98,7 +99,21 @@ impl Graph {
         let keys = edges.clone().map(|e| e.tensor).filter(|&t| t != Edge::CONTROL);
         let control_base = 1 + keys.chain(homes.iter().map(|h| h.key)).max().unwrap_or(0);
         let is_ordered = edges.clone().all(|e| e.src < e.dst);
-        let mut tensors = Tensors::of(n_ops, edges, control_base);
+        let is_sorted = edges.clone().is_sorted_by_key(|e| (e.src, e.tensor, e.dst));
+        // Tensor above, destination below: one word per edge, so that a row sorts as integers.
+        let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
+        let mut rows = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), word(e))));
+        for u in 0..if is_sorted { 0 } else { n_ops } {
+            rows.row_mut(u).sort_unstable();
+        }
+        // Ops that are numbered as they run prove that there is no cycle, and need no sorting.
+        let topo: Vec<OpId> = if is_ordered {
+            (0..n_ops).map(OpId::new).collect()
+        } else {
+            topo::kahn(&rows, |&word| OpId(word as u32))
+                .map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?
+        };
+        let mut tensors = Tensors::of(&rows, &topo, control_base);
         let n_produced = tensors.source.len();
         tensors.add(homes);
         let Tensors { op_tensors, source, keys, starts, consumers } = tensors;
@@ -107,8 +122,9 @@ impl Graph {
         let inputs = transpose(&consumers, 0..n_produced, n_ops);
         let pulls = transpose(&consumers, n_produced..source.len(), n_ops);
         let input_ops: Vec<OpId> = inputs.items().iter().map(|t| source[t.ix()]).collect();
-        let mut graph = Self {
+        Ok(Self {
             op_tensors,
+            n_produced,
             source,
             consumers,
             inputs,
@@ -116,15 +132,8 @@ impl Graph {
             pulls,
             keys,
             control_base,
-            topo: Vec::new(),
-        };
-        // Ops that are numbered as they run prove that there is no cycle, and need no sorting.
-        graph.topo = if is_ordered {
-            graph.ops().collect()
-        } else {
-            topo::m_topo(&graph).map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?
-        };
-        Ok(graph)
+            topo,
+        })
     }
 
     fn check_producers(&self) -> Result<(), Error> {
@@ -142,7 +151,7 @@ impl Graph {
 
     /// Number of ops.
     pub fn n_ops(&self) -> usize {
-        self.op_tensors.len() - 1
+        self.op_tensors.len()
     }
 
     /// Number of edges: pairs of a produced tensor and an op that reads it.
@@ -157,7 +166,7 @@ impl Graph {
 
     /// Number of tensors that ops produce; the rest are home tensors.
     pub fn n_produced(&self) -> usize {
-        self.op_tensors[self.n_ops()] as usize
+        self.n_produced
     }
 
     /// All ops.
@@ -173,12 +182,14 @@ impl Graph {
     /// The tensors an op produces.
     #[inline(always)]
     pub fn outputs(&self, op: OpId) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
-        (self.op_tensors[op.ix()]..self.op_tensors[op.ix() + 1]).map(TensorId)
+        let (from, end) = self.op_tensors[op.ix()];
+        (from..end).map(TensorId)
     }
 
     /// The tensor of an op that has a certain key. O(log outputs): an op's tensors ascend by key.
     pub fn output_with_key(&self, op: OpId, key: u32) -> Option<TensorId> {
-        let range = self.op_tensors[op.ix()] as usize..self.op_tensors[op.ix() + 1] as usize;
+        let (from, end) = self.op_tensors[op.ix()];
+        let range = from as usize..end as usize;
         let found = self.keys[range.clone()].binary_search(&key).ok()?;
         Some(TensorId::new(range.start + found))
     }
@@ -211,8 +222,8 @@ impl Graph {
     /// The ops that read any tensor of `op`; an op that reads two comes twice.
     #[inline(always)]
     pub fn successors(&self, op: OpId) -> &[OpId] {
-        let (a, b) = (self.op_tensors[op.ix()] as usize, self.op_tensors[op.ix() + 1] as usize);
-        self.consumers.rows(a..b)
+        let (from, end) = self.op_tensors[op.ix()];
+        self.consumers.rows(from as usize..end as usize)
     }
 
     /// Producer of a tensor, or the op at whose device a home tensor lives.
@@ -309,9 +320,9 @@ fn check_counts(n_ops: usize, n_src: usize, n_dst: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tensors as they are laid out: by source, then id, with their consumers.
+/// Tensors as they are laid out: by source in topological order, then id, with their consumers.
 struct Tensors {
-    op_tensors: Vec<u32>,
+    op_tensors: Vec<(u32, u32)>,
     source: Vec<OpId>,
     keys: Vec<u32>,
     starts: Vec<u32>,
@@ -319,41 +330,34 @@ struct Tensors {
 }
 
 impl Tensors {
-    /// Groups edges by source, tensor and destination; repeated ones count once. O(V + E) and tiny
-    /// sorts.
-    fn of(n_ops: usize, edges: impl Iterator<Item = Edge> + Clone, control_base: u32) -> Self {
-        // Tensor above, destination below: one word per edge, so that a row sorts as integers.
-        let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
-        let mut by_source = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), word(e))));
+    /// Groups edges, given as ascending (tensor, destination) words per source; repeated ones count once.
+    fn of(rows: &Csr<u64>, topo: &[OpId], control_base: u32) -> Self {
+        let n_ops = topo.len();
         let mut tensors = Self {
-            op_tensors: Vec::with_capacity(n_ops + 1),
+            op_tensors: vec![(0, 0); n_ops],
             source: Vec::with_capacity(n_ops),
             keys: Vec::with_capacity(n_ops),
             starts: Vec::with_capacity(n_ops + 1),
-            consumers: Vec::with_capacity(by_source.items().len()),
+            consumers: Vec::with_capacity(rows.items().len()),
         };
-        tensors.op_tensors.push(0);
-        for u in 0..n_ops {
-            let row = by_source.row_mut(u);
-            if !row.is_sorted() {
-                row.sort_unstable();
-            }
+        for &u in topo {
+            let from = tensors.source.len() as u32;
             let mut previous = None;
-            for &word in row.iter() {
+            for &word in rows.row(u.ix()) {
                 if previous == Some(word) {
                     continue;
                 }
                 let tensor = (word >> 32) as u32;
                 if previous.is_none_or(|p| p >> 32 != word >> 32) {
-                    tensors.source.push(OpId::new(u));
+                    tensors.source.push(u);
                     let is_control = tensor == Edge::CONTROL;
-                    tensors.keys.push(if is_control { control_base + u as u32 } else { tensor });
+                    tensors.keys.push(if is_control { control_base + u.0 } else { tensor });
                     tensors.starts.push(tensors.consumers.len() as u32);
                 }
                 tensors.consumers.push(OpId(word as u32));
                 previous = Some(word);
             }
-            tensors.op_tensors.push(tensors.source.len() as u32);
+            tensors.op_tensors[u.ix()] = (from, tensors.source.len() as u32);
         }
         tensors.starts.push(tensors.consumers.len() as u32);
         tensors

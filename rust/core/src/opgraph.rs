@@ -96,7 +96,8 @@ impl OpGraph {
     }
 
     /// The tensor whose data a view shows: of those with data that it reads, the one that the owner of
-    /// its storage, or an op that changed that storage in place, made; else the first.
+    /// its storage, or an op that changed that storage in place, made; else that of the
+    /// first op.
     pub(crate) fn data_input(&self, op: OpId) -> Option<TensorId> {
         let alias_of = &self.columns.alias_of;
         let owner = alias_of[op.ix()];
@@ -104,9 +105,9 @@ impl OpGraph {
             let source = self.graph.source(*t);
             i64::from(source.0) == owner || alias_of[source.ix()] == owner
         };
-        let mut data = self.graph.inputs(op).iter().copied().filter(|&t| !self.graph.is_control(t));
-        let first = data.clone().next();
-        data.find(|t| owner >= 0 && lies_there(t)).or(first)
+        let data = self.graph.inputs(op).iter().copied().filter(|&t| !self.graph.is_control(t));
+        let by_index = |&t: &TensorId| (self.graph.source(t), self.graph.key(t));
+        data.clone().find(|t| owner >= 0 && lies_there(t)).or(data.min_by_key(by_index))
     }
 }
 

@@ -8,22 +8,41 @@
 //! smaller index.
 
 use crate::clock::Ticks;
+use crate::csr::Csr;
 use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::levels::Levels;
 
 /// Kahn's order, first in first out; sources by index.
+pub fn m_topo(graph: &Graph) -> Vec<OpId> {
+    let order = kahn_by(graph.n_ops(), in_degrees(graph), |u| graph.successors(u).iter().copied());
+    debug_assert_eq!(order.len(), graph.n_ops(), "a graph has no cycle");
+    order
+}
+
+/// The same over bare rows of successors, which may have a cycle.
 ///
 /// # Errors
 /// The ops of a cycle, in order, if there is one.
-pub fn m_topo(graph: &Graph) -> Result<Vec<OpId>, Vec<OpId>> {
-    let n = graph.n_ops();
-    let mut missing = in_degrees(graph);
+pub(crate) fn kahn<T>(rows: &Csr<T>, successor: impl Fn(&T) -> OpId) -> Result<Vec<OpId>, Vec<OpId>> {
+    let n = rows.n_rows();
+    let mut missing = vec![0u32; n];
+    rows.items().iter().for_each(|item| missing[successor(item).ix()] += 1);
+    let order = kahn_by(n, missing, |u| rows.row(u.ix()).iter().map(&successor));
+    if order.len() == n { Ok(order) } else { Err(find_cycle(rows, &successor, &order)) }
+}
+
+/// As far as ops become ready. `missing` counts each op's predecessors.
+fn kahn_by<I: Iterator<Item = OpId>>(
+    n: usize,
+    mut missing: Vec<u32>,
+    successors: impl Fn(OpId) -> I,
+) -> Vec<OpId> {
     let mut order = sources(&missing);
     let (mut head, mut tail) = (0, order.len());
     order.resize(n, OpId::NONE);
     while head < tail {
-        for &v in graph.successors(order[head]) {
+        for v in successors(order[head]) {
             // Written whether ready or not, kept if ready: which it is cannot be predicted. While an
             // edge is left to follow, some op is not in the order, so there is room.
             let m = &mut missing[v.ix()];
@@ -33,7 +52,8 @@ pub fn m_topo(graph: &Graph) -> Result<Vec<OpId>, Vec<OpId>> {
         }
         head += 1;
     }
-    if tail == n { Ok(order) } else { Err(find_cycle(graph, &missing)) }
+    order.truncate(tail);
+    order
 }
 
 /// Depth first: the ops that an op makes ready come right after it, smallest index first.
@@ -100,18 +120,26 @@ fn in_degrees(graph: &Graph) -> Vec<u32> {
 
 /// A cycle among the ops that Kahn's algorithm left over: each has a predecessor among them, so
 /// walking backwards must come round.
-fn find_cycle(graph: &Graph, missing: &[u32]) -> Vec<OpId> {
-    let Some(start) = graph.ops().find(|u| missing[u.ix()] > 0) else { return Vec::new() };
-    let mut seen = vec![u32::MAX; graph.n_ops()];
+fn find_cycle<T>(rows: &Csr<T>, successor: impl Fn(&T) -> OpId, order: &[OpId]) -> Vec<OpId> {
+    let n = rows.n_rows();
+    let mut left = vec![true; n];
+    order.iter().for_each(|u| left[u.ix()] = false);
+    // The smallest predecessor that is left, per op.
+    let mut before = vec![OpId::NONE; n];
+    for u in (0..n).rev().filter(|&u| left[u]) {
+        rows.row(u).iter().for_each(|item| before[successor(item).ix()] = OpId::new(u));
+    }
+    let Some(start) = (0..n).find(|&u| left[u]) else { return Vec::new() };
+    let mut seen = vec![u32::MAX; n];
     let mut walk = Vec::new();
-    let mut op = start;
-    while seen[op.ix()] == u32::MAX {
+    let mut op = OpId::new(start);
+    while !op.is_none() && seen[op.ix()] == u32::MAX {
         seen[op.ix()] = walk.len() as u32;
         walk.push(op);
-        match graph.inputs_with_ops(op).map(|(_, p)| p).find(|p| missing[p.ix()] > 0) {
-            Some(p) => op = p,
-            None => break,
-        }
+        op = before[op.ix()];
+    }
+    if op.is_none() {
+        return walk;
     }
     let mut cycle = walk.split_off(seen[op.ix()] as usize);
     cycle.push(op);

@@ -125,8 +125,7 @@ fn compute_levels(
 /// [0, 1, 2, 3]
 #[pyfunction]
 pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
-    // A validated graph has no cycle, so the order is whole.
-    let order = py.detach(|| topo::m_topo(&graph.work.graph)).unwrap_or_default();
+    let order = py.detach(|| topo::m_topo(&graph.work.graph));
     ids(py, order.iter().map(|op| op.0))
 }
 
