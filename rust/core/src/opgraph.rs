@@ -107,7 +107,8 @@ impl OpGraph {
         };
         let data = self.graph.inputs(op).iter().copied().filter(|&t| !self.graph.is_control(t));
         let by_index = |&t: &TensorId| (self.graph.source(t), self.graph.key(t));
-        data.clone().find(|t| owner >= 0 && lies_there(t)).or(data.min_by_key(by_index))
+        let there = data.clone().filter(|t| owner >= 0 && lies_there(t)).min_by_key(by_index);
+        there.or(data.min_by_key(by_index))
     }
 }
 
