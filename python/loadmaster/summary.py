@@ -37,10 +37,9 @@ def verdict(plan: Plan) -> str | None:
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
     if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
         return None
-    why = (
-        f"work / critical path is {ratio:.2f}, so no split is more than "
-        f"{ratio - 1:.0%} faster than one device"
-    )
+    gain = max(ratio - 1, 0.0)
+    at_most = "no split is" if gain < 0.005 else f"no split is more than {gain:.0%}"
+    why = f"work / critical path is {ratio:.2f}, so {at_most} faster than one device"
     if plan.single is None:
         return f"Splitting buys memory, not time: {why}."
     return f"Splitting cannot help time: {why}; everything fits one device."

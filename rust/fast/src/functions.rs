@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::cluster::Cluster as CoreCluster;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{self, OnOom};
 use loadmaster_core::simulate::{LinkOrder, Options, Policy, Simulator};
-use loadmaster_core::workload::Times;
+use loadmaster_core::workload::{Times, Workload};
 use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, lifetime, topo};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
@@ -423,6 +424,19 @@ fn memory_rules(
     Ok(MemoryRules { bytes: bytes_per_op(graph, op_bytes)?, capacity, on_oom })
 }
 
+/// Runs a strategy that places ops in a topological order.
+fn place_ops<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    strategy: impl FnOnce(&Workload, &CoreCluster, &[OpId]) -> Result<Vec<DeviceId>, Error> + Send,
+) -> PyResult<Ids<'py>> {
+    let order = topological("order", graph, order)?;
+    let placement = py.detach(|| strategy(&graph.work, &cluster.core, &order));
+    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
+}
+
 /// The devices in the order in which they are filled: all of them, once each.
 fn device_order(cluster: &Cluster, devices: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<DeviceId>> {
     let n = cluster.core.n_devices();
@@ -493,21 +507,11 @@ pub fn fill_in_order<'py>(
     capacity: Option<&Bound<'_, PyAny>>,
     best_effort: bool,
 ) -> PyResult<Ids<'py>> {
-    let order = topological("order", graph, order)?;
     let sequence = device_order(cluster, devices)?;
     let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
-    let placement = py.detach(|| {
-        place::fill::in_order(
-            &graph.work,
-            &cluster.core,
-            &order,
-            &sequence,
-            &rules.bytes,
-            &rules.capacity,
-            rules.on_oom,
-        )
-    });
-    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
+    place_ops(py, graph, cluster, order, |work, cluster, order| {
+        place::fill::in_order(work, cluster, order, &sequence, &rules.bytes, &rules.capacity, rules.on_oom)
+    })
 }
 
 /// The i-th op on device i mod k, or the next one that has room. O(V D) at worst.
@@ -557,19 +561,10 @@ pub fn round_robin<'py>(
     capacity: Option<&Bound<'_, PyAny>>,
     best_effort: bool,
 ) -> PyResult<Ids<'py>> {
-    let order = topological("order", graph, order)?;
     let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
-    let placement = py.detach(|| {
-        place::fill::round_robin(
-            &graph.work,
-            &cluster.core,
-            &order,
-            &rules.bytes,
-            &rules.capacity,
-            rules.on_oom,
-        )
-    });
-    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
+    place_ops(py, graph, cluster, order, |work, cluster, order| {
+        place::fill::round_robin(work, cluster, order, &rules.bytes, &rules.capacity, rules.on_oom)
+    })
 }
 
 /// Each op on the device, of those with room, that holds most of the bytes it reads.
@@ -621,19 +616,10 @@ pub fn follow_bytes<'py>(
     capacity: Option<&Bound<'_, PyAny>>,
     best_effort: bool,
 ) -> PyResult<Ids<'py>> {
-    let order = topological("order", graph, order)?;
     let rules = memory_rules(graph, cluster, op_bytes, capacity, best_effort)?;
-    let placement = py.detach(|| {
-        place::locality::follow_bytes(
-            &graph.work,
-            &cluster.core,
-            &order,
-            &rules.bytes,
-            &rules.capacity,
-            rules.on_oom,
-        )
-    });
-    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
+    place_ops(py, graph, cluster, order, |work, cluster, order| {
+        place::locality::follow_bytes(work, cluster, order, &rules.bytes, &rules.capacity, rules.on_oom)
+    })
 }
 
 /// Adjusting Placement (Celeritas Algorithm 2).
