@@ -96,10 +96,18 @@ impl Graph {
         edges: impl Iterator<Item = Edge> + Clone,
         homes: &[HomeTensor],
     ) -> Result<Self, Error> {
-        let keys = edges.clone().map(|e| e.tensor).filter(|&t| t != Edge::CONTROL);
-        let control_base = 1 + keys.chain(homes.iter().map(|h| h.key)).max().unwrap_or(0);
-        let is_ordered = edges.clone().all(|e| e.src < e.dst);
-        let is_sorted = edges.clone().is_sorted_by_key(|e| (e.src, e.tensor, e.dst));
+        let mut base = homes.iter().map(|h| h.key + 1).max().unwrap_or(0);
+        let (mut is_ordered, mut is_sorted) = (true, true);
+        let mut previous = (OpId(0), 0, OpId(0));
+        for e in edges.clone() {
+            // A control edge's tensor wraps round to 0.
+            base = base.max(e.tensor.wrapping_add(1));
+            is_ordered &= e.src < e.dst;
+            let this = (e.src, e.tensor, e.dst);
+            is_sorted &= previous <= this;
+            previous = this;
+        }
+        let control_base = base.max(1);
         // Tensor above, destination below: one word per edge, so that a row sorts as integers.
         let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
         let mut rows = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), word(e))));
