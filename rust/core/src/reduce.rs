@@ -4,7 +4,7 @@
 //! * *Views*: their consumers depend on the op that made the data the view shows, and pull the view's
 //!   bytes from there. That op is found along the data edges, not by `alias_of`: the view of a tensor
 //!   that was changed in place must wait for the change, which the owner of the storage knows nothing
-//!   of (1,064 views of the traced training graphs are of this sort). A view as large as what it shows
+//!   of (1,054 views of the 30 traced graphs are of this sort). A view as large as what it shows
 //!   is the same tensor, sent once. Control edges into a view pass on to its consumers, those out of
 //!   it come from the op that made its data.
 //! * *Placeholders* (parameters, buffers, inputs, constants) become home tensors: there at time 0 on
