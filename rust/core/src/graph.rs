@@ -2,9 +2,9 @@
 //!
 //! Structure of arrays, compressed rows in both directions. Tensors are renumbered, op after op in a
 //! topological order, so that those of one op are neighbours, the consumers of one tensor are one
-//! slice, and a sweep over the graph walks over consecutive memory however the ops are numbered. Besides the tensors that ops produce there may be
-//! *home tensors* (weights, inputs): there from time 0 on the device of their home op, and no
-//! dependency.
+//! slice, and a sweep over the graph walks over consecutive memory however the ops are numbered.
+//! Besides the tensors that ops produce there may be *home tensors* (weights, inputs): there from time
+//! 0 on the device of their home op, and no dependency.
 
 use crate::csr::Csr;
 use crate::error::Error;

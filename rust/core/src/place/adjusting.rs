@@ -6,8 +6,9 @@
 //! contention. Settled where the paper leaves it open (its lines 10, 13, 18): the EST is that of the
 //! coarse graph; devices are compared by when the op would *finish*, which on equal devices is the
 //! paper's comparison of starts and on unequal ones keeps ops off slow idle devices; the first op goes
-//! to the device of least EST, then most memory; infinities are never subtracted; best effort takes the device with the *most* free memory; all tensors that come from
-//! one op are sent one after another, each once per device. O(D (E + V log V)) with few idle slots.
+//! to the device of least EST, then most memory; infinities are never subtracted; best effort takes
+//! the device with the *most* free memory; all tensors that come from one op are sent one after
+//! another, each once per device. O(D (E + V log V)) with few idle slots.
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
