@@ -196,7 +196,6 @@ class _Progress:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.shown = False
 
     def __call__(self, stage: str, makespan: float | None) -> None:
         if sys.stderr.isatty() and time.monotonic() - self.began > _PATIENCE:

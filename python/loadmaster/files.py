@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
         return json.loads(data.removeprefix(BYTE_ORDER_MARK))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+def check_format(document: Any, name: str, version: int, what: str, source: str) -> None:
+    """Refuses a document that is not of the named format and version; ``what`` is for people."""
+    if not isinstance(document, Mapping) or document.get("format") != name:
+        raise InputError(f'{source} is not {what}: it has no "format": "{name}"')
+    if document.get("version") != version:
+        raise InputError(
+            f"{source} has {name} version {document.get('version')!r}; "
+            f"this Loadmaster reads version {version}"
+        )
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

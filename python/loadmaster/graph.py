@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.files import check_format
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -271,13 +272,7 @@ class OpGraph:
         InputError
             Another format or version, missing or bad columns; ``source`` is named.
         """
-        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            raise InputError(f'{source} is not an opgraph document: it has no "format": "{FORMAT}"')
-        if document.get("version") != VERSION:
-            raise InputError(
-                f"{source} has opgraph version {document.get('version')!r}; "
-                f"this Loadmaster reads version {VERSION}"
-            )
+        check_format(document, FORMAT, VERSION, "an opgraph document", source)
         for part in ("ops", "edges"):
             if not isinstance(document.get(part), Mapping):
                 raise InputError(f"{source} has no object {part!r}")

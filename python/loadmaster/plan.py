@@ -20,7 +20,7 @@ from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.files import parse_json, read_bytes, write_json
+from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
 from loadmaster.simulation import (
@@ -251,13 +251,7 @@ class Plan:
         """
         source = os.fspath(path)
         document = parse_json(read_bytes(path), path)
-        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            raise InputError(f'{source} is not a plan: it has no "format": "{FORMAT}"')
-        if document.get("version") != VERSION:
-            raise InputError(
-                f"{source} has plan version {document.get('version')!r}; "
-                f"this Loadmaster reads version {VERSION}"
-            )
+        check_format(document, FORMAT, VERSION, "a plan", source)
         try:
             return cls._from_document(document, source, graph, cluster)
         except InputError:

@@ -367,15 +367,6 @@ impl Error {
         self
     }
 
-    /// The same error with ops renumbered: for a stage whose ops stand for those of another graph.
-    #[must_use]
-    pub fn map_ops(mut self, map: impl Fn(OpId) -> OpId) -> Self {
-        for op in self.op_refs() {
-            op.id = map(op.id);
-        }
-        self
-    }
-
     fn op_refs(&mut self) -> Vec<&mut OpRef> {
         match self {
             Self::SelfLoop { op, .. }

@@ -345,9 +345,3 @@ impl Times {
         work.graph.ops().map(mean_of).collect()
     }
 }
-
-/// Transfer time of each tensor between an average pair of devices, in seconds.
-pub fn mean_transfer_seconds(work: &Workload, cluster: &Cluster) -> Vec<f64> {
-    let (latency, inverse) = cluster.mean_link();
-    work.tensor_bytes.iter().map(|&b| latency + b as f64 * inverse).collect()
-}
