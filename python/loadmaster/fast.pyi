@@ -24,14 +24,20 @@ __all__ = [
     "breakpoints",
     "contract",
     "cpd_topo",
+    "critical_path",
     "dfs_topo",
     "fill_in_order",
     "follow_bytes",
     "levels",
     "m_topo",
     "mean_time",
+    "optimistic_costs",
     "peak_bytes",
+    "placed_paths",
+    "priority_order",
     "round_robin",
+    "schedule",
+    "schedule_earliest",
     "segments",
     "simulate",
 ]
@@ -129,6 +135,8 @@ class Cluster:
     def channels(self) -> list[str]: ...
     @property
     def mean_link(self) -> tuple[float, float]: ...
+    @property
+    def slowest_link(self) -> tuple[float, float]: ...
     def route(self, src: int, dst: int) -> tuple[float, float, list[int], list[int]]: ...
     def transfer_time(self, src: int, dst: int, bytes: int) -> float: ...
 
@@ -221,6 +229,48 @@ def adjusting_placement(
     capacity: _Sizes | None = None,
     best_effort: bool = False,
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
+def schedule(
+    graph: Graph,
+    cluster: Cluster,
+    order: _Ids,
+    time: _Seconds,
+    *,
+    pinned: _Ids | None = None,
+    bias: _Seconds | None = None,
+    lead: _Ids | None = None,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    best_effort: bool = False,
+    contention: bool = True,
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
+def schedule_earliest(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    ties: _Ids,
+    *,
+    favourite: _Ids | None = None,
+    lead: _Ids | None = None,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    best_effort: bool = False,
+    contention: bool = True,
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
+def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
+def optimistic_costs(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    tensor_time: _Seconds,
+    *,
+    control_time: float = 0.0,
+) -> _Seconds: ...
+def critical_path(
+    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
+) -> NDArray[np.int32]: ...
+def placed_paths(
+    graph: Graph, cluster: Cluster, time: _Seconds, devices: _Ids
+) -> tuple[_Seconds, NDArray[np.int32]]: ...
 def peak_bytes(graph: Graph, order: _Ids) -> tuple[int, NDArray[np.uint64]]: ...
 def mean_time(graph: Graph, cluster: Cluster, time: _Seconds) -> _Seconds: ...
 def simulate(

@@ -107,6 +107,29 @@ class Problem:
         )
         return np.array(by_speed, dtype=np.int32)
 
+    @cached_property
+    def allowed_types(self) -> NDArray[np.bool_]:
+        """Whether each reduced op may run on each device type: bool [n_reduced, n_types]."""
+        types = np.arange(self.time.shape[1], dtype=np.uint64)
+        return (self.graph.allowed[:, None] >> types[None, :] & np.uint64(1)).astype(bool)
+
+    def fastest_for(self, ops: NDArray[np.int32]) -> int:
+        """The device that computes these ops one after another fastest, of those that most of them
+        may run on; of equals the one with the most memory, then the first.
+        """
+        allowed = self.allowed_types[ops]
+        seconds = np.where(allowed, self.time[ops], 0.0).sum(axis=0)
+        refused = (~allowed).sum(axis=0)
+        return min(
+            range(self.cluster.n_devices),
+            key=lambda d: (
+                refused[self.cluster.device_types[d]],
+                seconds[self.cluster.device_types[d]],
+                -self.cluster.memory[d],
+                d,
+            ),
+        )
+
     def simulate(
         self,
         devices: NDArray[np.int32],

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,15 @@ class Candidate:
         What the simulator saw.
     notes : tuple of str
         What the user should know about how it came about.
+    estimate : float or None
+        Makespan that the strategy itself expected, in seconds.
     """
 
     devices: NDArray[np.int32]
     priority: NDArray[np.int32]
     schedule: fast.Schedule
     notes: tuple[str, ...] = ()
+    estimate: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -48,27 +52,38 @@ class Candidate:
         return self.schedule.overflow is None
 
 
-def judged(
-    problem: Problem,
-    devices: NDArray[np.int32],
-    priority: NDArray[np.int32],
-    notes: tuple[str, ...] = (),
-) -> Candidate:
+class Placement(NamedTuple):
+    """What a strategy decides for the reduced ops, before it is judged.
+
+    Attributes
+    ----------
+    devices, priority : int32 [n_reduced]
+    estimate : float or None
+        Makespan that the strategy itself expects, in seconds.
+    """
+
+    devices: NDArray[np.int32]
+    priority: NDArray[np.int32]
+    estimate: float | None = None
+
+
+#: Places ops within a capacity per device.
+Within = Callable[[NDArray[np.uint64]], Placement]
+
+#: The same, given bytes that each reduced op takes.
+Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Placement]
+
+
+def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) -> Candidate:
     """Simulates a placement."""
-    return Candidate(devices, priority, problem.simulate(devices, priority), notes)
+    devices, priority, estimate = placement
+    return Candidate(devices, priority, problem.simulate(devices, priority), notes, estimate)
 
 
 def better(problem: Problem, a: Candidate, b: Candidate) -> Candidate:
     """The one that fits, or is less far over; of two that fit the faster, of equals the first."""
     rank_a, rank_b = ((excess(problem, c), c.schedule.makespan) for c in (a, b))
     return b if rank_b < rank_a else a
-
-
-#: Device and priority per reduced op.
-Placement = tuple[NDArray[np.int32], NDArray[np.int32]]
-
-#: Places ops, given bytes per reduced op and capacity per device.
-Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Placement]
 
 
 @dataclass(frozen=True)
@@ -103,8 +118,7 @@ class Outcome:
 
 def attempts(
     problem: Problem,
-    attempt: Attempt,
-    charge: NDArray[np.uint64],
+    attempt: Within,
     shares: Sequence[float],
     to_beat: Candidate | None = None,
 ) -> Outcome:
@@ -118,12 +132,12 @@ def attempts(
     share = 0.0
     for share in shares:
         try:
-            devices, priority = attempt(charge, (problem.capacity * share).astype(np.uint64))
+            placement = attempt((problem.capacity * share).astype(np.uint64))
         except InfeasibleError as error:
             return Outcome(closest, share, error)
-        if problem.busiest(devices) >= limit:
+        if problem.busiest(placement.devices) >= limit:
             return Outcome(None, share)
-        candidate = judged(problem, devices, priority)
+        candidate = judged(problem, placement)
         if candidate.fits:
             return Outcome(candidate, share)
         if closest is None or excess(problem, candidate) < excess(problem, closest):
@@ -142,9 +156,9 @@ def try_memory(
     until the simulated peak, copies from other devices included, fits.
     """
     if memory == "static":
-        return attempts(problem, attempt, problem.graph.static_bytes, (1.0,), to_beat)
+        return attempts(problem, partial(attempt, problem.graph.static_bytes), (1.0,), to_beat)
     if memory == "dynamic":
-        return attempts(problem, attempt, problem.held_at_peak, SHARES, to_beat)
+        return attempts(problem, partial(attempt, problem.held_at_peak), SHARES, to_beat)
     raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
 
 

@@ -84,4 +84,4 @@ def adjusting_placement(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return fused.expand(lead, devices), ranks(fused.order)
+    return Placement(fused.expand(lead, devices), ranks(fused.order))

@@ -26,15 +26,15 @@ def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
 def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
     _, held = fast.peak_bytes(graph, order)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+    def attempt(capacity: NDArray[np.uint64]) -> Placement:
         devices = fast.follow_bytes(
             graph,
             problem.links,
             order,
-            op_bytes=bytes_,
+            op_bytes=held,
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return devices, ranks(order)
+        return Placement(devices, ranks(order))
 
-    return attempts(problem, attempt, held, SHARES)
+    return attempts(problem, attempt, SHARES)

@@ -32,6 +32,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=np.minimum(capacity, np.uint64(cap)),
             best_effort=problem.best_effort,
         )
-        return devices, ranks(order)
+        return Placement(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)

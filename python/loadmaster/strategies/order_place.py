@@ -58,4 +58,4 @@ def order_place(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return fused.expand(lead, devices), ranks(fused.order)
+    return Placement(fused.expand(lead, devices), ranks(fused.order))

@@ -7,15 +7,45 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from loadmaster.errors import InputError
-from loadmaster.strategies import celeritas, m_topo, order_place, round_robin, single
+from loadmaster.strategies import (
+    celeritas,
+    cpop,
+    dpos,
+    etf,
+    heft,
+    m_etf,
+    m_topo,
+    order_place,
+    peft,
+    round_robin,
+    single,
+)
 from loadmaster.strategies.base import Candidate
 
-Method = Literal["celeritas", "order-place", "m-topo", "round-robin", "single"]
+Method = Literal[
+    "celeritas",
+    "order-place",
+    "heft",
+    "cpop",
+    "peft",
+    "etf",
+    "m-topo",
+    "m-etf",
+    "dpos",
+    "round-robin",
+    "single",
+]
 
 #: What each method does, in a line for a person.
 METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
     "celeritas": (celeritas.place, "fuse, then Adjusting Placement or Order-Place (Celeritas)"),
     "order-place": (order_place.place, "fuse, then fill one device after another (Celeritas)"),
+    "heft": (heft.place, "by upward rank, each where it finishes earliest (HEFT)"),
+    "cpop": (cpop.place, "the critical path on one device, the rest as HEFT (CPoP)"),
+    "peft": (peft.place, "HEFT with a table of optimistic costs to the end (PEFT)"),
+    "etf": (etf.place, "the ready op and device that start first (ETF)"),
+    "m-etf": (m_etf.place, "ETF within memory, ties in topological order (Baechi)"),
+    "dpos": (dpos.place, "critical-path ops on critical-path devices, the rest as HEFT (FastT)"),
     "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
     "round-robin": (round_robin.place, "deal ops out in turn"),
     "single": (single.place, "everything on the fastest device that holds it"),

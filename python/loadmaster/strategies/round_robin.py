@@ -23,6 +23,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return devices, ranks(order)
+        return Placement(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)

@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, Outcome, better, judged, settled
+from loadmaster.strategies.base import Candidate, Outcome, Placement, better, judged, settled
 
 
 def place(problem: Problem) -> Candidate:
@@ -27,7 +27,7 @@ def place(problem: Problem) -> Candidate:
     for index, device_type in enumerate(problem.cluster.device_types):
         kind = (device_type, problem.cluster.memory[index])
         if kind not in tried and int(allowed) >> device_type & 1:
-            tried[kind] = judged(problem, np.full(n, index, dtype=np.int32), priority)
+            tried[kind] = judged(problem, Placement(np.full(n, index, dtype=np.int32), priority))
     if not tried:
         raise InfeasibleError("no device may run every op: device_types rule out a single device")
     best = reduce(lambda a, b: better(problem, a, b), tried.values())

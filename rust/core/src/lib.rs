@@ -20,6 +20,7 @@ pub mod lifetime;
 pub mod opgraph;
 pub mod place;
 pub mod reduce;
+pub mod schedule;
 pub mod simulate;
 pub mod topo;
 pub mod workload;

@@ -8,10 +8,11 @@ use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
-use loadmaster_core::place::adjusting::{Scheduled, adjusting};
+use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::place::fill::{in_order, round_robin};
 use loadmaster_core::place::locality::follow_bytes;
 use loadmaster_core::place::{OnOom, charge_to_leads};
+use loadmaster_core::schedule::Scheduled;
 use loadmaster_core::simulate::{Options, Policy};
 use loadmaster_core::topo::cpd_topo;
 use loadmaster_core::workload::{Columns, Times, Workload};
@@ -83,7 +84,7 @@ proptest! {
     #[test]
     fn placements_keep_to_the_rules_or_say_what_does_not_fit(p in problems(14)) {
         let (work, cluster) = (&p.case.work, &p.case.cluster);
-        let charge = charge_to_leads(work, &p.bytes);
+        let charge = charge_to_leads(&work.lead, &p.bytes);
         for result in p.all(OnOom::Fail) {
             match result {
                 Ok(placement) => {
@@ -152,7 +153,7 @@ proptest! {
         let Ok(s) = p.adjust(OnOom::Fail) else { return Ok(()) };
         let Case { work, cluster, times, .. } = &p.case;
         let first = p.order[0];
-        let charge = charge_to_leads(work, &p.bytes)[work.lead[first.ix()].ix()];
+        let charge = charge_to_leads(&work.lead, &p.bytes)[work.lead[first.ix()].ix()];
         let fits = |d: &DeviceId| work.allows(first, cluster, *d) && charge <= p.capacity[d.ix()];
         let rank = |d: &DeviceId| {
             let seconds = times.seconds(first, cluster.type_of(*d));
@@ -276,7 +277,7 @@ impl<'a> Replay<'a> {
 
     fn check(&mut self) -> Result<(), TestCaseError> {
         let Case { work, cluster, .. } = &self.p.case;
-        let charge = charge_to_leads(work, &self.p.bytes);
+        let charge = charge_to_leads(&work.lead, &self.p.bytes);
         let mut free = self.p.capacity.clone();
         let mut previous: Option<DeviceId> = None;
         for &op in &self.p.order {

@@ -79,6 +79,12 @@ impl Cluster {
         self.core.mean_link()
     }
 
+    /// Largest latency (s) and seconds per byte of any ordered pair of devices.
+    #[getter]
+    fn slowest_link(&self) -> (f64, f64) {
+        self.core.slowest_link()
+    }
+
     /// Latency (s), bandwidth (B/s), channels and devices passed from one device to another.
     fn route(&self, src: usize, dst: usize) -> PyResult<(f64, f64, Vec<usize>, Vec<usize>)> {
         let (src, dst) = (self.device(src)?, self.device(dst)?);

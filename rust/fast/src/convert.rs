@@ -105,14 +105,19 @@ pub fn seconds(argument: &str, object: &Bound<'_, PyAny>, n: usize, or_more: boo
 }
 
 /// A float64 matrix `[n_ops, n_types]`, row-major; `[n_ops]` where there is one type.
-pub fn time_matrix(object: &Bound<'_, PyAny>, n_ops: usize, n_types: usize) -> PyResult<Vec<f64>> {
+pub fn time_matrix(
+    argument: &str,
+    object: &Bound<'_, PyAny>,
+    n_ops: usize,
+    n_types: usize,
+) -> PyResult<Vec<f64>> {
     let wants = format!("a float64 numpy array of shape ({n_ops}, {n_types}), ops by device types");
-    let array = array("time", object, &wants)?;
+    let array = array(argument, object, &wants)?;
     let fits = array.shape() == [n_ops, n_types] || (n_types == 1 && array.shape() == [n_ops]);
     if !fits {
-        return Err(wrong_dtype("time", array, &wants));
+        return Err(wrong_dtype(argument, array, &wants));
     }
-    values::<f64>(object).ok_or_else(|| wrong_dtype("time", array, &wants))
+    values::<f64>(object).ok_or_else(|| wrong_dtype(argument, array, &wants))
 }
 
 /// Indices below `n`, `length` of them.

@@ -23,11 +23,11 @@ use crate::schedule::Schedule;
 /// The paper's R.
 const MAX_OPS: usize = 200;
 
-type Ids<'py> = Bound<'py, PyArray1<i32>>;
-type Floats<'py> = Bound<'py, PyArray1<f64>>;
+pub(crate) type Ids<'py> = Bound<'py, PyArray1<i32>>;
+pub(crate) type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 /// Ticks of op and tensor times on a clock that no sum of them overflows.
-fn ticks(
+pub(crate) fn ticks(
     graph: &Graph,
     op_time: &[f64],
     tensor_time: &[f64],
@@ -40,7 +40,7 @@ fn ticks(
     Ok((clock, clock.ticks_of(op_time), clock.ticks_of(&tensor_time)))
 }
 
-fn control_seconds(control: f64) -> PyResult<f64> {
+pub(crate) fn control_seconds(control: f64) -> PyResult<f64> {
     if control.is_finite() && control >= 0.0 {
         Ok(control)
     } else {
@@ -278,7 +278,7 @@ pub fn breakpoints<'py>(
 }
 
 /// An order checked to be topological.
-fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
+pub(crate) fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
     let order = convert::order(order, graph.work.n_ops())?;
     if topo::is_topological(&graph.work.graph, &order) {
         Ok(order)
@@ -396,13 +396,13 @@ pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyRe
 }
 
 /// Memory rules shared by the placing functions.
-struct MemoryRules {
-    bytes: Vec<u64>,
-    capacity: Vec<u64>,
-    on_oom: OnOom,
+pub(crate) struct MemoryRules {
+    pub bytes: Vec<u64>,
+    pub capacity: Vec<u64>,
+    pub on_oom: OnOom,
 }
 
-fn memory_rules(
+pub(crate) fn memory_rules(
     graph: &Graph,
     cluster: &Cluster,
     op_bytes: Option<&Bound<'_, PyAny>>,
@@ -450,7 +450,7 @@ fn device_order(cluster: &Cluster, devices: Option<&Bound<'_, PyAny>>) -> PyResu
     Ok(order.into_iter().map(DeviceId).collect())
 }
 
-fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
+pub(crate) fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
     ids(py, placement.iter().map(|d| d.0))
 }
 
@@ -705,9 +705,9 @@ pub fn adjusting_placement<'py>(
     ))
 }
 
-fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
+pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
     let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
-    let seconds = convert::time_matrix(time, n, k)?;
+    let seconds = convert::time_matrix("time", time, n, k)?;
     Ok(Times::new(n, k, seconds).map_err(|e| graph.name(e))?)
 }
 

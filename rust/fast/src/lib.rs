@@ -8,6 +8,7 @@ mod errors;
 mod functions;
 mod graph;
 mod schedule;
+mod scheduling;
 
 use pyo3::prelude::*;
 
@@ -33,4 +34,8 @@ mod fast {
     use super::graph::{Graph, OpGraph};
     #[pymodule_export]
     use super::schedule::Schedule;
+    #[pymodule_export]
+    use super::scheduling::{
+        critical_path, optimistic_costs, placed_paths, priority_order, schedule, schedule_earliest,
+    };
 }

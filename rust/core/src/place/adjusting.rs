@@ -14,21 +14,11 @@ use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId, TensorId};
-use crate::place::sent::Sent;
-use crate::place::timeline::Timeline;
 use crate::place::{Memory, OnOom, charge_to_leads};
+use crate::schedule::Scheduled;
+use crate::schedule::sent::Sent;
+use crate::schedule::timeline::Timeline;
 use crate::workload::Workload;
-
-/// A placement with the schedule that the strategy expects.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scheduled {
-    /// Device per op.
-    pub device: Vec<DeviceId>,
-    /// Start per op, as estimated without contention.
-    pub start: Vec<Ticks>,
-    /// Finish per op.
-    pub finish: Vec<Ticks>,
-}
 
 /// Places ops in `order`. `time` is ticks per op and device type, row-major; `bytes` per op. An op that
 /// another decides for goes where that one went, or decides for it if it comes first.
@@ -47,7 +37,7 @@ pub fn adjusting(
     on_oom: OnOom,
 ) -> Result<Scheduled, Error> {
     let mut state = State::new(work, cluster, clock, time);
-    let charge = charge_to_leads(work, bytes);
+    let charge = charge_to_leads(&work.lead, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
     let mut previous: Option<DeviceId> = None;
     // Where the op that decides for others, or the first of them to come up, went.

@@ -26,7 +26,7 @@ pub fn in_order(
     capacity: &[u64],
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(work, bytes);
+    let charge = charge_to_leads(&work.lead, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut filling = 0;
@@ -60,7 +60,7 @@ pub fn round_robin(
     capacity: &[u64],
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(work, bytes);
+    let charge = charge_to_leads(&work.lead, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let k = cluster.n_devices();

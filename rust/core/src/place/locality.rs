@@ -12,8 +12,8 @@ use std::cmp::Reverse;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
-use crate::place::sent::Sent;
 use crate::place::{Memory, OnOom, charge_to_leads};
+use crate::schedule::sent::Sent;
 use crate::workload::Workload;
 
 /// Places ops in `order`, each with its largest inputs.
@@ -28,7 +28,7 @@ pub fn follow_bytes(
     capacity: &[u64],
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(work, bytes);
+    let charge = charge_to_leads(&work.lead, bytes);
     let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut bound = vec![DeviceId::NONE; work.n_ops()];

@@ -5,8 +5,6 @@
 pub mod adjusting;
 pub mod fill;
 pub mod locality;
-pub mod sent;
-pub mod timeline;
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -81,10 +79,10 @@ impl<'a> Memory<'a> {
 }
 
 /// Adds each op's bytes to those of the op that decides for it.
-pub fn charge_to_leads(work: &Workload, bytes: &[u64]) -> Vec<u64> {
-    let mut charge = vec![0u64; work.n_ops()];
+pub fn charge_to_leads(lead: &[OpId], bytes: &[u64]) -> Vec<u64> {
+    let mut charge = vec![0u64; lead.len()];
     for (op, &b) in bytes.iter().enumerate() {
-        let c = &mut charge[work.lead[op].ix()];
+        let c = &mut charge[lead[op].ix()];
         *c = c.saturating_add(b);
     }
     charge

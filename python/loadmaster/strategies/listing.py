@@ -1,0 +1,173 @@
+"""What list schedulers share: memory and colocation tried in turn, and one device as the yardstick.
+
+A list scheduler is a function from :class:`Rules` to what :func:`loadmaster.fast.schedule` or
+:func:`loadmaster.fast.schedule_earliest` returns; the rest is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.problem import Problem, ranks
+from loadmaster.strategies import single
+from loadmaster.strategies.base import (
+    SHARES,
+    Candidate,
+    MemoryModel,
+    Outcome,
+    Placement,
+    attempts,
+    better_outcome,
+    judged,
+    settled,
+)
+from loadmaster.strategies.fused import deciders
+
+#: Devices, starts and finishes per reduced op.
+Scheduled = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a list scheduler must heed; the engine's arguments of the same names.
+
+    Attributes
+    ----------
+    lead : int32 [n_reduced]
+        The op whose device each op takes.
+    op_bytes : uint64 [n_reduced] or None
+        Bytes that each op takes for the whole step; None: tensors count while they live.
+    capacity : uint64 [n_devices]
+    best_effort, contention : bool
+    """
+
+    lead: NDArray[np.int32]
+    op_bytes: NDArray[np.uint64] | None
+    capacity: NDArray[np.uint64]
+    best_effort: bool
+    contention: bool
+
+
+#: A list scheduler.
+ListScheduler = Callable[[Rules], Scheduled]
+
+
+def list_scheduled(
+    problem: Problem, scheduler: ListScheduler, *, memory: MemoryModel, contention: bool
+) -> Candidate:
+    """The best of what a list scheduler finds under each way to decide for colocated ops.
+
+    Memory is counted by lifetimes first, against shrinking shares of the devices' memory until the
+    simulated peak fits, then by what each op holds at the peak of a sequential run;
+    ``memory="static"`` charges resident and output bytes for the whole step, as the papers do. With
+    ``contention`` the answer is never slower than one device that holds everything.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing that fits was found.
+    """
+    check_memory(memory)
+    attempt = partial(_attempt, problem, scheduler, contention)
+    outcomes = [
+        _first_that_fits(problem, partial(attempt, lead), memory)
+        for lead in deciders(problem.graph)
+    ]
+    outcome = reduce(partial(better_outcome, problem), outcomes)
+    if not contention:
+        return settled(problem, outcome)
+    return no_slower_than_one(problem, outcome)
+
+
+def _attempt(
+    problem: Problem,
+    scheduler: ListScheduler,
+    contention: bool,
+    lead: NDArray[np.int32],
+    op_bytes: NDArray[np.uint64] | None,
+    capacity: NDArray[np.uint64],
+) -> Placement:
+    rules = Rules(lead, op_bytes, capacity, problem.best_effort, contention)
+    return in_order_of_start(problem, scheduler(rules))
+
+
+def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
+    """The placement of a schedule, ops by start; ties by finish, then topologically."""
+    devices, start, finish = scheduled
+    topological = ranks(fast.m_topo(problem.graph))
+    order = np.lexsort((topological, finish, start)).astype(np.int32)
+    return Placement(devices, ranks(order), float(finish.max()))
+
+
+def _first_that_fits(
+    problem: Problem,
+    attempt: Callable[[NDArray[np.uint64] | None, NDArray[np.uint64]], Placement],
+    memory: MemoryModel,
+) -> Outcome:
+    closest = Outcome(None, 1.0)
+    for op_bytes, shares in _ways_to_count(problem, memory):
+        outcome = attempts(problem, partial(attempt, op_bytes), shares)
+        closest = better_outcome(problem, closest, outcome)
+        if closest.fits:
+            break
+    return closest
+
+
+def _ways_to_count(
+    problem: Problem, memory: MemoryModel
+) -> Iterator[tuple[NDArray[np.uint64] | None, tuple[float, ...]]]:
+    if memory == "static":
+        yield problem.graph.static_bytes, (1.0,)
+        return
+    yield None, SHARES
+    yield problem.held_at_peak, SHARES
+
+
+def check_memory(memory: str) -> None:
+    """Raises :class:`~loadmaster.InputError` for an unknown memory model."""
+    if memory not in ("dynamic", "static"):
+        raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
+
+
+def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
+    """The outcome's candidate, or one device for everything if that is faster or all that fits."""
+    try:
+        alone = single.place(problem)
+    except InfeasibleError:
+        return settled(problem, outcome)
+    found = outcome.candidate
+    if found is not None and found.fits and found.schedule.makespan <= alone.schedule.makespan:
+        return found
+    device = problem.cluster.devices[int(alone.devices[0])].name
+    if found is None or not found.fits:
+        why = "no split that fits was found"
+    else:
+        why = f"the best split found takes {found.schedule.makespan / alone.schedule.makespan:.4g} times as long"
+    note = f"everything is on {device}: {why}"
+    return replace(alone, notes=(*alone.notes, note))
+
+
+def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
+    """The better of two orders for a given placement: by start in the engine's list schedule, and by
+    b-level where only what changes devices takes time.
+    """
+    b_level, _ = fast.placed_paths(problem.graph, problem.links, problem.time, devices)
+    order = fast.priority_order(problem.graph, b_level)
+    scheduled = fast.schedule(
+        problem.graph,
+        problem.links,
+        order,
+        problem.time,
+        pinned=devices,
+        capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
+    )
+    placements = (in_order_of_start(problem, scheduled), Placement(devices, ranks(order)))
+    first, second = (judged(problem, placement) for placement in placements)
+    return min(first, second, key=lambda c: (not c.fits, c.schedule.makespan))

@@ -1,0 +1,307 @@
+//! The list-scheduling engine: where and when an op could start, given all that is already scheduled.
+//!
+//! Every list scheduler works on it: [`list`] (HEFT, CPoP, PEFT, DPOS, m-TOPO orders), [`earliest`] (ETF,
+//! m-ETF, m-SCT, GETF). Devices are timelines with idle slots; with contention so are channels, and a
+//! transfer takes the earliest time at which its whole route is idle. A tensor is sent to a device once,
+//! when the first op that reads it there is scheduled.
+//!
+//! Without contention the makespan is exact: the simulator finds the same when it runs the engine's own
+//! sequence. With contention it is an estimate, since the simulator serves a channel first come, first
+//! served, while the engine fills idle time in the order in which it meets the consumers.
+
+pub mod admission;
+pub mod earliest;
+pub mod list;
+pub mod optimistic;
+pub mod order;
+pub mod placed;
+pub mod rank_set;
+pub mod sent;
+pub mod timeline;
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::ids::{ChannelId, DeviceId, OpId, TensorId};
+use crate::workload::Workload;
+use admission::Admission;
+use sent::Sent;
+use timeline::Timeline;
+
+/// A placement with the schedule that the strategy expects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheduled {
+    /// Device per op.
+    pub device: Vec<DeviceId>,
+    /// Start per op.
+    pub start: Vec<Ticks>,
+    /// Finish per op.
+    pub finish: Vec<Ticks>,
+}
+
+/// Where and when an op was scheduled.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    device: DeviceId,
+    start: Ticks,
+    finish: Ticks,
+}
+
+/// An input of the op under consideration.
+#[derive(Clone, Copy, Debug)]
+struct Input {
+    tensor: TensorId,
+    /// The device it was produced on, and when it was there.
+    at: DeviceId,
+    from: Ticks,
+    bytes: u64,
+}
+
+/// A transfer that the op under consideration would need.
+#[derive(Clone, Copy, Debug)]
+struct Leg {
+    tensor: TensorId,
+    at: DeviceId,
+    start: Ticks,
+    length: Ticks,
+}
+
+/// Everything scheduled so far. One step per op: [`Engine::consider`] it, ask for its start on any device,
+/// then [`Engine::schedule`] it on one.
+#[derive(Debug)]
+pub struct Engine<'a> {
+    work: &'a Workload,
+    cluster: &'a Cluster,
+    clock: Clock,
+    /// Ticks per op and device type, row-major.
+    time: &'a [Ticks],
+    /// The op that decides for each.
+    lead: &'a [OpId],
+    devices: Vec<Timeline>,
+    /// A timeline per channel; none in the classic model, where channels are unlimited.
+    channels: Vec<Timeline>,
+    /// When each tensor reaches the devices it is sent to.
+    sent: Sent<Ticks>,
+    slots: Vec<Slot>,
+    admission: Admission<'a>,
+    /// Device of each deciding op, once the first op it decides for is scheduled.
+    bound: Vec<DeviceId>,
+    /// The op under consideration and its inputs, those that are there first coming first.
+    op: OpId,
+    inputs: Vec<Input>,
+    input_bytes: u64,
+    /// Transfers of those inputs, as last worked out; with contention only.
+    legs: Vec<Leg>,
+}
+
+impl<'a> Engine<'a> {
+    /// Nothing scheduled yet. `time` is ticks per op and device type, row-major; `lead` the op that decides
+    /// where each op goes (itself where none does).
+    pub fn new(
+        work: &'a Workload,
+        cluster: &'a Cluster,
+        clock: Clock,
+        time: &'a [Ticks],
+        lead: &'a [OpId],
+        contention: bool,
+        admission: Admission<'a>,
+    ) -> Self {
+        let channels = if contention { cluster.channels().len() } else { 0 };
+        let n = work.n_ops();
+        Self {
+            work,
+            cluster,
+            clock,
+            time,
+            lead,
+            devices: vec![Timeline::default(); cluster.n_devices()],
+            channels: vec![Timeline::default(); channels],
+            sent: Sent::new(&work.graph),
+            slots: vec![Slot { device: DeviceId::NONE, start: 0, finish: 0 }; n],
+            admission,
+            bound: vec![DeviceId::NONE; n],
+            op: OpId::NONE,
+            inputs: Vec::new(),
+            input_bytes: 0,
+            legs: Vec::new(),
+        }
+    }
+
+    /// The workload being scheduled.
+    pub fn work(&self) -> &'a Workload {
+        self.work
+    }
+
+    /// The cluster it is scheduled on.
+    pub fn cluster(&self) -> &'a Cluster {
+        self.cluster
+    }
+
+    /// Ticks an op takes on a device.
+    #[inline(always)]
+    pub fn length(&self, op: OpId, device: DeviceId) -> Ticks {
+        self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)]
+    }
+
+    /// The device that an op must take since an op it goes with is there.
+    pub fn bound(&self, op: OpId) -> Option<DeviceId> {
+        let device = self.bound[self.lead[op.ix()].ix()];
+        (!device.is_none()).then_some(device)
+    }
+
+    /// The time after which nothing runs on a device.
+    #[inline(always)]
+    pub fn open(&self, device: DeviceId) -> Ticks {
+        self.devices[device.ix()].open()
+    }
+
+    /// Turns to an op all of whose producers are scheduled. O(inputs).
+    ///
+    /// A home tensor whose home is not placed yet is taken to be at hand.
+    pub fn consider(&mut self, op: OpId) {
+        if self.op == op {
+            return;
+        }
+        self.op = op;
+        self.inputs.clear();
+        let graph = &self.work.graph;
+        for (tensor, source) in graph.inputs_with_ops(op) {
+            let slot = self.slots[source.ix()];
+            let bytes = self.work.tensor_bytes[tensor.ix()];
+            self.inputs.push(Input { tensor, at: slot.device, from: slot.finish, bytes });
+        }
+        for &tensor in graph.pulls(op) {
+            let at = self.slots[graph.source(tensor).ix()].device;
+            if !at.is_none() {
+                self.inputs.push(Input { tensor, at, from: 0, bytes: self.work.tensor_bytes[tensor.ix()] });
+            }
+        }
+        self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
+        if self.inputs.len() > 1 {
+            self.inputs.sort_unstable_by_key(|i| (i.from, i.tensor));
+        }
+    }
+
+    /// When all inputs of the considered op are on a device.
+    pub fn ready(&mut self, device: DeviceId) -> Ticks {
+        self.legs.clear();
+        let mut ready = 0;
+        for i in 0..self.inputs.len() {
+            let input = self.inputs[i];
+            ready = ready.max(self.arrival(input, device));
+        }
+        ready
+    }
+
+    /// When one input is on a device; if it must be sent for it, notes the leg.
+    #[inline(always)]
+    fn arrival(&mut self, input: Input, device: DeviceId) -> Ticks {
+        if input.at == device {
+            return input.from;
+        }
+        let length = self.clock.ticks(self.cluster.transfer_seconds(input.at, device, input.bytes));
+        if self.channels.is_empty() {
+            return input.from + length;
+        }
+        if let Some(known) = self.sent.to(input.tensor, device) {
+            return known;
+        }
+        let start = self.idle_route(input.at, device, input.from, length);
+        self.legs.push(Leg { tensor: input.tensor, at: input.at, start, length });
+        start + length
+    }
+
+    /// The earliest time from `ready` on at which every channel of a route is idle for `length` ticks, the
+    /// legs noted for this op included.
+    fn idle_route(&self, from: DeviceId, to: DeviceId, ready: Ticks, length: Ticks) -> Ticks {
+        let route = self.cluster.route_channels(from, to);
+        let mut start = ready;
+        loop {
+            let mut at = start;
+            for &channel in route {
+                at = self.channels[channel.ix()].earliest(at, length);
+            }
+            for leg in &self.legs {
+                let crosses = at < leg.start + leg.length && leg.start < at + length;
+                if crosses && self.shares(route, leg.at, to) {
+                    at = leg.start + leg.length;
+                }
+            }
+            if at == start {
+                return start;
+            }
+            start = at;
+        }
+    }
+
+    /// Whether a route has a channel in common with that of a leg.
+    fn shares(&self, route: &[ChannelId], from: DeviceId, to: DeviceId) -> bool {
+        let other = self.cluster.route_channels(from, to);
+        std::ptr::eq(route, other) || route.iter().any(|c| other.contains(c))
+    }
+
+    /// The earliest start of the considered op on a device, in an idle slot or at the end.
+    pub fn earliest_start(&mut self, device: DeviceId) -> Ticks {
+        let ready = self.ready(device);
+        self.devices[device.ix()].earliest(ready, self.length(self.op, device))
+    }
+
+    /// Whether the considered op may run on a device and has room there.
+    pub fn fits(&self, device: DeviceId) -> bool {
+        let op = self.op;
+        self.work.allows(op, self.cluster, device)
+            && self.admission.fits(op, self.lead[op.ix()], device, self.input_bytes, || self.copies(device))
+    }
+
+    /// Bytes of the considered op's inputs that are not on a device yet.
+    fn copies(&self, device: DeviceId) -> u64 {
+        let is_there = |i: &Input| i.at == device || self.sent.to(i.tensor, device).is_some();
+        self.inputs.iter().filter(|i| !is_there(i)).fold(0, |sum, i| i.bytes.saturating_add(sum))
+    }
+
+    /// Where to put the considered op when it fits nowhere.
+    ///
+    /// # Errors
+    /// It fits nowhere, unless best effort will do.
+    pub fn nowhere(&self) -> Result<DeviceId, Error> {
+        self.admission.nowhere(self.op, self.lead[self.op.ix()], |d| self.copies(d))
+    }
+
+    /// Schedules the considered op on a device, with its transfers. `at_end`: after all that is there.
+    pub fn schedule(&mut self, device: DeviceId, at_end: bool) {
+        let op = self.op;
+        let ready = self.ready(device);
+        let length = self.length(op, device);
+        let timeline = &mut self.devices[device.ix()];
+        let start = if at_end { ready.max(timeline.open()) } else { timeline.earliest(ready, length) };
+        timeline.book(start, length);
+        let bytes = self.copies(device);
+        let lead = self.lead[op.ix()];
+        let first = self.bound[lead.ix()].is_none();
+        self.admission.take(op, lead, device, bytes, first);
+        for leg in &self.legs {
+            for &channel in self.cluster.route_channels(leg.at, device) {
+                self.channels[channel.ix()].book(leg.start, leg.length);
+            }
+            self.sent.note(leg.tensor, device, leg.start + leg.length);
+        }
+        if self.channels.is_empty() {
+            for input in self.inputs.iter().filter(|i| i.at != device) {
+                self.sent.note(input.tensor, device, input.from);
+            }
+        }
+        self.admission.read(op, &self.sent, |u| self.slots[u.ix()].device);
+        self.slots[op.ix()] = Slot { device, start, finish: start + length };
+        self.bound[lead.ix()] = device;
+        self.op = OpId::NONE;
+    }
+
+    /// What came of it.
+    pub fn into_scheduled(self) -> Scheduled {
+        Scheduled {
+            device: self.slots.iter().map(|s| s.device).collect(),
+            start: self.slots.iter().map(|s| s.start).collect(),
+            finish: self.slots.iter().map(|s| s.finish).collect(),
+        }
+    }
+}
