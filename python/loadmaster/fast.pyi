@@ -26,9 +26,11 @@ __all__ = [
     "cpd_topo",
     "critical_path",
     "dfs_topo",
+    "dominant_sequences",
     "fill_in_order",
     "follow_bytes",
     "levels",
+    "linear_clusters",
     "m_topo",
     "mean_time",
     "optimistic_costs",
@@ -38,6 +40,7 @@ __all__ = [
     "round_robin",
     "schedule",
     "schedule_earliest",
+    "schedule_placed",
     "segments",
     "simulate",
 ]
@@ -256,6 +259,15 @@ def schedule_earliest(
     best_effort: bool = False,
     contention: bool = True,
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
+def schedule_placed(
+    graph: Graph,
+    cluster: Cluster,
+    order: _Ids,
+    time: _Seconds,
+    devices: _Ids,
+    *,
+    contention: bool = True,
+) -> tuple[_Seconds, _Seconds]: ...
 def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
 def optimistic_costs(
     graph: Graph,
@@ -266,6 +278,12 @@ def optimistic_costs(
     control_time: float = 0.0,
 ) -> _Seconds: ...
 def critical_path(
+    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
+) -> NDArray[np.int32]: ...
+def linear_clusters(
+    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
+) -> NDArray[np.int32]: ...
+def dominant_sequences(
     graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
 ) -> NDArray[np.int32]: ...
 def placed_paths(

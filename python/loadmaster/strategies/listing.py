@@ -106,6 +106,12 @@ def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
     return Placement(devices, ranks(order), float(finish.max()))
 
 
+def simulated(problem: Problem, scheduled: Scheduled) -> tuple[bool, float]:
+    """Whether a schedule overflows a device's memory, and its makespan: less is better."""
+    candidate = judged(problem, in_order_of_start(problem, scheduled))
+    return not candidate.fits, candidate.schedule.makespan
+
+
 def _first_that_fits(
     problem: Problem,
     attempt: Callable[[NDArray[np.uint64] | None, NDArray[np.uint64]], Placement],
@@ -149,14 +155,17 @@ def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     if found is None or not found.fits:
         why = "no split that fits was found"
     else:
-        why = f"the best split found takes {found.schedule.makespan / alone.schedule.makespan:.4g} times as long"
+        ratio = found.schedule.makespan / alone.schedule.makespan
+        why = f"the best split found takes {ratio:.4g} times as long"
     note = f"everything is on {device}: {why}"
     return replace(alone, notes=(*alone.notes, note))
 
 
 def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
-    """The better of two orders for a given placement: by start in the engine's list schedule, and by
-    b-level where only what changes devices takes time.
+    """The better of two orders for a given placement.
+
+    By start in the engine's list schedule, and by b-level where only what changes devices takes
+    time.
     """
     b_level, _ = fast.placed_paths(problem.graph, problem.links, problem.time, devices)
     order = fast.priority_order(problem.graph, b_level)
@@ -168,6 +177,10 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
         pinned=devices,
         capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
     )
-    placements = (in_order_of_start(problem, scheduled), Placement(devices, ranks(order)))
+    _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)
+    placements = (
+        in_order_of_start(problem, scheduled),
+        Placement(devices, ranks(order), float(finish.max())),
+    )
     first, second = (judged(problem, placement) for placement in placements)
     return min(first, second, key=lambda c: (not c.fits, c.schedule.makespan))

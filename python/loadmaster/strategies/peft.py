@@ -1,8 +1,8 @@
 """PEFT (Arabnejad and Barbosa 2014): HEFT that looks ahead through a table of optimistic costs.
 
 Ready ops come by the mean of their optimistic costs to the end (eq. (1), (2)); each goes where its
-finish plus the optimistic cost from there is least (eq. (3)). Of use only where device types differ:
-on equal devices the table says the same of all.
+finish plus the optimistic cost from there is least (eq. (3)). Of use only where device types
+differ: on equal devices the table says the same of all.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ mod fast {
     use super::schedule::Schedule;
     #[pymodule_export]
     use super::scheduling::{
-        critical_path, optimistic_costs, placed_paths, priority_order, schedule, schedule_earliest,
+        critical_path, dominant_sequences, linear_clusters, optimistic_costs, placed_paths, priority_order,
+        schedule, schedule_earliest, schedule_placed,
     };
 }

@@ -2,12 +2,13 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::place::{Memory, charge_to_leads};
 use loadmaster_core::schedule::admission::{Admission, Lifetimes};
 use loadmaster_core::schedule::list::{self, Choice};
 use loadmaster_core::schedule::placed::Paths;
-use loadmaster_core::schedule::{Engine, Scheduled, earliest, optimistic, order};
+use loadmaster_core::schedule::{Engine, Scheduled, append, dominant, earliest, linear, optimistic, order};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -224,6 +225,70 @@ pub fn schedule<'py>(
         let bias: Vec<Ticks> = clock.ticks_of(&bias);
         list::list(engine, &order, Choice { pinned: &pinned, bias: &bias })
     })
+}
+
+/// When ops of a given placement and order run: each at the end of its device, every tensor sent the moment
+/// it is produced.
+///
+/// Exactly what :func:`simulate` finds by its policy "fixed", where every channel serves one pair of devices
+/// (or `contention` is off); an estimate on shared channels. Memory is not counted. O(V + E + transfers).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// time : float64 [n_ops, n_types]
+///     Seconds per op and device type.
+/// devices : int [n_ops]
+///     Device per op.
+/// contention : bool
+///     Whether channels carry one transfer at a time.
+///
+/// Returns
+/// -------
+/// start, finish : float64 [n_ops]
+///     Seconds.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> start, finish = fast.schedule_placed(g, c, fast.m_topo(g), np.ones(3), np.array([0, 0, 1]))
+/// >>> finish.tolist()
+/// [1.0, 2.0, 2.5]
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, order, time, devices, *, contention=true))]
+pub fn schedule_placed<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    time: &Bound<'_, PyAny>,
+    devices: &Bound<'_, PyAny>,
+    contention: bool,
+) -> PyResult<(Floats<'py>, Floats<'py>)> {
+    let order = topological("order", graph, order)?;
+    let time = times(graph, cluster, time)?;
+    let placement = convert::placement(devices, graph.work.n_ops(), cluster.core.n_devices())?;
+    let result = py.detach(|| -> Result<(Clock, Scheduled), Error> {
+        let (work, cluster) = (&*graph.work, &cluster.core);
+        work.check_placement(cluster, &placement)?;
+        let clock = work.clock(&time, cluster)?;
+        let ticks = time.ticks(clock);
+        Ok((clock, append::append(work, cluster, clock, &ticks, &placement, &order, contention)))
+    });
+    let (clock, s) = result.map_err(|e| graph.name(e))?;
+    Ok((clock.seconds_of(&s.start).into_pyarray(py), clock.seconds_of(&s.finish).into_pyarray(py)))
 }
 
 /// Earliest time first (ETF): of all ready ops and devices, again and again the pair that starts first.
@@ -494,4 +559,103 @@ pub fn placed_paths<'py>(
     let (clock, paths) = result.map_err(|e| graph.name(e))?;
     let b_level = clock.seconds_of(&paths.bottom).into_pyarray(py);
     Ok((b_level, ids(py, paths.critical.iter().map(|op| op.0))))
+}
+
+/// Groups of ops from their times, as whole ticks.
+fn clustered<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+    cluster: impl FnOnce(&CoreGraph, &[Ticks], &[Ticks]) -> Vec<u32> + Send,
+) -> PyResult<Ids<'py>> {
+    let op_time = convert::seconds("op_time", op_time, graph.work.n_ops(), false)?;
+    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
+    let control = control_seconds(control_time)?;
+    let result = py.detach(|| -> Result<Vec<u32>, Error> {
+        let (_, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
+        Ok(cluster(&graph.work.graph, &op_time, &tensor_time))
+    });
+    Ok(ids(py, result.map_err(|e| graph.name(e))?.into_iter()))
+}
+
+/// Linear clustering (LC, Kim and Browne 1988).
+///
+/// The critical path becomes a group, then that of the ops left over, and so on. O((V + E) log V) where few
+/// levels change per path; O(V (V + E)) at worst.
+///
+/// Parameters
+/// ----------
+/// graph, op_time, tensor_time, control_time
+///     See :func:`levels`.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Group per op. The groups may depend on each other in a circle: they say what goes together, and are
+///     not for :func:`contract`.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> fast.linear_clusters(g, np.ones(3), np.full(3, 1.0)).tolist()
+/// [0, 0, 1]
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
+pub fn linear_clusters<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+) -> PyResult<Ids<'py>> {
+    clustered(py, graph, op_time, tensor_time, control_time, linear::linear)
+}
+
+/// Dominant sequence clustering (DSC, Yang and Gerasoulis 1994).
+///
+/// Ops by t-level + b-level, each at the end of the producer's group that lets it start earliest, or in a
+/// group of its own. O((V + E) log V).
+///
+/// Parameters
+/// ----------
+/// graph, op_time, tensor_time, control_time
+///     See :func:`levels`.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Group per op. The groups may depend on each other in a circle: they say what goes together, and are
+///     not for :func:`contract`.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> fast.dominant_sequences(g, np.ones(3), np.full(3, 0.5)).tolist()
+/// [0, 0, 1]
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, *, control_time=0.0))]
+pub fn dominant_sequences<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'_, PyAny>,
+    tensor_time: &Bound<'_, PyAny>,
+    control_time: f64,
+) -> PyResult<Ids<'py>> {
+    clustered(py, graph, op_time, tensor_time, control_time, dominant::dominant)
 }

@@ -7,10 +7,14 @@
 //!
 //! Without contention the makespan is exact: the simulator finds the same when it runs the engine's own
 //! sequence. With contention it is an estimate, since the simulator serves a channel first come, first
-//! served, while the engine fills idle time in the order in which it meets the consumers.
+//! served, while the engine fills idle time in the order in which it meets the consumers. Of a given
+//! placement and order, [`append`] tells exactly what the simulator will do.
 
 pub mod admission;
+pub mod append;
+pub mod dominant;
 pub mod earliest;
+pub mod linear;
 pub mod list;
 pub mod optimistic;
 pub mod order;
