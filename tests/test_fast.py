@@ -424,7 +424,10 @@ def test_adjusting_placement_expects_what_runs_without_contention(data):
     graph = data.draw(plain_graphs(zero_times=False))
     work = graph.fast()
     time = np.repeat(graph.seconds[:, None], len(cluster.types), axis=1)
-    devices, start, finish = fast.adjusting_placement(work, cluster._core, fast.m_topo(work), time)
+    order = fast.m_topo(work)
+    devices, start, finish = fast.adjusting_placement(
+        work, cluster._core, order, time, contention=False
+    )
     assert in_ms(finish - start) == graph.time
     for d in range(cluster.n_devices):
         mine = np.flatnonzero(devices == d)

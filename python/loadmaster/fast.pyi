@@ -231,6 +231,7 @@ def adjusting_placement(
     op_bytes: _Sizes | None = None,
     capacity: _Sizes | None = None,
     best_effort: bool = False,
+    contention: bool = True,
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
 def schedule(
     graph: Graph,

@@ -5,14 +5,16 @@ mod common;
 use common::{Case, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
+use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::place::fill::{in_order, round_robin};
 use loadmaster_core::place::locality::follow_bytes;
-use loadmaster_core::place::{OnOom, charge_to_leads};
-use loadmaster_core::schedule::Scheduled;
+use loadmaster_core::place::{Memory, OnOom, charge_to_leads};
+use loadmaster_core::schedule::admission::Admission;
+use loadmaster_core::schedule::{Engine, Scheduled};
 use loadmaster_core::simulate::{Options, Policy};
 use loadmaster_core::topo::cpd_topo;
 use loadmaster_core::workload::{Columns, Times, Workload};
@@ -26,6 +28,25 @@ struct Problem {
     order: Vec<OpId>,
     bytes: Vec<u64>,
     capacity: Vec<u64>,
+}
+
+/// Adjusting Placement in the classic model, given bytes charged for the whole step.
+#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
+fn adjust(
+    work: &Workload,
+    cluster: &Cluster,
+    clock: Clock,
+    order: &[OpId],
+    time: &[Ticks],
+    bytes: &[u64],
+    capacity: &[u64],
+    on_oom: OnOom,
+) -> Result<Scheduled, Error> {
+    let charge = charge_to_leads(&work.lead, bytes);
+    let admission = Admission::Charged(Memory::new(work, cluster, &charge, capacity, on_oom));
+    let mut engine = Engine::new(work, cluster, clock, time, &work.lead, false, admission);
+    adjusting(&mut engine, clock, order)?;
+    Ok(engine.into_scheduled())
 }
 
 impl Problem {
@@ -44,7 +65,7 @@ impl Problem {
         let Case { work, cluster, times, .. } = &self.case;
         let clock = work.clock(times, cluster)?;
         let time = times.ticks(clock);
-        adjusting(work, cluster, clock, &self.order, &time, &self.bytes, &self.capacity, on_oom)
+        adjust(work, cluster, clock, &self.order, &time, &self.bytes, &self.capacity, on_oom)
     }
 
     fn all(&self, on_oom: OnOom) -> [Result<Vec<DeviceId>, Error>; 4] {
@@ -332,7 +353,7 @@ fn adjusted(
     let clock = work.clock(times, cluster).unwrap();
     let time = times.ticks(clock);
     let bytes = work.static_bytes();
-    let s = adjusting(work, cluster, clock, &ops(order), &time, &bytes, capacity, OnOom::Fail).unwrap();
+    let s = adjust(work, cluster, clock, &ops(order), &time, &bytes, capacity, OnOom::Fail).unwrap();
     let us = clock.ticks(1e-6);
     (s.device.iter().map(|d| d.0).collect(), s.start.iter().map(|t| t / us).collect())
 }
@@ -386,7 +407,7 @@ fn a_device_too_small_for_anything_is_passed_over() {
     let time = times.ticks(clock);
     let place = |capacity: &[u64], on_oom| {
         let bytes = work.static_bytes();
-        adjusting(&work, &mesh(3, 0.0), clock, &ops(&[0, 1, 2]), &time, &bytes, capacity, on_oom)
+        adjust(&work, &mesh(3, 0.0), clock, &ops(&[0, 1, 2]), &time, &bytes, capacity, on_oom)
     };
     let error = place(&[4, 0, 0], OnOom::Fail).expect_err("5 > 4").to_string();
     assert_eq!(

@@ -27,8 +27,8 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::functions::{
-        adjusting_placement, bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes,
-        levels, m_topo, mean_time, peak_bytes, round_robin, segments, simulate,
+        bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, levels, m_topo,
+        mean_time, peak_bytes, round_robin, segments, simulate,
     };
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};
@@ -36,7 +36,7 @@ mod fast {
     use super::schedule::Schedule;
     #[pymodule_export]
     use super::scheduling::{
-        critical_path, dominant_sequences, linear_clusters, optimistic_costs, placed_paths, priority_order,
-        schedule, schedule_earliest, schedule_placed,
+        adjusting_placement, critical_path, dominant_sequences, linear_clusters, optimistic_costs,
+        placed_paths, priority_order, schedule, schedule_earliest, schedule_placed,
     };
 }

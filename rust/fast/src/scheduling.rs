@@ -4,6 +4,7 @@ use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::place::{Memory, charge_to_leads};
 use loadmaster_core::schedule::admission::{Admission, Lifetimes};
 use loadmaster_core::schedule::list::{self, Choice};
@@ -225,6 +226,72 @@ pub fn schedule<'py>(
         let bias: Vec<Ticks> = clock.ticks_of(&bias);
         list::list(engine, &order, Choice { pinned: &pinned, bias: &bias })
     })
+}
+
+/// Adjusting Placement (Celeritas Algorithm 2).
+///
+/// An op stays on its predecessor's device in the order, unless another one lets it start earlier by
+/// more than sending its output back costs. Starts are estimated on the engine's timelines (eq. (7)-(9));
+/// the paper's are those without contention. O(D (E + V log V)).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// order : int [n_ops]
+///     A topological order.
+/// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
+///     Seconds.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op is charged for the whole step; if absent, residents count, and tensors from their
+///     producer to their last reader.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// best_effort : bool
+///     Put an op that fits nowhere where most memory is free, instead of raising.
+/// contention : bool
+///     Whether channels carry one transfer at a time.
+///
+/// Returns
+/// -------
+/// devices : int32 [n_ops]
+/// start, finish : float64 [n_ops]
+///     Estimated seconds.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), resident=np.array([6, 6, 6]))
+/// >>> both = [("a", "b", 1e9, 0.0, []), ("b", "a", 1e9, 0.0, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> fast.adjusting_placement(g, c, fast.m_topo(g), np.ones(3))[0].tolist()
+/// [0, 0, 1]
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, order, time, *, op_bytes=None, capacity=None, best_effort=false,
+                    contention=true))]
+#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
+pub fn adjusting_placement<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    order: &Bound<'_, PyAny>,
+    time: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    best_effort: bool,
+    contention: bool,
+) -> PyResult<Schedules<'py>> {
+    let order = topological("order", graph, order)?;
+    let rules = rules(graph, cluster, None, op_bytes, capacity, best_effort, contention)?;
+    scheduled(py, graph, cluster, time, &rules, |engine, clock| adjusting(engine, clock, &order))
 }
 
 /// When ops of a given placement and order run: each at the end of its device, every tensor sent the moment

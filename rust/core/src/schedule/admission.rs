@@ -126,6 +126,14 @@ impl<'a> Lifetimes<'a> {
 }
 
 impl Admission<'_> {
+    /// Bytes still free on a device.
+    pub(super) fn free(&self, device: DeviceId) -> u64 {
+        match self {
+            Self::Charged(memory) => memory.free(device),
+            Self::Lifetimes(l) => l.free(device),
+        }
+    }
+
     /// Whether the op has room on a device. `inputs` is the bytes of its inputs, `copies` of those that must
     /// be sent there.
     #[inline(always)]

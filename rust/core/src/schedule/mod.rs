@@ -1,7 +1,7 @@
 //! The list-scheduling engine: where and when an op could start, given all that is already scheduled.
 //!
 //! Every list scheduler works on it: [`list`] (HEFT, CPoP, PEFT, DPOS, m-TOPO orders), [`earliest`] (ETF,
-//! m-ETF, m-SCT, GETF). Devices are timelines with idle slots; with contention so are channels, and a
+//! m-ETF, m-SCT, GETF), [`adjusting`](crate::place::adjusting) (Celeritas). Devices are timelines with idle slots; with contention so are channels, and a
 //! transfer takes the earliest time at which its whole route is idle. A tensor is sent to a device once,
 //! when the first op that reads it there is scheduled.
 //!
@@ -151,6 +151,11 @@ impl<'a> Engine<'a> {
     pub fn bound(&self, op: OpId) -> Option<DeviceId> {
         let device = self.bound[self.lead[op.ix()].ix()];
         (!device.is_none()).then_some(device)
+    }
+
+    /// Bytes still free on a device.
+    pub fn free(&self, device: DeviceId) -> u64 {
+        self.admission.free(device)
     }
 
     /// The time after which nothing runs on a device.
