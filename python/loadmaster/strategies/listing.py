@@ -24,6 +24,7 @@ from loadmaster.strategies.base import (
     Outcome,
     Placement,
     attempts,
+    better,
     better_outcome,
     judged,
     settled,
@@ -144,21 +145,24 @@ def check_memory(memory: str) -> None:
 
 def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     """The outcome's candidate, or one device for everything if that is faster or all that fits."""
-    try:
-        alone = single.place(problem)
-    except InfeasibleError:
-        return settled(problem, outcome)
+    alone = _one_device(problem)
     found = outcome.candidate
-    if found is not None and found.fits and found.schedule.makespan <= alone.schedule.makespan:
-        return found
+    if alone is None or (found is not None and better(problem, found, alone) is found):
+        return settled(problem, outcome)
     device = problem.cluster.devices[int(alone.devices[0])].name
     if found is None or not found.fits:
         why = "no split that fits was found"
     else:
         ratio = found.schedule.makespan / alone.schedule.makespan
         why = f"the best split found takes {ratio:.4g} times as long"
-    note = f"everything is on {device}: {why}"
-    return replace(alone, notes=(*alone.notes, note))
+    return replace(alone, notes=(*alone.notes, f"everything is on {device}: {why}"))
+
+
+def _one_device(problem: Problem) -> Candidate | None:
+    try:
+        return single.place(problem)
+    except InfeasibleError:
+        return None
 
 
 def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
@@ -175,6 +179,7 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
         order,
         problem.time,
         pinned=devices,
+        lead=deciders(problem.graph)[0],
         capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
     )
     _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)

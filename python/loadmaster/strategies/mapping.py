@@ -122,8 +122,10 @@ def _roomiest(
     device = max(np.flatnonzero(may).tolist(), key=lambda d: (free[d], -d))
     if not problem.best_effort:
         where = problem.cluster.devices[device].name
+        short = needed - int(free[device])
         raise InfeasibleError(
-            f"the group of op {name!r} takes {needed} bytes; {where} has most free, {free[device]}",
-            {where: needed - int(free[device])},
+            f"the group of op {name!r} needs {needed} bytes; the most that is free is "
+            f"{free[device]} bytes, on {where}: {short} bytes short",
+            {where: short},
         )
     return device
