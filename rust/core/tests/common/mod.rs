@@ -186,6 +186,11 @@ impl Dag {
         Graph::new(self.n, &self.src, &self.dst, Some(&self.tensor)).expect("acyclic by construction")
     }
 
+    /// The same graph with ops numbered as they run.
+    pub fn numbered(&self) -> Graph {
+        Graph::numbered(self.n, &self.src, &self.dst, Some(&self.tensor)).expect("acyclic by construction")
+    }
+
     /// One past the largest tensor id.
     pub fn n_keys(&self) -> usize {
         self.tensor.iter().max().map_or(0, |&t| (t + 1) as usize)
@@ -234,6 +239,11 @@ fn sizes(max_ops: usize) -> impl Strategy<Value = Sizes> {
 
 /// Plain workloads; every op may run on type 0, 1 or both.
 pub fn plain_works(max_ops: usize) -> impl Strategy<Value = Workload> {
+    twins(max_ops).prop_map(|(given, _)| given)
+}
+
+/// One plain workload twice: ops numbered as given, and as they run.
+pub fn twins(max_ops: usize) -> impl Strategy<Value = (Workload, Workload)> {
     (dags(max_ops), sizes(max_ops)).prop_map(|(dag, sizes)| {
         let columns = Columns {
             tensor_bytes: &sizes.bytes,
@@ -243,7 +253,7 @@ pub fn plain_works(max_ops: usize) -> impl Strategy<Value = Workload> {
             colocation: &sizes.colocation[..dag.n],
             allowed: &sizes.allowed[..dag.n],
         };
-        Workload::plain(dag.graph(), &columns).expect("valid columns")
+        [dag.graph(), dag.numbered()].map(|g| Workload::plain(g, &columns).expect("valid columns")).into()
     })
 }
 
