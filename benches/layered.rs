@@ -102,12 +102,12 @@ impl Layered {
         self.tensor_bytes.iter().zip(&self.resident_bytes).map(|(t, r)| t + r).collect()
     }
 
-    /// The graph, validated.
+    /// The graph, validated, with ops numbered as they run.
     ///
     /// # Errors
     /// None for a graph with an op: its edges lead from layer to later layer.
     pub fn graph(&self) -> Result<Graph, Error> {
-        Graph::new(self.n_ops, &self.src, &self.dst, None)
+        Graph::numbered(self.n_ops, &self.src, &self.dst, None)
     }
 
     /// The graph with its bytes, free to be placed anywhere.

@@ -40,7 +40,8 @@ impl Case {
     fn new(n_ops: usize, shuffle: bool) -> Self {
         let columns = Layered::new(Options { n_ops, shuffle, ..Options::default() });
         let work = columns.workload().expect("a generated graph is valid");
-        let times = Times::new(n_ops, 1, columns.op_seconds.clone()).expect("times are valid");
+        let op_seconds = work.graph.numbering().by_op(columns.op_seconds.clone(), 1);
+        let times = Times::new(n_ops, 1, op_seconds.clone()).expect("times are valid");
         let static_bytes = work.static_bytes();
         let total: u64 = static_bytes.iter().sum();
         let cluster = mesh(total / DEVICES as u64 * 11 / 10);
@@ -48,7 +49,7 @@ impl Case {
         let clock = Clock::for_horizon(columns.op_seconds.iter().sum::<f64>() + sending).expect("hours");
         let seconds_of = |t| columns.tensor_seconds[work.graph.key(t) as usize];
         Self {
-            op_ticks: clock.ticks_of(&columns.op_seconds),
+            op_ticks: clock.ticks_of(&op_seconds),
             tensor_ticks: work.graph.tensors().map(|t| clock.ticks(seconds_of(t))).collect(),
             limits: Limits { max_ops: R, max_bytes: total / DEVICES as u64 / 4, max_time: Ticks::MAX },
             columns,
@@ -110,9 +111,9 @@ fn stages(c: &mut Criterion) {
         group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
         group.sample_size(30).throughput(Throughput::Elements(50_000));
 
-        group.bench_function(BenchmarkId::new("Graph::new: columns to validated CSR both ways", ids), |b| {
+        group.bench_function(BenchmarkId::new("columns to validated CSR both ways", ids), |b| {
             let l = &case.columns;
-            b.iter(|| Graph::new(black_box(l.n_ops), black_box(&l.src), black_box(&l.dst), None));
+            b.iter(|| Graph::numbered(black_box(l.n_ops), black_box(&l.src), black_box(&l.dst), None));
         });
         group.bench_function(BenchmarkId::new("levels: t-level and b-level", ids), |b| {
             b.iter(|| black_box(&case).levels());

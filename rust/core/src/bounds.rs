@@ -55,13 +55,17 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     let counts = cluster.type_counts();
     let clock = work.clock(times, cluster)?;
     let table = Table::new(work, times, clock, &counts)?;
-    let fastest: Vec<Ticks> = work.graph.ops().map(|u| clock.ticks(table.fastest(u.ix()))).collect();
-    let levels = Levels::new(&work.graph, &fastest, &vec![0; work.graph.n_tensors()]);
+    let numbering = work.graph.numbering();
+    let fastest: Vec<Ticks> = (0..work.n_ops()).map(|u| clock.ticks(table.fastest(u))).collect();
+    let op_time = numbering.by_op(fastest.clone(), 1);
+    let levels = Levels::new(&work.graph, &op_time, &vec![0; work.graph.n_tensors()]);
     let critical_path = clock.seconds(levels.critical_path());
 
     let speeds = table.best_speeds();
     let weight: Vec<f64> = (0..work.n_ops()).map(|u| table.weight(u, &speeds)).collect();
     let total: f64 = weight.iter().sum();
+    let Levels { top, bottom } = levels;
+    let levels = Levels { top: numbering.by_index(top), bottom: numbering.by_index(bottom) };
     let heads_and_tails = heads_and_tails(clock, &levels, &fastest, &weight);
     // Sums of floats may exceed the true sum by their rounding; a bound must not.
     let safe = |seconds: f64| seconds * (1.0 - 1e-12);
@@ -135,7 +139,8 @@ fn past_both(head: &[f64], tail: &[f64], weight: &[f64], rows: usize, columns: u
     best
 }
 
-/// Seconds per op and type, infinite where not allowed; types without devices left out.
+/// Seconds per op and type, infinite where not allowed; types without devices left out. Rows are by the
+/// user's index, so that sums of floats do not depend on how ops are numbered.
 struct Table {
     n_types: usize,
     devices: Vec<f64>,
@@ -147,7 +152,7 @@ impl Table {
         // As the simulator counts them: a bound on unrounded times could exceed a rounded schedule.
         let seconds_of = |u, k| clock.seconds(clock.ticks(times.seconds(u, k)));
         let mut seconds = Vec::with_capacity(work.n_ops() * counts.len());
-        for u in work.graph.ops() {
+        for u in work.graph.ops_by_index() {
             let from = seconds.len();
             seconds.extend(
                 (0..counts.len()).map(|k| {

@@ -38,6 +38,7 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
     let n_groups = check_groups(graph.n_ops(), group)?;
     let of = |op: OpId| OpId(group[op.ix()]);
     let members = Csr::from_pairs(n_groups, graph.ops().map(|u| (group[u.ix()] as usize, u)));
+    let first = |ops: &[OpId]| ops.iter().copied().min_by_key(|&u| graph.index(u));
 
     let mut edges = Vec::new();
     let mut homes = Vec::new();
@@ -60,7 +61,7 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
     let quotient =
         Graph::with_homes(n_groups, edges.iter().copied(), &homes).map_err(|error| match error {
             Error::Cycle(groups) => {
-                Error::CyclicGroups(groups.0.iter().map(|g| members.row(g.id.ix())[0]).collect())
+                Error::CyclicGroups(groups.0.iter().filter_map(|g| first(members.row(g.id.ix()))).collect())
             }
             other => other,
         })?;
@@ -92,12 +93,14 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
         .map(|g| {
             let ops = members.row(g);
             let mask = ops.iter().fold(u64::MAX, |m, u| m & work.allowed[u.ix()]);
-            let bad = ops.iter().find(|u| work.allowed[u.ix()] != work.allowed[ops[0].ix()]);
-            match bad {
-                Some(&second) if mask == 0 => {
-                    Err(Error::NoCommonType { first: ops[0].into(), second: second.into() })
-                }
-                _ => Ok(mask),
+            if mask > 0 {
+                return Ok(mask);
+            }
+            let first = first(ops).unwrap_or_default();
+            let others = ops.iter().copied().filter(|u| work.allowed[u.ix()] != work.allowed[first.ix()]);
+            match others.min_by_key(|&u| graph.index(u)) {
+                Some(second) => Err(Error::NoCommonType { first: first.into(), second: second.into() }),
+                None => Ok(mask),
             }
         })
         .collect::<Result<Vec<u64>, Error>>()?;
@@ -146,13 +149,13 @@ fn check_groups(n_ops: usize, group: &[u32]) -> Result<usize, Error> {
     }
 }
 
-/// What flows between each pair of ops, by source, then destination. Each tensor counts once per op
+/// What flows between each pair of ops, by source, then destination, as the user numbers them. Each tensor counts once per op
 /// that reads it. O(V + E log E).
 pub fn flows(work: &Workload) -> Vec<Flow> {
     let graph = &work.graph;
     let mut flows: Vec<Flow> = Vec::new();
     let mut at = vec![usize::MAX; graph.n_ops()];
-    for src in graph.ops() {
+    for src in graph.ops_by_index() {
         let from = flows.len();
         for t in graph.outputs(src) {
             for &dst in graph.consumers(t) {
@@ -167,7 +170,7 @@ pub fn flows(work: &Workload) -> Vec<Flow> {
                 flows[i].bytes = flows[i].bytes.saturating_add(work.tensor_bytes[t.ix()]);
             }
         }
-        flows[from..].sort_unstable_by_key(|f| f.dst);
+        flows[from..].sort_unstable_by_key(|f| graph.index(f.dst));
     }
     flows
 }

@@ -46,6 +46,11 @@ impl<T> Csr<T> {
         &mut self.items[self.starts[r] as usize..self.starts[r + 1] as usize]
     }
 
+    /// All items, to be replaced where they stand.
+    pub fn items_mut(&mut self) -> &mut [T] {
+        &mut self.items
+    }
+
     /// Where row `r` lies in [`Self::items`].
     #[inline(always)]
     pub fn range(&self, r: usize) -> std::ops::Range<usize> {

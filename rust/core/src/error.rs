@@ -367,6 +367,15 @@ impl Error {
         self
     }
 
+    /// The same error with other indices for the ops.
+    #[must_use]
+    pub fn with_indices(mut self, index: impl Fn(OpId) -> u32) -> Self {
+        for op in self.op_refs() {
+            op.id = OpId(index(op.id));
+        }
+        self
+    }
+
     fn op_refs(&mut self) -> Vec<&mut OpRef> {
         match self {
             Self::SelfLoop { op, .. }

@@ -9,6 +9,7 @@
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::ids::{OpId, TensorId};
+use crate::numbering::Numbering;
 use crate::topo;
 
 /// The largest number of ops or of edges: a hundred times the largest traced graph, and few enough
@@ -53,7 +54,7 @@ pub struct Graph {
     n_produced: usize,
     /// Producer, or home op, per tensor.
     source: Vec<OpId>,
-    /// Consumers per tensor, ascending, once each.
+    /// Consumers per tensor, ascending by the user's index, once each.
     consumers: Csr<OpId>,
     /// Tensors that ops wait for, per op, ascending.
     inputs: Csr<TensorId>,
@@ -67,6 +68,7 @@ pub struct Graph {
     control_base: u32,
     /// A topological order.
     topo: Vec<OpId>,
+    numbering: Numbering,
 }
 
 impl Graph {
@@ -79,11 +81,17 @@ impl Graph {
     /// Empty graph, columns of different length, ends or tensor ids out of range, self loops, a
     /// tensor with two producers, a cycle (named op by op).
     pub fn new(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
-        let graph = Self::with_homes(n_ops, edges_of(n_ops, src, dst, tensor)?, &[])?;
-        if tensor.is_some() {
-            graph.check_producers()?;
-        }
-        Ok(graph)
+        Self::with_homes(n_ops, edges_of(n_ops, src, dst, tensor)?, &[])?.with_one_producer_each(tensor)
+    }
+
+    /// The same with ops numbered as they run (see [`Graph::numbering`]): what a user gives is best kept
+    /// so. Errors call ops by the user's index.
+    ///
+    /// # Errors
+    /// Those of [`Graph::new`].
+    pub fn numbered(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
+        let edges = edges_of(n_ops, src, dst, tensor)?;
+        Self::numbered_with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
     }
 
     /// From edges whose ends are in range, plus tensors that are there at time 0. One tensor per
@@ -95,6 +103,28 @@ impl Graph {
         n_ops: usize,
         edges: impl Iterator<Item = Edge> + Clone,
         homes: &[HomeTensor],
+    ) -> Result<Self, Error> {
+        Self::build(n_ops, edges, homes, |_| Numbering::default())
+    }
+
+    /// The same with ops numbered as they run; edges and homes name ops by the user's index.
+    ///
+    /// # Errors
+    /// A cycle.
+    pub fn numbered_with_homes(
+        n_ops: usize,
+        edges: impl Iterator<Item = Edge> + Clone,
+        homes: &[HomeTensor],
+    ) -> Result<Self, Error> {
+        Self::build(n_ops, edges, homes, Numbering::by)
+    }
+
+    /// `number` makes a numbering of a topological order that is not the ops' own.
+    fn build(
+        n_ops: usize,
+        edges: impl Iterator<Item = Edge> + Clone,
+        homes: &[HomeTensor],
+        number: impl FnOnce(&[OpId]) -> Numbering,
     ) -> Result<Self, Error> {
         let mut base = homes.iter().map(|h| h.key + 1).max().unwrap_or(0);
         let (mut is_ordered, mut is_sorted) = (true, true);
@@ -115,15 +145,18 @@ impl Graph {
             rows.row_mut(u).sort_unstable();
         }
         // Ops that are numbered as they run prove that there is no cycle, and need no sorting.
-        let topo: Vec<OpId> = if is_ordered {
-            (0..n_ops).map(OpId::new).collect()
+        let (topo, numbering): (Vec<OpId>, _) = if is_ordered {
+            ((0..n_ops).map(OpId::new).collect(), Numbering::default())
         } else {
-            topo::kahn(&rows, |&word| OpId(word as u32))
-                .map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?
+            let order = topo::kahn(&rows, |&word| OpId(word as u32))
+                .map_err(|cycle| Error::Cycle(cycle.into_iter().collect()))?;
+            let numbering = number(&order);
+            (order, numbering)
         };
-        let mut tensors = Tensors::of(&rows, &topo, control_base);
+        let mut tensors = Tensors::of(&rows, &topo, &numbering, control_base);
         let n_produced = tensors.source.len();
-        tensors.add(homes);
+        tensors.add(homes, &numbering);
+        let topo = topo.into_iter().map(|index| numbering.op(index.0)).collect();
         let Tensors { op_tensors, source, keys, starts, consumers } = tensors;
         let consumers = Csr::from_parts(starts, consumers);
 
@@ -141,20 +174,42 @@ impl Graph {
             keys,
             control_base,
             topo,
+            numbering,
         })
     }
 
-    fn check_producers(&self) -> Result<(), Error> {
+    /// Checks that no two ops produce one tensor; without tensor ids none can.
+    fn with_one_producer_each(self, tensor: Option<&[i64]>) -> Result<Self, Error> {
+        if tensor.is_none() {
+            return Ok(self);
+        }
         let mut producer = vec![OpId::NONE; self.control_base as usize];
         for (&op, &key) in self.source.iter().zip(&self.keys).take(self.n_produced()) {
             if key < self.control_base {
-                let first = std::mem::replace(&mut producer[key as usize], op);
+                let index = OpId(self.numbering.index(op));
+                let first = std::mem::replace(&mut producer[key as usize], index);
                 if !first.is_none() {
-                    return Err(Error::TwoProducers { tensor: key, first: first.into(), second: op.into() });
+                    return Err(Error::TwoProducers {
+                        tensor: key,
+                        first: first.into(),
+                        second: index.into(),
+                    });
                 }
             }
         }
-        Ok(())
+        Ok(self)
+    }
+
+    /// The user's index of every op. [`Graph::new`] and [`Graph::with_homes`] number ops as they are
+    /// given; the other constructors number them topologically, sources first and by the user's index.
+    pub fn numbering(&self) -> &Numbering {
+        &self.numbering
+    }
+
+    /// The user's index of an op: what ties between ops break by.
+    #[inline(always)]
+    pub fn index(&self, op: OpId) -> u32 {
+        self.numbering.index(op)
     }
 
     /// Number of ops.
@@ -180,6 +235,11 @@ impl Graph {
     /// All ops.
     pub fn ops(&self) -> impl DoubleEndedIterator<Item = OpId> + Clone + use<> {
         (0..self.n_ops()).map(OpId::new)
+    }
+
+    /// All ops by the user's index.
+    pub fn ops_by_index(&self) -> impl Iterator<Item = OpId> {
+        (0..self.n_ops() as u32).map(|index| self.numbering.op(index))
     }
 
     /// All tensors.
@@ -221,7 +281,7 @@ impl Graph {
         self.pulls.row(op.ix())
     }
 
-    /// The ops that read a tensor, ascending.
+    /// The ops that read a tensor, ascending by the user's index.
     #[inline(always)]
     pub fn consumers(&self, tensor: TensorId) -> &[OpId] {
         self.consumers.row(tensor.ix())
@@ -257,7 +317,7 @@ impl Graph {
         self.keys[tensor.ix()]
     }
 
-    /// A topological order: the ops' own numbering where that is one, else Kahn's (see
+    /// A topological order: the user's numbering where that is one, else Kahn's (see
     /// [`topo::m_topo`]).
     pub fn topo(&self) -> &[OpId] {
         &self.topo
@@ -339,7 +399,8 @@ struct Tensors {
 
 impl Tensors {
     /// Groups edges, given as ascending (tensor, destination) words per source; repeated ones count once.
-    fn of(rows: &Csr<u64>, topo: &[OpId], control_base: u32) -> Self {
+    /// `rows` and `topo` name ops by the user's index.
+    fn of(rows: &Csr<u64>, topo: &[OpId], numbering: &Numbering, control_base: u32) -> Self {
         let n_ops = topo.len();
         let mut tensors = Self {
             op_tensors: vec![(0, 0); n_ops],
@@ -349,6 +410,7 @@ impl Tensors {
             consumers: Vec::with_capacity(rows.items().len()),
         };
         for &u in topo {
+            let op = numbering.op(u.0);
             let from = tensors.source.len() as u32;
             let mut previous = None;
             for &word in rows.row(u.ix()) {
@@ -357,28 +419,28 @@ impl Tensors {
                 }
                 let tensor = (word >> 32) as u32;
                 if previous.is_none_or(|p| p >> 32 != word >> 32) {
-                    tensors.source.push(u);
+                    tensors.source.push(op);
                     let is_control = tensor == Edge::CONTROL;
                     tensors.keys.push(if is_control { control_base + u.0 } else { tensor });
                     tensors.starts.push(tensors.consumers.len() as u32);
                 }
-                tensors.consumers.push(OpId(word as u32));
+                tensors.consumers.push(numbering.op(word as u32));
                 previous = Some(word);
             }
-            tensors.op_tensors[u.ix()] = (from, tensors.source.len() as u32);
+            tensors.op_tensors[op.ix()] = (from, tensors.source.len() as u32);
         }
         tensors.starts.push(tensors.consumers.len() as u32);
         tensors
     }
 
     /// Appends tensors that no op produces.
-    fn add(&mut self, homes: &[HomeTensor]) {
+    fn add(&mut self, homes: &[HomeTensor], numbering: &Numbering) {
         for home in homes {
-            self.source.push(home.home);
+            self.source.push(numbering.op(home.home.0));
             self.keys.push(home.key);
             let from = self.consumers.len();
-            self.consumers.extend_from_slice(&home.consumers);
-            self.consumers[from..].sort_unstable();
+            self.consumers.extend(home.consumers.iter().map(|index| numbering.op(index.0)));
+            self.consumers[from..].sort_unstable_by_key(|&op| numbering.index(op));
             self.starts.push(self.consumers.len() as u32);
         }
     }

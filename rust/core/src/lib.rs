@@ -17,6 +17,7 @@ pub mod graph;
 pub mod ids;
 pub mod levels;
 pub mod lifetime;
+pub mod numbering;
 pub mod opgraph;
 pub mod place;
 pub mod reduce;

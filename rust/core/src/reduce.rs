@@ -267,6 +267,29 @@ impl<'a> Walk<'a> {
         }
         let k = op_of.len();
         let map: Vec<OpId> = homes.anchor.iter().map(|a| index[a.ix()]).collect();
+        for e in &mut self.edges {
+            e.src = index[e.src.ix()];
+            e.dst = index[e.dst.ix()];
+        }
+        let home_tensors = self.home_tensors(&index, &map);
+        let edges = std::mem::take(&mut self.edges);
+        let mut set_union = Union::new(k);
+        for members in (0..homes.sets.n_rows()).map(|s| homes.sets.row(s)) {
+            let mut ops = members.iter().map(|u| index[u.ix()]).filter(|i| !i.is_none());
+            if let Some(first) = ops.next() {
+                ops.for_each(|op| set_union.join(first.ix(), op.ix()));
+            }
+        }
+        let (set_of, sets) = set_union.sets(k);
+
+        // Up to here ops were counted as the model counts them; from here on as they run.
+        let graph = Graph::numbered_with_homes(k, edges.iter().copied(), &home_tensors)?;
+        let numbering = graph.numbering();
+        let numbered = |op: &OpId| if op.is_none() { *op } else { numbering.op(op.0) };
+        let index: Vec<OpId> = index.iter().map(numbered).collect();
+        let map: Vec<OpId> = map.iter().map(numbered).collect();
+        let op_of = numbering.by_op(op_of, 1);
+        let (set_of, sets) = numbering.sets(set_of, sets);
 
         let mut resident = vec![0u64; k];
         let mut workspace = vec![0u64; k];
@@ -281,14 +304,6 @@ impl<'a> Walk<'a> {
             resident[at] = resident[at].saturating_add(held);
             workspace[at] = workspace[at].max(c.workspace[u.ix()]);
         }
-
-        for e in &mut self.edges {
-            e.src = index[e.src.ix()];
-            e.dst = index[e.dst.ix()];
-        }
-        let home_tensors = self.home_tensors(&index, &map);
-        let edges = std::mem::take(&mut self.edges);
-        let graph = Graph::with_homes(k, edges.iter().copied(), &home_tensors)?;
 
         let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
         for (i, v) in self.values.iter().enumerate() {
@@ -308,14 +323,6 @@ impl<'a> Walk<'a> {
             })
             .collect();
 
-        let mut set_union = Union::new(k);
-        for members in (0..homes.sets.n_rows()).map(|s| homes.sets.row(s)) {
-            let mut ops = members.iter().map(|u| index[u.ix()]).filter(|i| !i.is_none());
-            if let Some(first) = ops.next() {
-                ops.for_each(|op| set_union.join(first.ix(), op.ix()));
-            }
-        }
-        let (set_of, sets) = set_union.sets(k);
         let reader = |set: usize| {
             let user_set = homes.set_of[op_of[sets.row(set)[0].ix()].ix()] as usize;
             let reader = homes.reader[user_set];

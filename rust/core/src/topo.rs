@@ -5,7 +5,9 @@
 //! * [`cpd_topo`]: the same, children on the longest path first (Celeritas, section 5.1.3).
 //!
 //! All are O(V + E) but for sorting the ops that become ready together, and all break ties by the
-//! smaller index.
+//! user's smaller index.
+
+use std::cmp::Reverse;
 
 use crate::clock::Ticks;
 use crate::csr::Csr;
@@ -58,14 +60,14 @@ fn kahn_by<I: Iterator<Item = OpId>>(
 
 /// Depth first: the ops that an op makes ready come right after it, smallest index first.
 pub fn dfs_topo(graph: &Graph) -> Vec<OpId> {
-    stack_order(graph, |ready| ready.sort_unstable_by(|a, b| b.cmp(a)))
+    stack_order(graph, |ready| ready.sort_unstable_by_key(|&op| Reverse(graph.index(op))))
 }
 
 /// Depth first along the longest paths: of the ops that become ready together, the one with the
 /// largest t-level + b-level comes first.
 pub fn cpd_topo(graph: &Graph, levels: &Levels) -> Vec<OpId> {
     let path = |u: OpId| -> Ticks { levels.top[u.ix()] + levels.bottom[u.ix()] };
-    stack_order(graph, |ready| ready.sort_unstable_by(|&a, &b| path(a).cmp(&path(b)).then(b.cmp(&a))))
+    stack_order(graph, |ready| ready.sort_unstable_by_key(|&op| (path(op), Reverse(graph.index(op)))))
 }
 
 /// Pops from a stack; `sort` puts the op to be popped first at the end of those pushed together.
@@ -109,7 +111,7 @@ pub fn is_topological(graph: &Graph, order: &[OpId]) -> bool {
         && graph.ops().all(|u| graph.successors(u).iter().all(|v| position[u.ix()] < position[v.ix()]))
 }
 
-/// Ops that wait for nothing, by index.
+/// Ops that wait for nothing, in their own order, which is that of the user's indices.
 fn sources(missing: &[u32]) -> Vec<OpId> {
     missing.iter().enumerate().filter(|(_, m)| **m == 0).map(|(u, _)| OpId::new(u)).collect()
 }

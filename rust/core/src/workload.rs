@@ -9,6 +9,7 @@ use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, StorageId, TensorId};
+use crate::numbering::Numbering;
 
 /// Every device type is allowed.
 pub const ANY_TYPE: u64 = u64::MAX;
@@ -61,7 +62,8 @@ pub struct Workload {
     pub lead: Vec<OpId>,
 }
 
-/// Columns of a plain graph; an empty column is all zeros (no rule, for the last three).
+/// Columns of a plain graph, ops numbered as the user does; an empty column is all zeros (no rule, for
+/// the last three).
 #[derive(Clone, Debug, Default)]
 pub struct Columns<'a> {
     /// Bytes per tensor id.
@@ -121,7 +123,7 @@ impl Workload {
         let mut op_storages = Vec::with_capacity(n + 1);
         op_storages.push(0);
         for u in graph.ops() {
-            let mut left = columns.output_bytes.get(u.ix()).copied();
+            let mut left = columns.output_bytes.get(graph.index(u) as usize).copied();
             let mut used = false;
             for t in graph.outputs(u) {
                 let bytes = tensor_bytes[t.ix()];
@@ -144,19 +146,22 @@ impl Workload {
         for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
             union.join(u, *first_of.entry(code).or_insert(u));
         }
-        let (set_of, sets) = union.sets(n);
         let column =
             |values: &[u64], default| if values.is_empty() { vec![default; n] } else { values.to_vec() };
         let mut allowed = column(columns.allowed, ANY_TYPE);
+        let (set_of, sets) = union.sets(n);
         crate::colocate::share_allowed(&sets, &mut allowed)?;
+        let numbering = graph.numbering();
+        let allowed = numbering.by_op(allowed, 1);
+        let (set_of, sets) = numbering.sets(set_of, sets);
         let lead = crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed);
         Ok(Self {
             tensor_bytes,
             tensor_storage,
             storages,
             op_storages,
-            resident: column(columns.resident, 0),
-            workspace: column(columns.workspace, 0),
+            resident: numbering.by_op(column(columns.resident, 0), 1),
+            workspace: numbering.by_op(column(columns.workspace, 0), 1),
             set_of,
             sets,
             allowed,
@@ -205,7 +210,7 @@ impl Workload {
     /// Checks that a placement names devices, keeps sets together and obeys allowed types.
     ///
     /// # Errors
-    /// The first op that breaks a rule, with the device's name.
+    /// The first op, by the user's index, that breaks a rule, with the device's name.
     pub fn check_placement(&self, cluster: &Cluster, placement: &[DeviceId]) -> Result<(), Error> {
         if placement.len() != self.n_ops() {
             return Err(Error::WrongLength {
@@ -215,21 +220,22 @@ impl Workload {
                 per: "op",
             });
         }
-        for u in self.graph.ops() {
+        let is_wrong = |u: &OpId| {
+            let device = placement[u.ix()];
+            device.ix() >= cluster.n_devices() || !self.allows(*u, cluster, device)
+        };
+        if let Some(u) = self.graph.ops().filter(is_wrong).min_by_key(|&u| self.graph.index(u)) {
             let device = placement[u.ix()];
             if device.ix() >= cluster.n_devices() {
-                return Err(Error::BadArgument {
-                    argument: "placement",
-                    reason: format!("device {} of {} devices (op {})", device.0, cluster.n_devices(), u.0),
-                });
+                let (got, n) = (device.0, cluster.n_devices());
+                let reason = format!("device {got} of {n} devices (op {})", self.graph.index(u));
+                return Err(Error::BadArgument { argument: "placement", reason });
             }
-            if !self.allows(u, cluster, device) {
-                return Err(Error::ForbiddenDevice {
-                    op: u.into(),
-                    device: cluster.name(device).to_owned(),
-                    device_type: cluster.types()[cluster.type_of(device)].clone(),
-                });
-            }
+            return Err(Error::ForbiddenDevice {
+                op: u.into(),
+                device: cluster.name(device).to_owned(),
+                device_type: cluster.types()[cluster.type_of(device)].clone(),
+            });
         }
         for members in (0..self.sets.n_rows()).map(|s| self.sets.row(s)).filter(|m| m.len() > 1) {
             let (first, device) = (members[0], placement[members[0].ix()]);
@@ -290,6 +296,12 @@ impl Times {
             });
         }
         Ok(Self { n_types, seconds })
+    }
+
+    /// The same times for ops that another numbering counts.
+    #[must_use]
+    pub fn numbered(self, numbering: &Numbering) -> Self {
+        Self { seconds: numbering.by_op(self.seconds, self.n_types), ..self }
     }
 
     /// Number of device types.

@@ -2,19 +2,16 @@
 
 mod common;
 
-use common::{Case, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works};
+use common::{Case, adjust, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
-use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::place::fill::{in_order, round_robin};
 use loadmaster_core::place::locality::follow_bytes;
-use loadmaster_core::place::{Memory, OnOom, charge_to_leads};
-use loadmaster_core::schedule::admission::Admission;
-use loadmaster_core::schedule::{Engine, Scheduled};
+use loadmaster_core::place::{OnOom, charge_to_leads};
+use loadmaster_core::schedule::Scheduled;
 use loadmaster_core::simulate::{Options, Policy};
 use loadmaster_core::topo::cpd_topo;
 use loadmaster_core::workload::{Columns, Times, Workload};
@@ -28,25 +25,6 @@ struct Problem {
     order: Vec<OpId>,
     bytes: Vec<u64>,
     capacity: Vec<u64>,
-}
-
-/// Adjusting Placement in the classic model, given bytes charged for the whole step.
-#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
-fn adjust(
-    work: &Workload,
-    cluster: &Cluster,
-    clock: Clock,
-    order: &[OpId],
-    time: &[Ticks],
-    bytes: &[u64],
-    capacity: &[u64],
-    on_oom: OnOom,
-) -> Result<Scheduled, Error> {
-    let charge = charge_to_leads(&work.lead, bytes);
-    let admission = Admission::Charged(Memory::new(work, cluster, &charge, capacity, on_oom));
-    let mut engine = Engine::new(work, cluster, clock, time, &work.lead, false, admission);
-    adjusting(&mut engine, clock, order)?;
-    Ok(engine.into_scheduled())
 }
 
 impl Problem {

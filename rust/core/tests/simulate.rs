@@ -142,7 +142,7 @@ fn devices_work(s: &Seen<'_>) -> Result<(), TestCaseError> {
         prop_assert!(disjoint(intervals.clone()), "two ops at once on {d:?}");
         if s.options.policy == Policy::Fixed {
             let mut sequence: Vec<OpId> = s.ops_on(d).collect();
-            sequence.sort_unstable_by_key(|&u| (s.case.priority[u.ix()], u));
+            sequence.sort_unstable_by_key(|&u| (s.case.priority[u.ix()], s.graph().index(u)));
             let mut free = 0;
             for u in sequence {
                 prop_assert_eq!(s.start(u), s.ready(u).max(free));
@@ -154,10 +154,11 @@ fn devices_work(s: &Seen<'_>) -> Result<(), TestCaseError> {
             prop_assert!(covered(s.ready(u), s.start(u), intervals.clone()), "{d:?} idles, {u:?} waits");
             // Of ops that were waiting when `u` was taken, none should have gone first.
             for v in s.ops_on(d).filter(|&v| s.ready(v) < s.start(u) && s.start(u) < s.start(v)) {
-                let priority = |w: OpId| (s.case.priority[w.ix()], w);
+                let priority = |w: OpId| (s.case.priority[w.ix()], s.graph().index(w));
+                let since = |w: OpId| (s.ready(w), s.graph().index(w));
                 match s.options.policy {
                     Policy::Priority => prop_assert!(priority(u) < priority(v), "{u:?} before {v:?}"),
-                    Policy::Fifo => prop_assert!((s.ready(u), u) < (s.ready(v), v), "{u:?} before {v:?}"),
+                    Policy::Fifo => prop_assert!(since(u) < since(v), "{u:?} before {v:?}"),
                     Policy::Random(_) | Policy::Fixed => {}
                 }
             }
@@ -305,7 +306,7 @@ fn memory_adds_up(s: &Seen<'_>) -> Result<(), TestCaseError> {
 
 /// The chain of causes leads from the makespan to 0 without a gap, and each cause is one.
 fn blame_is_whole(s: &Seen<'_>) -> Result<(), TestCaseError> {
-    let chain = s.schedule.blame();
+    let chain = s.schedule.blame(&s.case.work.graph);
     prop_assert_eq!(chain.first().map(|b| b.finish), Some(s.schedule.makespan));
     prop_assert_eq!(chain.last().map(|b| (b.start, b.waited)), Some((0, Waited::Nothing)));
     prop_assert_eq!(chain.iter().map(|b| b.finish - b.start).sum::<Ticks>(), s.schedule.makespan);
@@ -380,7 +381,7 @@ proptest! {
     #[test]
     fn a_fixed_sequence_runs_unless_ops_block_each_other(case in cases(10)) {
         let (g, n) = (&case.work.graph, case.work.n_ops());
-        let key = |u: OpId| (case.priority[u.ix()], u);
+        let key = |u: OpId| (case.priority[u.ix()], case.work.graph.index(u));
         let same_device = |a: OpId, b: OpId| case.placement[a.ix()] == case.placement[b.ix()];
         // `a` waits for `b`: it reads from it, or comes after it in the sequence.
         let waits = |a: OpId, b: OpId| {
@@ -696,7 +697,7 @@ fn the_chain_of_causes_of_a_schedule_by_hand() {
         link(0, 0, 2, 6, Waited::Op(OpId(0))),
         link(0, u32::MAX, 0, 2, Waited::Nothing),
     ];
-    assert_eq!(s.blame(), expected);
+    assert_eq!(s.blame(&work.graph), expected);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Numpy arrays in: checked by name, dtype and shape, and copied to what the core wants.
 
-use loadmaster_core::ids::{DeviceId, OpId};
 use numpy::{Element, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -139,14 +138,8 @@ pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usiz
     }
 }
 
-/// A device per op.
-pub fn placement(object: &Bound<'_, PyAny>, n_ops: usize, n_devices: usize) -> PyResult<Vec<DeviceId>> {
-    Ok(indices("devices", object, n_ops, n_devices)?.into_iter().map(DeviceId).collect())
-}
-
-/// A priority per op; the ops' numbering where none is given.
-pub fn priorities(object: Option<&Bound<'_, PyAny>>, n_ops: usize) -> PyResult<Vec<i32>> {
-    let Some(object) = object else { return Ok((0..n_ops as i32).collect()) };
+/// A priority per op.
+pub fn priorities(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<i32>> {
     let values = integers("priority", object)?;
     if values.len() != n_ops {
         return Err(PyValueError::new_err(format!(
@@ -159,11 +152,6 @@ pub fn priorities(object: Option<&Bound<'_, PyAny>>, n_ops: usize) -> PyResult<V
             .map_err(|_| PyValueError::new_err(format!("priority[{i}] is {v}: it must fit in 32 bits")))
     };
     values.into_iter().enumerate().map(narrow).collect()
-}
-
-/// A list of every op once.
-pub fn order(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<OpId>> {
-    Ok(indices("order", object, n_ops, n_ops)?.into_iter().map(OpId).collect())
 }
 
 /// A number of things, not negative.

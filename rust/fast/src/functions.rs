@@ -91,7 +91,12 @@ pub fn levels<'py>(
     control_time: f64,
 ) -> PyResult<(Floats<'py>, Floats<'py>)> {
     let (clock, levels) = compute_levels(py, graph, op_time, tensor_time, control_time)?;
-    Ok((clock.seconds_of(&levels.top).into_pyarray(py), clock.seconds_of(&levels.bottom).into_pyarray(py)))
+    Ok((seconds(py, graph, clock, levels.top), seconds(py, graph, clock, levels.bottom)))
+}
+
+/// A column of ticks per op, out.
+pub(crate) fn seconds<'py>(py: Python<'py>, graph: &Graph, clock: Clock, ticks: Vec<Ticks>) -> Floats<'py> {
+    clock.seconds_of(&graph.by_index(ticks)).into_pyarray(py)
 }
 
 fn compute_levels(
@@ -101,7 +106,7 @@ fn compute_levels(
     tensor_time: &Bound<'_, PyAny>,
     control_time: f64,
 ) -> PyResult<(Clock, Levels)> {
-    let op_time = convert::seconds("op_time", op_time, graph.work.n_ops(), false)?;
+    let op_time = graph.by_op(convert::seconds("op_time", op_time, graph.work.n_ops(), false)?, 1);
     let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(control_time)?;
     let result = py.detach(|| -> Result<(Clock, Levels), Error> {
@@ -127,7 +132,7 @@ fn compute_levels(
 #[pyfunction]
 pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
     let order = py.detach(|| topo::m_topo(&graph.work.graph));
-    ids(py, order.iter().map(|op| op.0))
+    graph.indices(py, order.into_iter())
 }
 
 /// Depth-first topological order (Celeritas 4.2.2): an op is followed by the ops it makes ready.
@@ -148,7 +153,7 @@ pub fn m_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
 #[pyfunction]
 pub fn dfs_topo<'py>(py: Python<'py>, graph: &Graph) -> Ids<'py> {
     let order = py.detach(|| topo::dfs_topo(&graph.work.graph));
-    ids(py, order.iter().map(|op| op.0))
+    graph.indices(py, order.into_iter())
 }
 
 /// CPD-TOPO (Celeritas 5.1.3): depth first, children on the longest path first.
@@ -178,7 +183,7 @@ pub fn cpd_topo<'py>(
 ) -> PyResult<Ids<'py>> {
     let (_, levels) = compute_levels(py, graph, op_time, tensor_time, control_time)?;
     let order = py.detach(|| topo::cpd_topo(&graph.work.graph, &levels));
-    Ok(ids(py, order.iter().map(|op| op.0)))
+    Ok(graph.indices(py, order.into_iter()))
 }
 
 /// The cuts of an order that send least (Celeritas eq. (4)-(6); Kernighan 1971).
@@ -247,7 +252,7 @@ pub fn breakpoints<'py>(
     let op_time = op_time
         .map(|t| convert::seconds("op_time", t, n, false))
         .transpose()?
-        .unwrap_or_else(|| vec![0.0; n]);
+        .map_or_else(|| vec![0.0; n], |t| graph.by_op(t, 1));
     let op_bytes = bytes_per_op(graph, op_bytes)?;
     let max_ops = max_ops.map(|n| convert::count("max_ops", n)).transpose()?.unwrap_or(MAX_OPS);
     let max_bytes = max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
@@ -279,7 +284,9 @@ pub fn breakpoints<'py>(
 
 /// An order checked to be topological.
 pub(crate) fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
-    let order = convert::order(order, graph.work.n_ops())?;
+    let n = graph.work.n_ops();
+    let order: Vec<OpId> =
+        convert::indices("order", order, n, n)?.into_iter().map(|index| graph.op(index)).collect();
     if topo::is_topological(&graph.work.graph, &order) {
         Ok(order)
     } else {
@@ -293,7 +300,7 @@ fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
     let Some(bytes) = bytes else { return Ok(graph.work.static_bytes()) };
     let bytes = convert::sizes("op_bytes", bytes)?;
     if bytes.len() == graph.work.n_ops() {
-        Ok(bytes)
+        Ok(graph.by_op(bytes, 1))
     } else {
         Err(PyValueError::new_err(format!(
             "op_bytes: got {} values, wants {} (one per op)",
@@ -333,7 +340,7 @@ pub fn segments<'py>(
     cuts: &Bound<'_, PyAny>,
 ) -> PyResult<Ids<'py>> {
     let n = convert::integers("order", order)?.len();
-    let order = convert::order(order, n)?;
+    let order: Vec<OpId> = convert::indices("order", order, n, n)?.into_iter().map(OpId).collect();
     let mut seen = vec![false; n];
     if let Some(op) = order.iter().find(|op| std::mem::replace(&mut seen[op.ix()], true)) {
         return Err(PyValueError::new_err(format!("order: op {} comes twice", op.0)));
@@ -381,16 +388,17 @@ pub fn segments<'py>(
 pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyResult<Graph> {
     let n = graph.work.n_ops();
     let group = convert::indices("group", group, n, n)?;
-    let work = py.detach(|| core_contract::contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
-    let mut first = vec![None; work.n_ops()];
-    for (op, &g) in group.iter().enumerate().rev() {
-        first[g as usize] = Some(OpId::new(op));
+    let mut first = vec![u32::MAX; n];
+    for (index, &g) in group.iter().enumerate().rev() {
+        first[g as usize] = index as u32;
     }
+    let group = graph.by_op(group, 1);
+    let work = py.detach(|| core_contract::contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
     let fine = graph.names.clone();
-    let names: Names = Arc::new(move |g: OpId| {
-        let op = first.get(g.ix()).copied().flatten()?;
-        let name = fine.as_ref().and_then(|names| names(op)).unwrap_or_else(|| format!("op {}", op.0));
-        Some(format!("group {} (with {name})", g.0))
+    let names: Names = Arc::new(move |g| {
+        let index = *first.get(g as usize)?;
+        let name = fine.as_ref().and_then(|names| names(index)).unwrap_or_else(|| format!("op {index}"));
+        Some(format!("group {g} (with {name})"))
     });
     Ok(Graph { work: Arc::new(work), names: Some(names) })
 }
@@ -434,7 +442,7 @@ fn place_ops<'py>(
 ) -> PyResult<Ids<'py>> {
     let order = topological("order", graph, order)?;
     let placement = py.detach(|| strategy(&graph.work, &cluster.core, &order));
-    Ok(device_ids(py, &placement.map_err(|e| graph.name(e))?))
+    Ok(device_ids(py, graph, placement.map_err(|e| graph.name(e))?))
 }
 
 /// The devices in the order in which they are filled: all of them, once each.
@@ -450,8 +458,8 @@ fn device_order(cluster: &Cluster, devices: Option<&Bound<'_, PyAny>>) -> PyResu
     Ok(order.into_iter().map(DeviceId).collect())
 }
 
-pub(crate) fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
-    ids(py, placement.iter().map(|d| d.0))
+pub(crate) fn device_ids<'py>(py: Python<'py>, graph: &Graph, placement: Vec<DeviceId>) -> Ids<'py> {
+    ids(py, graph.by_index(placement).into_iter().map(|d| d.0))
 }
 
 /// Ops in order on one device until it is full, then the next (Order-Place, m-TOPO).
@@ -625,7 +633,8 @@ pub fn follow_bytes<'py>(
 pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
     let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
     let seconds = convert::time_matrix("time", time, n, k)?;
-    Ok(Times::new(n, k, seconds).map_err(|e| graph.name(e))?)
+    let times = Times::new(n, k, seconds).map_err(|e| graph.name_indices(e))?;
+    Ok(times.numbered(graph.work.graph.numbering()))
 }
 
 /// Simulates one step of a placed graph: the judge of every strategy.
@@ -713,8 +722,13 @@ pub fn simulate(
     };
     let options = Options { policy, contention: contention.then_some(link_order), record_memory };
     let time = times(graph, cluster, time)?;
-    let placement = convert::placement(devices, n, cluster.core.n_devices())?;
-    let priority = convert::priorities(priority, n)?;
+    let placement = convert::indices("devices", devices, n, cluster.core.n_devices())?;
+    let placement = graph.by_op(placement.into_iter().map(DeviceId).collect(), 1);
+    let priority = match priority {
+        Some(priority) => convert::priorities(priority, n)?,
+        None => (0..n as i32).collect(),
+    };
+    let priority = graph.by_op(priority, 1);
     let result = py.detach(|| {
         let simulator = Simulator::new(&graph.work, &cluster.core, &time)?;
         Ok::<_, Error>((simulator.clock(), simulator.run(&placement, &priority, options)?))
@@ -811,7 +825,7 @@ pub fn peak_bytes<'py>(
 ) -> PyResult<(u64, Bound<'py, PyArray1<u64>>)> {
     let order = topological("order", graph, order)?;
     let peak = py.detach(|| lifetime::peak(&graph.work, &order));
-    Ok((peak.bytes, peak.held.into_pyarray(py)))
+    Ok((peak.bytes, graph.by_index(peak.held).into_pyarray(py)))
 }
 
 /// Mean seconds of each op over the devices it may run on: what orders and levels count.
@@ -844,5 +858,5 @@ pub fn mean_time<'py>(
     time: &Bound<'_, PyAny>,
 ) -> PyResult<Floats<'py>> {
     let time = times(graph, cluster, time)?;
-    Ok(time.mean(&graph.work, &cluster.core).into_pyarray(py))
+    Ok(graph.by_index(time.mean(&graph.work, &cluster.core)).into_pyarray(py))
 }

@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use crate::convert;
 use crate::errors::Raised;
 
-/// What an op is called in messages.
-pub type Names = Arc<dyn Fn(OpId) -> Option<String> + Send + Sync>;
+/// What the op of a user's index is called in messages.
+pub type Names = Arc<dyn Fn(u32) -> Option<String> + Send + Sync>;
 
 /// A validated directed acyclic graph of ops joined by tensors. Immutable.
 ///
@@ -57,6 +57,9 @@ pub type Names = Arc<dyn Fn(OpId) -> Option<String> + Send + Sync>;
 /// (3, 2)
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Graph {
+    /// Its ops are numbered as they run, not as the user numbers them: every column and every list of
+    /// ops comes in through [`Graph::by_op`], [`Graph::op`] and goes out through [`Graph::by_index`],
+    /// [`Graph::indices`].
     pub work: Arc<Workload>,
     pub names: Option<Names>,
 }
@@ -100,7 +103,7 @@ impl Graph {
         let output_bytes = convert::optional_sizes("output_bytes", output_bytes)?;
         let allowed = convert::optional_sizes("allowed", allowed)?;
         let work = py.detach(|| {
-            let graph = CoreGraph::new(n_ops, &src, &dst, tensor.as_deref())?;
+            let graph = CoreGraph::numbered(n_ops, &src, &dst, tensor.as_deref())?;
             let columns = Columns {
                 tensor_bytes: &tensor_bytes,
                 resident: &resident,
@@ -152,37 +155,37 @@ impl Graph {
     /// Resident and output bytes per op, uint64 [n_ops].
     #[getter]
     fn static_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        self.work.static_bytes().into_pyarray(py)
+        self.by_index(self.work.static_bytes()).into_pyarray(py)
     }
 
     /// Bytes per op that stay for the whole step, uint64 [n_ops].
     #[getter]
     fn resident<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_slice(py, &self.work.resident)
+        self.by_index(self.work.resident.clone()).into_pyarray(py)
     }
 
     /// Bytes per op needed while it runs, uint64 [n_ops].
     #[getter]
     fn workspace<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_slice(py, &self.work.workspace)
+        self.by_index(self.work.workspace.clone()).into_pyarray(py)
     }
 
     /// Mask of the device types that each op may run on, uint64 [n_ops].
     #[getter]
     fn allowed<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_slice(py, &self.work.allowed)
+        self.by_index(self.work.allowed.clone()).into_pyarray(py)
     }
 
     /// The op that decides where each op goes, int32 [n_ops].
     #[getter]
     fn lead<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
-        ids(py, self.work.lead.iter().map(|l| l.0))
+        ids(py, self.by_index(self.work.lead.clone()).into_iter().map(|lead| self.work.graph.index(lead)))
     }
 
     /// Number of the set of colocated ops that each op is in, int32 [n_ops].
     #[getter]
     fn colocation<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
-        ids(py, self.work.set_of.iter().copied())
+        ids(py, self.by_index(self.work.set_of.clone()).into_iter())
     }
 
     /// The same graph with every op decided for by the first of its colocated set: without the advice
@@ -197,8 +200,8 @@ impl Graph {
     fn flows<'py>(&self, py: Python<'py>) -> Flows<'py> {
         let flows = py.detach(|| contract::flows(&self.work));
         (
-            ids(py, flows.iter().map(|f| f.src.0)),
-            ids(py, flows.iter().map(|f| f.dst.0)),
+            self.indices(py, flows.iter().map(|f| f.src)),
+            self.indices(py, flows.iter().map(|f| f.dst)),
             flows.iter().map(|f| f.tensors).collect::<Vec<_>>().into_pyarray(py),
             flows.iter().map(|f| f.bytes).collect::<Vec<_>>().into_pyarray(py),
         )
@@ -206,12 +209,41 @@ impl Graph {
 }
 
 impl Graph {
-    /// Fills names into an error of this graph's ops.
+    /// An error in which the core names this graph's ops, as the user calls them.
     pub fn name(&self, error: Error) -> Raised {
+        self.name_indices(error.with_indices(|op| self.work.graph.index(op)))
+    }
+
+    /// An error that names ops by the user's index.
+    pub fn name_indices(&self, error: Error) -> Raised {
         match &self.names {
-            Some(names) => error.with_names(|op| names(op)).into(),
+            Some(names) => error.with_names(|index| names(index.0)).into(),
             None => error.into(),
         }
+    }
+
+    /// A column of the user's, `width` values per op, as the core numbers ops.
+    pub fn by_op<T: Copy>(&self, column: Vec<T>, width: usize) -> Vec<T> {
+        self.work.graph.numbering().by_op(column, width)
+    }
+
+    /// A column of the core's as the user numbers ops.
+    pub fn by_index<T: Copy>(&self, column: Vec<T>) -> Vec<T> {
+        self.work.graph.numbering().by_index(column)
+    }
+
+    /// The op of a user's index.
+    pub fn op(&self, index: u32) -> OpId {
+        self.work.graph.numbering().op(index)
+    }
+
+    /// The user's indices of ops.
+    pub fn indices<'py>(
+        &self,
+        py: Python<'py>,
+        ops: impl Iterator<Item = OpId>,
+    ) -> Bound<'py, PyArray1<i32>> {
+        ids(py, ops.map(|op| self.work.graph.index(op)))
     }
 
     /// Spreads a column given per tensor id over the graph's tensors; control messages cost `control`.
@@ -313,13 +345,15 @@ impl OpGraph {
     ) -> PyResult<ReducedGraph<'py>> {
         let allowed = convert::optional_sizes("allowed", allowed)?;
         let reduced = py.detach(|| reduce::reduce(&self.core, &allowed)).map_err(Raised::from)?;
-        let op_of = Arc::new(reduced.op_of);
-        let map = ids(py, reduced.map.iter().map(|op| op.0));
+        let op_of = Arc::new(reduced.work.graph.numbering().by_index(reduced.op_of));
         let back = ids(py, op_of.iter().map(|op| op.0));
         let shows = ids(py, reduced.shows.iter().map(|op| op.0));
         let core = Arc::clone(&self.core);
-        let names: Names = Arc::new(move |op: OpId| op_of.get(op.ix()).map(|&op| core.name(op).to_owned()));
-        Ok((Graph { work: Arc::new(reduced.work), names: Some(names) }, map, back, shows))
+        let names: Names =
+            Arc::new(move |index| op_of.get(index as usize).map(|&op| core.name(op).to_owned()));
+        let graph = Graph { work: Arc::new(reduced.work), names: Some(names) };
+        let map = graph.indices(py, reduced.map.into_iter());
+        Ok((graph, map, back, shows))
     }
 }
 

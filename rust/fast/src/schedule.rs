@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
-use loadmaster_core::ids::DeviceId;
+use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::simulate::{Schedule as Core, Transfer, Waited};
 use loadmaster_core::workload::Workload;
 use numpy::{IntoPyArray, PyArray1};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -52,13 +53,13 @@ impl Schedule {
     /// Start per op, in seconds.
     #[getter]
     fn start<'py>(&self, py: Python<'py>) -> Floats<'py> {
-        self.seconds(py, &self.core.start)
+        self.seconds(py, &self.by_index(&self.core.start))
     }
 
     /// Finish per op, in seconds.
     #[getter]
     fn finish<'py>(&self, py: Python<'py>) -> Floats<'py> {
-        self.seconds(py, &self.core.finish)
+        self.seconds(py, &self.by_index(&self.core.finish))
     }
 
     /// Seconds that each device computes.
@@ -109,7 +110,7 @@ impl Schedule {
             |t: &Transfer| if graph.is_control(t.tensor) { -1 } else { graph.key(t.tensor) as i32 };
         let columns = PyDict::new(py);
         columns.set_item("tensor", all.iter().map(tensor_id).collect::<Vec<i32>>().into_pyarray(py))?;
-        columns.set_item("op", ids(py, all.iter().map(|t| graph.source(t.tensor).0)))?;
+        columns.set_item("op", ids(py, all.iter().map(|t| graph.index(graph.source(t.tensor)))))?;
         columns.set_item("src", ids(py, all.iter().map(|t| t.src.0)))?;
         columns.set_item("dst", ids(py, all.iter().map(|t| t.dst.0)))?;
         let bytes: Vec<u64> = all.iter().map(|t| self.work.tensor_bytes[t.tensor.ix()]).collect();
@@ -124,23 +125,25 @@ impl Schedule {
     fn blame(&self) -> Vec<(i64, i64, f64, f64, &'static str)> {
         let row = |b: loadmaster_core::simulate::Blame| {
             (
-                b.op.map_or(-1, |op| i64::from(op.0)),
+                b.op.map_or(-1, |op| self.index(op)),
                 b.transfer.map_or(-1, i64::from),
                 self.clock.seconds(b.start),
                 self.clock.seconds(b.finish),
                 word(b.waited),
             )
         };
-        self.core.blame().into_iter().map(row).collect()
+        self.core.blame(&self.work.graph).into_iter().map(row).collect()
     }
 
     /// What one op's start waited for: a word, and the op or transfer.
-    fn waited(&self, op: usize) -> PyResult<(&'static str, i64)> {
-        let waited = self.core.op_waited.get(op).copied();
-        let waited = waited.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err(format!("op {op}")))?;
+    fn waited(&self, op: u32) -> PyResult<(&'static str, i64)> {
+        if op as usize >= self.work.n_ops() {
+            return Err(PyIndexError::new_err(format!("op {op}")));
+        }
+        let waited = self.core.op_waited[self.work.graph.numbering().op(op).ix()];
         let index = match waited {
             Waited::Nothing => -1,
-            Waited::Op(op) | Waited::Device(op) => i64::from(op.0),
+            Waited::Op(op) | Waited::Device(op) => self.index(op),
             Waited::Transfer(t) | Waited::Channel(t) => i64::from(t),
         };
         Ok((word(waited), index))
@@ -168,15 +171,24 @@ impl Schedule {
             (
                 o.device.ix(),
                 self.clock.seconds(o.time),
-                o.op.map_or(-1, |op| i64::from(op.0)),
+                o.op.map_or(-1, |op| self.index(op)),
                 o.over,
-                o.alive.iter().map(|a| (a.op.0, a.bytes, a.copy)).collect(),
+                o.alive.iter().map(|a| (self.work.graph.index(a.op), a.bytes, a.copy)).collect(),
             )
         })
     }
 }
 
 impl Schedule {
+    fn index(&self, op: OpId) -> i64 {
+        i64::from(self.work.graph.index(op))
+    }
+
+    /// A column per op as the user numbers ops.
+    fn by_index(&self, column: &[Ticks]) -> Vec<Ticks> {
+        self.work.graph.numbering().by_index(column.to_vec())
+    }
+
     fn seconds<'py>(&self, py: Python<'py>, ticks: &[Ticks]) -> Floats<'py> {
         self.clock.seconds_of(ticks).into_pyarray(py)
     }

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use crate::cluster::Cluster;
 use crate::convert;
 use crate::functions::{
-    Floats, Ids, MemoryRules, control_seconds, device_ids, memory_rules, ticks, times, topological,
+    Floats, Ids, MemoryRules, control_seconds, device_ids, memory_rules, seconds, ticks, times, topological,
 };
 use crate::graph::{Graph, ids};
 
@@ -50,7 +50,8 @@ fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> 
     let work = &graph.work;
     let Some(lead) = lead else { return Ok(work.lead.clone()) };
     let n = work.n_ops();
-    let lead: Vec<OpId> = convert::indices("lead", lead, n, n)?.into_iter().map(OpId).collect();
+    let lead = convert::indices("lead", lead, n, n)?.into_iter().map(|index| graph.op(index)).collect();
+    let lead: Vec<OpId> = graph.by_op(lead, 1);
     for u in work.graph.ops() {
         let l = lead[u.ix()];
         let first = work.sets.row(work.set_of[u.ix()] as usize)[0];
@@ -63,7 +64,8 @@ fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> 
         } else {
             continue;
         };
-        return Err(PyValueError::new_err(format!("lead[{}] is {}: {reason}", u.0, l.0)));
+        let (op, follows) = (work.graph.index(u), work.graph.index(l));
+        return Err(PyValueError::new_err(format!("lead[{op}] is {follows}: {reason}")));
     }
     Ok(lead)
 }
@@ -71,14 +73,15 @@ fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> 
 /// Seconds per op and device type, any finite ones >= 0; empty where absent.
 fn optional_matrix(
     argument: &str,
+    graph: &Graph,
     matrix: Option<&Bound<'_, PyAny>>,
-    n: usize,
     k: usize,
 ) -> PyResult<Vec<f64>> {
     let Some(matrix) = matrix else { return Ok(Vec::new()) };
+    let n = graph.work.n_ops();
     let values = convert::time_matrix(argument, matrix, n, k)?;
     match values.iter().position(|v| !(v.is_finite() && *v >= 0.0)) {
-        None => Ok(values),
+        None => Ok(graph.by_op(values, k)),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{}, {}] is {}: it must be finite and not negative",
             i / k,
@@ -91,24 +94,31 @@ fn optional_matrix(
 /// An index below `limit` per op, -1 for none; empty where absent.
 fn optional_ids(
     argument: &str,
+    graph: &Graph,
     values: Option<&Bound<'_, PyAny>>,
-    n: usize,
     limit: usize,
 ) -> PyResult<Vec<u32>> {
     let Some(values) = values else { return Ok(Vec::new()) };
+    let n = graph.work.n_ops();
     let values = convert::integers(argument, values)?;
     if values.len() != n {
         return Err(PyValueError::new_err(format!("{argument}: got {} values, wants {n}", values.len())));
     }
     match values.iter().position(|&v| v < -1 || v >= limit as i64) {
         // -1 as 32 bits is "none".
-        None => Ok(values.into_iter().map(|v| v as u32).collect()),
+        None => Ok(graph.by_op(values.into_iter().map(|v| v as u32).collect(), 1)),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{i}] is {}: it must be -1 to {}",
             values[i],
             limit - 1
         ))),
     }
+}
+
+/// A device per op.
+fn placement(graph: &Graph, cluster: &Cluster, devices: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
+    let devices = convert::indices("devices", devices, graph.work.n_ops(), cluster.core.n_devices())?;
+    Ok(graph.by_op(devices.into_iter().map(DeviceId).collect(), 1))
 }
 
 /// Runs a list scheduler on a fresh engine.
@@ -138,9 +148,9 @@ fn scheduled<'py>(
     });
     let (clock, s) = result.map_err(|e| graph.name(e))?;
     Ok((
-        device_ids(py, &s.device),
-        clock.seconds_of(&s.start).into_pyarray(py),
-        clock.seconds_of(&s.finish).into_pyarray(py),
+        device_ids(py, graph, s.device),
+        seconds(py, graph, clock, s.start),
+        seconds(py, graph, clock, s.finish),
     ))
 }
 
@@ -217,10 +227,10 @@ pub fn schedule<'py>(
     contention: bool,
 ) -> PyResult<Schedules<'py>> {
     let order = topological("order", graph, order)?;
-    let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
-    let pinned = optional_ids("pinned", pinned, n, cluster.core.n_devices())?;
+    let k = cluster.core.types().len();
+    let pinned = optional_ids("pinned", graph, pinned, cluster.core.n_devices())?;
     let pinned: Vec<DeviceId> = pinned.into_iter().map(DeviceId).collect();
-    let bias = optional_matrix("bias", bias, n, k)?;
+    let bias = optional_matrix("bias", graph, bias, k)?;
     let rules = rules(graph, cluster, lead, op_bytes, capacity, best_effort, contention)?;
     scheduled(py, graph, cluster, time, &rules, |engine, clock| {
         let bias: Vec<Ticks> = clock.ticks_of(&bias);
@@ -346,7 +356,7 @@ pub fn schedule_placed<'py>(
 ) -> PyResult<(Floats<'py>, Floats<'py>)> {
     let order = topological("order", graph, order)?;
     let time = times(graph, cluster, time)?;
-    let placement = convert::placement(devices, graph.work.n_ops(), cluster.core.n_devices())?;
+    let placement = placement(graph, cluster, devices)?;
     let result = py.detach(|| -> Result<(Clock, Scheduled), Error> {
         let (work, cluster) = (&*graph.work, &cluster.core);
         work.check_placement(cluster, &placement)?;
@@ -355,7 +365,7 @@ pub fn schedule_placed<'py>(
         Ok((clock, append::append(work, cluster, clock, &ticks, &placement, &order, contention)))
     });
     let (clock, s) = result.map_err(|e| graph.name(e))?;
-    Ok((clock.seconds_of(&s.start).into_pyarray(py), clock.seconds_of(&s.finish).into_pyarray(py)))
+    Ok((seconds(py, graph, clock, s.start), seconds(py, graph, clock, s.finish)))
 }
 
 /// Earliest time first (ETF): of all ready ops and devices, again and again the pair that starts first.
@@ -419,13 +429,15 @@ pub fn schedule_earliest<'py>(
     contention: bool,
 ) -> PyResult<Schedules<'py>> {
     let n = graph.work.n_ops();
-    let ties: Vec<OpId> = convert::indices("ties", ties, n, n)?.into_iter().map(OpId).collect();
+    let ties: Vec<OpId> =
+        convert::indices("ties", ties, n, n)?.into_iter().map(|index| graph.op(index)).collect();
     let mut seen = vec![false; n];
     if ties.iter().any(|u| std::mem::replace(&mut seen[u.ix()], true)) {
         return Err(PyValueError::new_err("ties: must list every op once"));
     }
-    let favourite = optional_ids("favourite", favourite, n, n)?;
-    let favourite: Vec<OpId> = favourite.into_iter().map(OpId).collect();
+    let favourite = optional_ids("favourite", graph, favourite, n)?;
+    let none_or_op = |index: u32| if index == u32::MAX { OpId::NONE } else { graph.op(index) };
+    let favourite: Vec<OpId> = favourite.into_iter().map(none_or_op).collect();
     let rules = rules(graph, cluster, lead, op_bytes, capacity, best_effort, contention)?;
     scheduled(py, graph, cluster, time, &rules, |engine, _| earliest::earliest(engine, &ties, &favourite))
 }
@@ -462,11 +474,11 @@ pub fn priority_order<'py>(
     graph: &Graph,
     priority: &Bound<'_, PyAny>,
 ) -> PyResult<Ids<'py>> {
-    let priority = convert::seconds("priority", priority, graph.work.n_ops(), false)?;
+    let priority = graph.by_op(convert::seconds("priority", priority, graph.work.n_ops(), false)?, 1);
     // Floats that are not negative compare as their bits do.
     let bits: Vec<u64> = priority.iter().map(|p| (p + 0.0).to_bits()).collect();
     let order = py.detach(|| order::by_priority(&graph.work.graph, &bits));
-    Ok(ids(py, order.iter().map(|op| op.0)))
+    Ok(graph.indices(py, order.into_iter()))
 }
 
 /// PEFT's optimistic cost table (Arabnejad and Barbosa 2014, eq. (1)).
@@ -515,7 +527,7 @@ pub fn optimistic_costs<'py>(
     control_time: f64,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
     let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
-    let time = optional_matrix("time", Some(time), n, k)?;
+    let time = optional_matrix("time", graph, Some(time), k)?;
     let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(control_time)?;
     let result = py.detach(|| -> Result<Vec<f64>, Error> {
@@ -525,7 +537,7 @@ pub fn optimistic_costs<'py>(
         let table = optimistic::optimistic_costs(&graph.work, k, &clock.ticks_of(&time), &tensors);
         Ok(clock.seconds_of(&table))
     });
-    let table = result.map_err(|e| graph.name(e))?;
+    let table = graph.work.graph.numbering().rows_by_index(result.map_err(|e| graph.name(e))?, k);
     table.into_pyarray(py).reshape([n, k])
 }
 
@@ -563,7 +575,7 @@ pub fn critical_path<'py>(
     tensor_time: &Bound<'_, PyAny>,
     control_time: f64,
 ) -> PyResult<Ids<'py>> {
-    let op_time = convert::seconds("op_time", op_time, graph.work.n_ops(), false)?;
+    let op_time = graph.by_op(convert::seconds("op_time", op_time, graph.work.n_ops(), false)?, 1);
     let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(control_time)?;
     let result = py.detach(|| -> Result<Paths, Error> {
@@ -571,7 +583,7 @@ pub fn critical_path<'py>(
         Ok(Paths::new(&graph.work.graph, &op_time, |t, _| tensor_time[t.ix()]))
     });
     let paths = result.map_err(|e| graph.name(e))?;
-    Ok(ids(py, paths.critical.iter().map(|op| op.0)))
+    Ok(graph.indices(py, paths.critical.into_iter()))
 }
 
 /// b-levels and a critical path of a placed graph: only tensors that change devices take time. O(V + E).
@@ -616,7 +628,7 @@ pub fn placed_paths<'py>(
     devices: &Bound<'_, PyAny>,
 ) -> PyResult<(Floats<'py>, Bound<'py, PyArray1<i32>>)> {
     let time = times(graph, cluster, time)?;
-    let placement = convert::placement(devices, graph.work.n_ops(), cluster.core.n_devices())?;
+    let placement = placement(graph, cluster, devices)?;
     let result = py.detach(|| -> Result<(Clock, Paths), Error> {
         let (work, cluster) = (&*graph.work, &cluster.core);
         work.check_placement(cluster, &placement)?;
@@ -624,8 +636,7 @@ pub fn placed_paths<'py>(
         Ok((clock, Paths::placed(work, cluster, clock, &time.ticks(clock), &placement)))
     });
     let (clock, paths) = result.map_err(|e| graph.name(e))?;
-    let b_level = clock.seconds_of(&paths.bottom).into_pyarray(py);
-    Ok((b_level, ids(py, paths.critical.iter().map(|op| op.0))))
+    Ok((seconds(py, graph, clock, paths.bottom), graph.indices(py, paths.critical.into_iter())))
 }
 
 /// Groups of ops from their times, as whole ticks.
@@ -637,14 +648,14 @@ fn clustered<'py>(
     control_time: f64,
     cluster: impl FnOnce(&CoreGraph, &[Ticks], &[Ticks]) -> Vec<u32> + Send,
 ) -> PyResult<Ids<'py>> {
-    let op_time = convert::seconds("op_time", op_time, graph.work.n_ops(), false)?;
+    let op_time = graph.by_op(convert::seconds("op_time", op_time, graph.work.n_ops(), false)?, 1);
     let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(control_time)?;
     let result = py.detach(|| -> Result<Vec<u32>, Error> {
         let (_, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
         Ok(cluster(&graph.work.graph, &op_time, &tensor_time))
     });
-    Ok(ids(py, result.map_err(|e| graph.name(e))?.into_iter()))
+    Ok(ids(py, graph.by_index(result.map_err(|e| graph.name(e))?).into_iter()))
 }
 
 /// Linear clustering (LC, Kim and Browne 1988).

@@ -13,8 +13,8 @@ use crate::clock::Ticks;
 use crate::graph::Graph;
 use crate::ids::OpId;
 
-/// An op by priority; of equals the smaller.
-type Entry = (Ticks, Reverse<OpId>);
+/// An op by priority; of equals the one of the smaller index.
+type Entry = (Ticks, Reverse<(u32, OpId)>);
 
 /// Group per op, numbered by first op examined.
 pub fn dominant(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<u32> {
@@ -27,30 +27,31 @@ pub fn dominant(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<
         group: vec![u32::MAX; n],
         finish: vec![0; n],
         group_end: Vec::new(),
-        arrival: vec![(0, OpId::NONE); n],
+        arrival: vec![(0, u32::MAX); n],
     };
     let mut missing: Vec<u32> = graph.ops().map(|u| graph.in_degree(u)).collect();
+    let entry = |priority, u: OpId| -> Entry { (priority, Reverse((graph.index(u), u))) };
     let mut free: BinaryHeap<Entry> =
-        graph.ops().filter(|u| missing[u.ix()] == 0).map(|u| (bottom[u.ix()], Reverse(u))).collect();
+        graph.ops().filter(|u| missing[u.ix()] == 0).map(|u| entry(bottom[u.ix()], u)).collect();
     // Entries of partly free ops only ever grow: the largest of an op is the valid one.
     let mut partly: BinaryHeap<Entry> = BinaryHeap::new();
-    while let Some((priority, Reverse(op))) = free.pop() {
-        while let Some(&(noted, Reverse(p))) = partly.peek()
+    while let Some((priority, Reverse((_, op)))) = free.pop() {
+        while let Some(&(noted, Reverse((_, p)))) = partly.peek()
             && (missing[p.ix()] == 0 || noted < state.arrival[p.ix()].0 + bottom[p.ix()])
         {
             partly.pop();
         }
-        let kept = partly.peek().filter(|(noted, _)| *noted > priority).map(|&(_, Reverse(p))| p);
+        let kept = partly.peek().filter(|(noted, _)| *noted > priority).map(|&(_, Reverse((_, p)))| p);
         state.examine(op, kept.and_then(|p| state.group_of_latest(p)));
         let finish = state.finish[op.ix()];
         for t in graph.outputs(op) {
             for &v in graph.consumers(t) {
-                let arrival = (finish + tensor_time[t.ix()], op);
+                let arrival = (finish + tensor_time[t.ix()], graph.index(op));
                 let latest = &mut state.arrival[v.ix()];
                 *latest = (*latest).max(arrival);
                 missing[v.ix()] -= 1;
-                let entry = (state.arrival[v.ix()].0 + bottom[v.ix()], Reverse(v));
-                if missing[v.ix()] == 0 { free.push(entry) } else { partly.push(entry) }
+                let next = entry(state.arrival[v.ix()].0 + bottom[v.ix()], v);
+                if missing[v.ix()] == 0 { free.push(next) } else { partly.push(next) }
             }
         }
     }
@@ -65,15 +66,18 @@ struct State<'a> {
     finish: Vec<Ticks>,
     /// When the last op of each group finishes.
     group_end: Vec<Ticks>,
-    /// When the latest input arrives from another group, and from which op.
-    arrival: Vec<(Ticks, OpId)>,
+    /// When the latest input arrives from another group, and the index of the op it comes from.
+    arrival: Vec<(Ticks, u32)>,
 }
 
 impl State<'_> {
     /// The group that an op would join to have its latest input at hand, if that helps it.
     fn group_of_latest(&self, op: OpId) -> Option<u32> {
         let (arrival, from) = self.arrival[op.ix()];
-        let group = *self.group.get(from.ix())?;
+        if from == u32::MAX {
+            return None;
+        }
+        let group = self.group[self.graph.numbering().op(from).ix()];
         (self.group_end[group as usize] < arrival).then_some(group)
     }
 

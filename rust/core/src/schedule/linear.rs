@@ -14,16 +14,16 @@ use crate::ids::OpId;
 /// Group per op, numbered in the order in which paths are taken out.
 pub fn linear(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<u32> {
     let mut left = Left::new(graph, op_time, tensor_time);
-    let mut heads: BinaryHeap<(Ticks, Reverse<OpId>)> =
-        graph.ops().map(|u| (left.bottom[u.ix()], Reverse(u))).collect();
+    let entry = |left: &Left<'_>, u: OpId| (left.bottom[u.ix()], Reverse((graph.index(u), u)));
+    let mut heads: BinaryHeap<_> = graph.ops().map(|u| entry(&left, u)).collect();
     let mut count = 0;
     let mut path = Vec::new();
-    while let Some((level, Reverse(head))) = heads.pop() {
+    while let Some((level, Reverse((_, head)))) = heads.pop() {
         if left.is_taken(head) {
             continue;
         }
         if left.bottom[head.ix()] < level {
-            heads.push((left.bottom[head.ix()], Reverse(head)));
+            heads.push(entry(&left, head));
             continue;
         }
         path.clear();
@@ -75,7 +75,9 @@ impl<'a> Left<'a> {
         for t in self.graph.outputs(op) {
             for &v in self.graph.consumers(t).iter().filter(|v| !self.is_taken(**v)) {
                 let length = self.tensor_time[t.ix()] + self.bottom[v.ix()];
-                if best.is_none_or(|(longest, b)| length > longest || (length == longest && v < b)) {
+                if best.is_none_or(|(longest, b)| {
+                    length > longest || (length == longest && self.graph.index(v) < self.graph.index(b))
+                }) {
                     best = Some((length, v));
                 }
             }

@@ -1,20 +1,20 @@
 //! A topological order that always takes the ready op of highest priority: the list of a list scheduler.
 //!
 //! With upward ranks it is their descending order, ops of no time told apart topologically.
-//! O(E + V log V).
+//! Ties go to the smaller index. O(E + V log V).
 
 use std::collections::BinaryHeap;
 
 use crate::graph::Graph;
 use crate::ids::OpId;
 
-/// Ready ops by priority, largest first; ties: smaller op first.
+/// Ready ops by priority, largest first; ties: smaller index first.
 pub fn by_priority<T: Ord + Copy>(graph: &Graph, priority: &[T]) -> Vec<OpId> {
     let mut missing: Vec<u32> = graph.ops().map(|u| graph.in_degree(u)).collect();
-    let entry = |u: OpId| (priority[u.ix()], std::cmp::Reverse(u));
+    let entry = |u: OpId| (priority[u.ix()], std::cmp::Reverse((graph.index(u), u)));
     let mut ready: BinaryHeap<_> = graph.ops().filter(|u| missing[u.ix()] == 0).map(entry).collect();
     let mut order = Vec::with_capacity(graph.n_ops());
-    while let Some((_, std::cmp::Reverse(u))) = ready.pop() {
+    while let Some((_, std::cmp::Reverse((_, u)))) = ready.pop() {
         order.push(u);
         for &v in graph.successors(u) {
             let m = &mut missing[v.ix()];

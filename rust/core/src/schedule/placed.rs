@@ -13,7 +13,7 @@ use crate::workload::Workload;
 pub struct Paths {
     /// The longest path from each op's start to the end.
     pub bottom: Vec<Ticks>,
-    /// The ops of one longest path, in order; of several the one of the smallest ops.
+    /// The ops of one longest path, in order; of several the one of the smallest indices.
     pub critical: Vec<OpId>,
 }
 
@@ -27,7 +27,10 @@ impl Paths {
             for t in graph.outputs(u) {
                 for &v in graph.consumers(t) {
                     let length = transfer(t, v) + bottom[v.ix()];
-                    if follower.is_none() || length > longest || (length == longest && v < follower) {
+                    if follower.is_none()
+                        || length > longest
+                        || (length == longest && graph.index(v) < graph.index(follower))
+                    {
                         (longest, follower) = (length, v);
                     }
                 }
@@ -36,7 +39,9 @@ impl Paths {
             next[u.ix()] = follower;
         }
         let sources = graph.ops().filter(|&u| graph.in_degree(u) == 0);
-        let mut at = sources.max_by_key(|u| (bottom[u.ix()], std::cmp::Reverse(*u))).unwrap_or(OpId::NONE);
+        let mut at = sources
+            .max_by_key(|u| (bottom[u.ix()], std::cmp::Reverse(graph.index(*u))))
+            .unwrap_or(OpId::NONE);
         let mut critical = Vec::new();
         while !at.is_none() {
             critical.push(at);

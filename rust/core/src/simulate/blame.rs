@@ -1,6 +1,9 @@
 //! Why the makespan is what it is: from the last op back to time 0, what each start waited for.
 
+use std::cmp::Reverse;
+
 use crate::clock::Ticks;
+use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::simulate::Schedule;
 
@@ -36,9 +39,9 @@ pub struct Blame {
 
 impl Schedule {
     /// The chain of causes, last op first. Each link ends when the one before it starts, so the
-    /// lengths add up to the makespan. O(chain).
-    pub fn blame(&self) -> Vec<Blame> {
-        let last = self.finish.iter().enumerate().rev().max_by_key(|&(_, &f)| f).map(|(op, _)| OpId::new(op));
+    /// lengths add up to the makespan. O(V + chain).
+    pub fn blame(&self, graph: &Graph) -> Vec<Blame> {
+        let last = graph.ops().max_by_key(|&op| (self.finish[op.ix()], Reverse(graph.index(op))));
         let mut chain = Vec::new();
         let mut next = last.map_or(Waited::Nothing, Waited::Op);
         loop {

@@ -274,7 +274,7 @@ impl<'a> Memory<'a> {
             copy: true,
         });
         let mut alive: Vec<Alive> = outputs.chain(copies).collect();
-        alive.sort_unstable_by_key(|a| (std::cmp::Reverse(a.bytes), a.op, a.copy));
+        alive.sort_unstable_by_key(|a| (std::cmp::Reverse(a.bytes), work.graph.index(a.op), a.copy));
         alive.truncate(LISTED);
         alive
     }

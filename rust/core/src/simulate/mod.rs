@@ -171,16 +171,28 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// A completion to come, in one word that compares without a branch: when, whether it is a transfer
-/// (ops come first at the same instant), and its index.
+/// A completion to come, in one word that compares without a branch: when, then [`of_op`] or
+/// [`of_transfer`].
 type Event = Reverse<u128>;
 
-const TRANSFER: u64 = 1 << 32;
-
 #[inline(always)]
-fn event(time: Ticks, code: u64) -> Event {
-    Reverse(u128::from(time) << 64 | u128::from(code))
+fn event(time: Ticks, what: u64) -> Event {
+    Reverse(u128::from(time) << 64 | u128::from(what))
 }
+
+/// Ops come first at the same instant, by the user's index; the device, below, tells which op it is.
+#[inline(always)]
+fn of_op(index: u32, device: DeviceId) -> u64 {
+    u64::from(index) << 24 | u64::from(device.0)
+}
+
+/// Transfers come next, by their own index.
+#[inline(always)]
+fn of_transfer(message: u32) -> u64 {
+    TRANSFER | u64::from(message)
+}
+
+const TRANSFER: u64 = 1 << 63;
 
 /// What an arriving input must know about its op: side by side, since ops come in no order.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +214,7 @@ struct Run<'a> {
     events: BinaryHeap<Event>,
     messages: Messages,
     ops: Vec<OpState>,
-    ready: Ready,
+    ready: Ready<'a>,
     /// When each op became ready; until it starts, `op_waited` holds its last input.
     ready_at: Vec<Ticks>,
     /// The op each device runs.
@@ -253,7 +265,7 @@ impl<'a> Run<'a> {
             now: 0,
             events: BinaryHeap::with_capacity(64),
             ops: op_states(work, placement),
-            ready: Ready::new(options.policy, placement, priority, k),
+            ready: Ready::new(options.policy, &work.graph, placement, priority, k),
             ready_at: vec![0; n],
             running: vec![OpId::NONE; k],
             ran: vec![OpId::NONE; k],
@@ -298,9 +310,9 @@ impl<'a> Run<'a> {
                 self.events.pop();
                 let code = next as u64;
                 if code < TRANSFER {
-                    self.complete_op(OpId(code as u32));
+                    self.complete_op(DeviceId(code as u32 & 0xff_ffff));
                 } else {
-                    self.complete_transfer((code - TRANSFER) as u32);
+                    self.complete_transfer(code as u32);
                 }
             }
             self.queue_fresh();
@@ -309,9 +321,8 @@ impl<'a> Run<'a> {
         if self.done == self.work.n_ops() { Ok(()) } else { Err(self.deadlock()) }
     }
 
-    fn complete_op(&mut self, op: OpId) {
-        let device = self.placement[op.ix()];
-        self.running[device.ix()] = OpId::NONE;
+    fn complete_op(&mut self, device: DeviceId) {
+        let op = std::mem::replace(&mut self.running[device.ix()], OpId::NONE);
         self.ran[device.ix()] = op;
         self.wake.push(device);
         self.done += 1;
@@ -425,7 +436,7 @@ impl<'a> Run<'a> {
         self.running[device.ix()] = op;
         self.device_busy[device.ix()] += length;
         self.memory.op_started(self.work, &self.messages, op, device, self.now);
-        self.events.push(event(self.now + length, u64::from(op.0)));
+        self.events.push(event(self.now + length, of_op(self.work.graph.index(op), device)));
     }
 
     fn start_transfer(&mut self, message: u32, freed_by: Option<u32>) {
@@ -443,7 +454,7 @@ impl<'a> Run<'a> {
             self.channel_busy[c.ix()] += length;
         }
         self.memory.transfer_started(self.work, &self.messages, message, self.now);
-        self.events.push(event(self.now + length, TRANSFER + u64::from(message)));
+        self.events.push(event(self.now + length, of_transfer(message)));
     }
 
     /// The ops that wait for each other: from a blocked head to the input it misses, to the head of

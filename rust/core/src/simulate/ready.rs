@@ -4,16 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::Ticks;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
+use crate::numbering::Numbering;
 use crate::simulate::Policy;
 
 /// Ready ops per device.
 #[derive(Clone, Debug)]
-pub(super) enum Ready {
+pub(super) enum Ready<'a> {
     /// Smallest priority first, then smallest index: both in one word, priority above.
-    Priority { keys: Vec<u64>, heaps: Vec<BinaryHeap<Reverse<u64>>> },
+    Priority { keys: Vec<u64>, heaps: Vec<BinaryHeap<Reverse<u64>>>, numbering: &'a Numbering },
     /// Ready longest first, then smallest index.
-    Fifo(Vec<BinaryHeap<Reverse<(Ticks, OpId)>>>),
+    Fifo { heaps: Vec<BinaryHeap<Reverse<(Ticks, u32)>>>, numbering: &'a Numbering },
     /// Any.
     Random { random: SplitMix, bags: Vec<Vec<OpId>> },
     /// The given sequence.
@@ -27,20 +29,29 @@ pub(super) struct Sequence {
     next: usize,
 }
 
-impl Ready {
-    pub fn new(policy: Policy, placement: &[DeviceId], priority: &[i32], n_devices: usize) -> Self {
+impl<'a> Ready<'a> {
+    pub fn new(
+        policy: Policy,
+        graph: &'a Graph,
+        placement: &[DeviceId],
+        priority: &[i32],
+        n_devices: usize,
+    ) -> Self {
+        let numbering = graph.numbering();
+        let key = |op: OpId| key(priority[op.ix()], numbering.index(op));
         match policy {
             Policy::Priority => Self::Priority {
-                keys: priority.iter().enumerate().map(|(op, &p)| key(p, OpId::new(op))).collect(),
+                keys: graph.ops().map(key).collect(),
                 heaps: vec![BinaryHeap::new(); n_devices],
+                numbering,
             },
-            Policy::Fifo => Self::Fifo(vec![BinaryHeap::new(); n_devices]),
+            Policy::Fifo => Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering },
             Policy::Random(seed) => {
                 Self::Random { random: SplitMix(seed), bags: vec![Vec::new(); n_devices] }
             }
             Policy::Fixed => {
-                let mut order: Vec<OpId> = (0..placement.len()).map(OpId::new).collect();
-                order.sort_unstable_by_key(|&op| key(priority[op.ix()], op));
+                let mut order: Vec<OpId> = graph.ops().collect();
+                order.sort_unstable_by_key(|&op| key(op));
                 let mut sequences = vec![Sequence::default(); n_devices];
                 order.into_iter().for_each(|op| sequences[placement[op.ix()].ix()].ops.push(op));
                 Self::Fixed(sequences)
@@ -52,8 +63,10 @@ impl Ready {
     #[inline(always)]
     pub fn push(&mut self, op: OpId, device: DeviceId, now: Ticks) {
         match self {
-            Self::Priority { keys, heaps } => heaps[device.ix()].push(Reverse(keys[op.ix()])),
-            Self::Fifo(heaps) => heaps[device.ix()].push(Reverse((now, op))),
+            Self::Priority { keys, heaps, .. } => heaps[device.ix()].push(Reverse(keys[op.ix()])),
+            Self::Fifo { heaps, numbering } => {
+                heaps[device.ix()].push(Reverse((now, numbering.index(op))));
+            }
             Self::Random { bags, .. } => bags[device.ix()].push(op),
             Self::Fixed(_) => {}
         }
@@ -63,8 +76,12 @@ impl Ready {
     #[inline(always)]
     pub fn pop(&mut self, device: DeviceId, is_ready: impl Fn(OpId) -> bool) -> Option<OpId> {
         match self {
-            Self::Priority { heaps, .. } => heaps[device.ix()].pop().map(|Reverse(k)| OpId(k as u32)),
-            Self::Fifo(heaps) => heaps[device.ix()].pop().map(|Reverse((_, op))| op),
+            Self::Priority { heaps, numbering, .. } => {
+                heaps[device.ix()].pop().map(|Reverse(k)| numbering.op(k as u32))
+            }
+            Self::Fifo { heaps, numbering } => {
+                heaps[device.ix()].pop().map(|Reverse((_, index))| numbering.op(index))
+            }
             Self::Random { random, bags } => {
                 let bag = &mut bags[device.ix()];
                 (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len())))
@@ -100,8 +117,8 @@ impl Ready {
 
 /// Priority above, index below; the sign bit is flipped so that negative priorities come first.
 #[inline(always)]
-fn key(priority: i32, op: OpId) -> u64 {
-    u64::from(priority as u32 ^ 0x8000_0000) << 32 | u64::from(op.0)
+fn key(priority: i32, index: u32) -> u64 {
+    u64::from(priority as u32 ^ 0x8000_0000) << 32 | u64::from(index)
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, the same everywhere.

@@ -7,11 +7,17 @@
 
 use std::collections::BTreeMap;
 
+use loadmaster_core::Error;
+use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::{Cluster, Device, Link};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph};
+use loadmaster_core::place::adjusting::adjusting;
+use loadmaster_core::place::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::reduce::{Reduced, reduce};
+use loadmaster_core::schedule::admission::Admission;
+use loadmaster_core::schedule::{Engine, Scheduled};
 use loadmaster_core::simulate::{LinkOrder, Options, Policy, Schedule, Simulator};
 use loadmaster_core::workload::{ANY_TYPE, Columns, Times, Workload};
 use proptest::collection::vec;
@@ -105,6 +111,25 @@ pub fn line(k: usize, latency: f64) -> Cluster {
     Cluster::new(devices(k), &links).expect("a valid line")
 }
 
+/// Adjusting Placement in the classic model, given bytes charged for the whole step.
+#[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
+pub fn adjust(
+    work: &Workload,
+    cluster: &Cluster,
+    clock: Clock,
+    order: &[OpId],
+    time: &[Ticks],
+    bytes: &[u64],
+    capacity: &[u64],
+    on_oom: OnOom,
+) -> Result<Scheduled, Error> {
+    let charge = charge_to_leads(&work.lead, bytes);
+    let admission = Admission::Charged(Memory::new(work, cluster, &charge, capacity, on_oom));
+    let mut engine = Engine::new(work, cluster, clock, time, &work.lead, false, admission);
+    adjusting(&mut engine, clock, order)?;
+    Ok(engine.into_scheduled())
+}
+
 /// Runs the simulator; times in microseconds make the ticks that come back whole multiples of
 /// [`tick`].
 pub fn run(
@@ -186,6 +211,11 @@ impl Dag {
         Graph::new(self.n, &self.src, &self.dst, Some(&self.tensor)).expect("acyclic by construction")
     }
 
+    /// The same graph with ops numbered as they run.
+    pub fn numbered(&self) -> Graph {
+        Graph::numbered(self.n, &self.src, &self.dst, Some(&self.tensor)).expect("acyclic by construction")
+    }
+
     /// One past the largest tensor id.
     pub fn n_keys(&self) -> usize {
         self.tensor.iter().max().map_or(0, |&t| (t + 1) as usize)
@@ -234,6 +264,11 @@ fn sizes(max_ops: usize) -> impl Strategy<Value = Sizes> {
 
 /// Plain workloads; every op may run on type 0, 1 or both.
 pub fn plain_works(max_ops: usize) -> impl Strategy<Value = Workload> {
+    twins(max_ops).prop_map(|(given, _)| given)
+}
+
+/// One plain workload twice: ops numbered as given, and as they run.
+pub fn twins(max_ops: usize) -> impl Strategy<Value = (Workload, Workload)> {
     (dags(max_ops), sizes(max_ops)).prop_map(|(dag, sizes)| {
         let columns = Columns {
             tensor_bytes: &sizes.bytes,
@@ -243,7 +278,7 @@ pub fn plain_works(max_ops: usize) -> impl Strategy<Value = Workload> {
             colocation: &sizes.colocation[..dag.n],
             allowed: &sizes.allowed[..dag.n],
         };
-        Workload::plain(dag.graph(), &columns).expect("valid columns")
+        [dag.graph(), dag.numbered()].map(|g| Workload::plain(g, &columns).expect("valid columns")).into()
     })
 }
 
