@@ -206,13 +206,11 @@ struct Replay<'a> {
     s: &'a Scheduled,
     /// Ops placed so far.
     placed: Vec<OpId>,
-    /// Tensors sent so far: where to, and when they arrive.
-    sent: Vec<(TensorId, DeviceId, Ticks)>,
 }
 
 impl<'a> Replay<'a> {
     fn new(p: &'a Problem, s: &'a Scheduled) -> Self {
-        Self { p, s, placed: Vec::new(), sent: Vec::new() }
+        Self { p, s, placed: Vec::new() }
     }
 
     fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
@@ -221,24 +219,15 @@ impl<'a> Replay<'a> {
         clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]))
     }
 
-    /// When the tensors that `op` reads reach `d`: those of one op that were not yet sent there leave one
-    /// after another.
-    fn arrivals(&self, op: OpId, d: DeviceId) -> Vec<(TensorId, Ticks)> {
+    /// When the tensors that `op` reads reach `d`, each sent on its own.
+    fn arrivals(&self, op: OpId, d: DeviceId) -> Vec<Ticks> {
         let graph = &self.p.case.work.graph;
         let mut arrivals = Vec::new();
         for from in graph.ops() {
-            let mut free = self.s.finish[from.ix()];
             for t in graph.outputs(from).filter(|&t| graph.consumers(t).contains(&op)) {
-                let here = self.s.device[from.ix()] == d;
-                let known = self.sent.iter().find(|x| (x.0, x.1) == (t, d)).map(|x| x.2);
-                let at = if here { Some(self.s.finish[from.ix()]) } else { known };
-                arrivals.push((
-                    t,
-                    at.unwrap_or_else(|| {
-                        free += self.transfer(t, self.s.device[from.ix()], d);
-                        free
-                    }),
-                ));
+                let at = self.s.device[from.ix()];
+                let sent = if at == d { 0 } else { self.transfer(t, at, d) };
+                arrivals.push(self.s.finish[from.ix()] + sent);
             }
         }
         arrivals
@@ -252,7 +241,7 @@ impl<'a> Replay<'a> {
     /// The first idle slot on `d` after all inputs are there.
     fn earliest(&self, op: OpId, d: DeviceId) -> Ticks {
         let length = self.length(op, d);
-        let ready = self.arrivals(op, d).iter().map(|a| a.1).max().unwrap_or(0);
+        let ready = self.arrivals(op, d).into_iter().max().unwrap_or(0);
         let busy: Vec<(Ticks, Ticks)> = self
             .placed
             .iter()
@@ -305,9 +294,6 @@ impl<'a> Replay<'a> {
                 previous = Some(chosen);
             }
             prop_assert_eq!(self.s.start[op.ix()], self.earliest(op, chosen), "{:?}", op);
-            for (t, at) in self.arrivals(op, chosen) {
-                self.sent.push((t, chosen, at));
-            }
             self.placed.push(op);
         }
         Ok(())
