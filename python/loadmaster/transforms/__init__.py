@@ -1,0 +1,6 @@
+"""Transforms: from a graph to a graph that does the same work in more, smaller ops."""
+
+from loadmaster.transforms.base import Transformed
+from loadmaster.transforms.data_parallel import data_parallel, replicate
+
+__all__ = ["Transformed", "data_parallel", "replicate"]
