@@ -2,5 +2,6 @@
 
 from loadmaster.transforms.base import Transformed
 from loadmaster.transforms.data_parallel import data_parallel, replicate
+from loadmaster.transforms.split import dimensions, split_op
 
-__all__ = ["Transformed", "data_parallel", "replicate"]
+__all__ = ["Transformed", "data_parallel", "dimensions", "replicate", "split_op"]
