@@ -340,3 +340,55 @@ def test_examples_can_be_placed(name):
     plan = lm.place(graph, v100_mesh(2))
     assert plan.fits
     assert plan.lower_bound <= plan.makespan
+
+
+# -- the baseline ----------------------------------------------------------------------------
+
+
+def test_each_replica_is_on_its_device_and_each_update_where_its_parameter_is():
+    graph = lm.read("example:lenet")
+    plan = lm.place(graph, v100_mesh(3), "data-parallel")
+    placed = plan.graph
+    on = dict(zip(placed.names, plan.devices.tolist(), strict=True))
+    for name, device in on.items():
+        if name[-3:-1] == "@r" and not placed.view[placed.index(name)]:
+            assert device == int(name[-1]), name
+    for i in np.flatnonzero(placed.alias_of >= 0):
+        assert plan.devices[i] == plan.devices[placed.alias_of[i]]
+    for name, device in on.items():
+        if name.endswith("@aggregate"):
+            reader = placed.dst[placed.src == placed.index(name)][0]
+            assert device == plan.devices[reader], "a gradient is summed where it is used"
+    homes = {on[name] for name in graph.names if graph.kinds[graph.index(name)] == "parameter"}
+    assert homes == {0, 1, 2}, "parameters are spread"
+
+
+def test_on_one_device_data_parallelism_is_the_graph_as_it_is():
+    graph = lm.read("example:lenet")
+    plan = lm.place(graph, v100_mesh(1), "data-parallel")
+    assert plan.graph is graph
+    assert plan.original_sha256 is None
+    assert plan.makespan == lm.place(graph, v100_mesh(1), "single").makespan
+
+
+def test_two_replicas_of_a_large_batch_are_nearly_twice_as_fast():
+    graph = lm.read("example:inception-v3")
+    alone = lm.place(graph, v100_mesh(2, "1TiB"), "single")
+    both = lm.place(graph, v100_mesh(2, "1TiB"), "data-parallel")
+    assert 1.8 < alone.makespan / both.makespan < 2
+    assert both.notes == ()
+
+
+def test_a_replica_that_does_not_fit_is_an_error_that_says_how_far():
+    with pytest.raises(lm.InfeasibleError) as caught:
+        lm.place(lm.read("example:inception-v3"), v100_mesh(2, "1GiB"), "data-parallel")
+    assert set(caught.value.shortfall) == {"gpu0", "gpu1"}
+
+
+def test_what_no_device_may_run_is_named():
+    g = lm.OpGraph(
+        {"name": ["a", "b"], "time": {"*": [1.0, 1.0]}, "device_types": ["tpu", ""]},
+        {"src": [0], "dst": [1]},
+    )
+    with pytest.raises(lm.InfeasibleError, match=r"op 'a@r0' .* allow no device"):
+        lm.place(g, v100_mesh(2), "data-parallel")

@@ -10,6 +10,7 @@ from loadmaster.errors import InputError
 from loadmaster.strategies import (
     celeritas,
     cpop,
+    data_parallel,
     dpos,
     dsc,
     etf,
@@ -40,6 +41,7 @@ Method = Literal[
     "glb",
     "round-robin",
     "single",
+    "data-parallel",
 ]
 
 #: What each method does, in a line for a person.
@@ -58,6 +60,10 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
     "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
     "round-robin": (round_robin.place, "deal ops out in turn"),
     "single": (single.place, "everything on the fastest device that holds it"),
+    "data-parallel": (
+        data_parallel.place,
+        "a replica on every device, gradients summed",
+    ),
 }
 assert set(METHODS) == set(get_args(Method))
 

@@ -26,6 +26,18 @@ _ITEM_BYTES = 4
 
 
 @dataclass(frozen=True)
+class Split:
+    """An op that was split: its name ``op``, along which ``dimension``, into how many (``n``)."""
+
+    op: str
+    dimension: str
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.op} along {self.dimension} into {self.n}"
+
+
+@dataclass(frozen=True)
 class Transformed:
     """A transformed graph and where its ops come from.
 
@@ -36,6 +48,8 @@ class Transformed:
         The op of the graph before that each op is, or is a part of; -1: the transform's own.
     share : float64 [graph.n_ops]
         Part of the origin's work that each op does; 1 for the transform's own.
+    replica : int32 [graph.n_ops]
+        The data-parallel replica that each op is in; -1: none.
     notes : tuple of str
         What the user should know.
     """
@@ -43,12 +57,15 @@ class Transformed:
     graph: OpGraph
     origin: NDArray[np.int32]
     share: NDArray[np.float64]
+    replica: NDArray[np.int32]
     notes: tuple[str, ...] = ()
 
     @classmethod
     def unchanged(cls, graph: OpGraph) -> Transformed:
         """The graph as it is."""
-        return cls(graph, np.arange(graph.n_ops, dtype=np.int32), np.ones(graph.n_ops))
+        n = graph.n_ops
+        everything = np.arange(n, dtype=np.int32)
+        return cls(graph, everything, np.ones(n), np.full(n, -1, dtype=np.int32))
 
     def then(self, later: Transformed) -> Transformed:
         """The transform and a later one, of its graph, as one."""
@@ -57,6 +74,7 @@ class Transformed:
             later.graph,
             np.where(own, -1, self.origin[later.origin]).astype(np.int32),
             np.where(own, 1.0, self.share[later.origin] * later.share),
+            np.where(own, later.replica, self.replica[later.origin]).astype(np.int32),
             self.notes + later.notes,
         )
 
@@ -113,6 +131,7 @@ def build(
     edges: Mapping[str, Any],
     origin: NDArray[np.int32],
     share: NDArray[np.float64],
+    replica: NDArray[np.int32] | None = None,
     *,
     meta: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
@@ -126,7 +145,9 @@ def build(
             for kind, seconds in before.time.items()
         }
     graph = OpGraph(columns, edges, name=before.name, meta={**before.meta, **(meta or {})})
-    return Transformed(graph, origin, share, notes)
+    if replica is None:
+        replica = np.full(graph.n_ops, -1, dtype=np.int32)
+    return Transformed(graph, origin, share, replica, notes)
 
 
 def least_positive(seconds: NDArray[np.float64]) -> float:

@@ -173,6 +173,7 @@ class _Replicas:
             self._edges(),
             origin,
             share,
+            replica.astype(np.int32),
             meta={"data_parallel": summary},
             notes=self._notes(),
         )
