@@ -216,6 +216,34 @@ def test_parts_can_be_split_again():
     assert int(both.graph.flops[~both.own].sum()) == int(g.flops.sum())
 
 
+def test_what_reads_a_split_op_keeps_the_order_of_its_arguments():
+    g = lm.OpGraph(
+        {
+            "name": ["a", "b", "c", "d", "e"],
+            "kind": ["input", "input", "aten.mm", "input", "aten.mm"],
+            "output": ["f32[8,6]", "f32[6,4]", "f32[8,4]", "f32[4,2]", "f32[8,2]"],
+        },
+        {"src": [0, 1, 2, 3], "dst": [2, 2, 4, 4], "bytes": [192, 96, 128, 32]},
+    )
+    wanted = dimensions(g, "e")
+    assert wanted == {"row": 8, "column": 2, "contraction": 4}
+    for dimension in ("row", "column", "contraction"):
+        graph = split_op(g, "c", dimension, 2).graph
+        assert dimensions(graph, "e") == wanted
+        assert set(dimensions(graph, "c@s1")) == set(wanted)
+    graph = split_op(g, "e", "row", 2).graph
+    assert dimensions(graph, "e@s0") == wanted | {"row": 4}
+
+
+def test_splitting_one_op_takes_no_dimension_from_another():
+    g = lm.read("example:lenet")
+    names = [n for n in g.names if dimensions(g, n)]
+    for op in names:
+        graph = split_op(g, op, *min(dimensions(g, op).items()), best_effort=True).graph
+        for other in set(names) - {op}:
+            assert dimensions(graph, other) == dimensions(g, other), (op, other)
+
+
 def test_replicas_can_be_split():
     graph = lm.transforms.data_parallel(lm.read("example:lenet"), 2)
     assert dimensions(graph, "convolution_1@r1") == {"batch": 128, "channel": 50}

@@ -175,6 +175,18 @@ def test_what_follows_from_weights_alone_is_computed_once():
     assert [b for s, d, b in edges_of(graph) if s == "cast"] == [8, 8, 8]
 
 
+def test_arguments_keep_their_order():
+    g = training()
+    graph = data_parallel(g, 2)
+    for op in range(graph.n_ops):
+        name = graph.names[op].partition("@")[0]
+        if "@aggregate" in graph.names[op]:
+            continue
+        reads = [graph.names[s].partition("@")[0] for s in graph.src[graph.dst == op]]
+        before = [g.names[s] for s in g.src[g.dst == g.index(name)]]
+        assert list(dict.fromkeys(reads)) == before, name
+
+
 def test_state_that_is_written_stays_with_replica_0():
     g = lm.OpGraph(
         {

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.cluster import Cluster
-from loadmaster.costs import PROVENANCES, Costs, estimate
+from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.costs.roofline import roofline
-from loadmaster.graph import OpGraph
+from loadmaster.graph import ANY_TYPE, OpGraph
 
 #: Kinds of the ops that transforms add.
 SPLIT, CONCAT, SUM, AGGREGATE = "split", "concat", "sum", "aggregate"
@@ -100,7 +100,7 @@ class Transformed:
         Raises
         ------
         InputError
-            As :func:`loadmaster.costs.estimate`, where rooflines are recomputed.
+            A part whose origin has a roofline, on a device type without one.
         """
         own, part = self.own, self.share < 1.0
         time = before.time[self.origin]
@@ -108,21 +108,40 @@ class Transformed:
         word = {name: PROVENANCES.index(name) for name in PROVENANCES}
         anew = part & (provenance == word["roofline"])
         scaled = part & ~anew & time.any(axis=1)
-        again = estimate(self.graph, cluster).time if anew.any() else time
+        parts, added = np.flatnonzero(anew), np.flatnonzero(own)
+        of_parts, of_added = _rows(self.graph, parts), _rows(self.graph, added)
         for k, device_type in enumerate(cluster.types):
             column = time[:, k]
             some = scaled & (column > 0)
             column[some] = column[some] * self.share[some] + device_type.launch
-            column[anew] = again[anew, k]
+            if of_parts is not None:
+                measured = of_parts.time.get(device_type.name, of_parts.time.get(ANY_TYPE))
+                column[parts] = roofline(of_parts, device_type) if measured is None else measured
             least = device_type.launch or least_positive(before.time[:, k])
-            if device_type.has_roofline and own.any():
-                column[own] = np.maximum(roofline(self.graph, device_type)[own], least)
+            if device_type.has_roofline and of_added is not None:
+                column[added] = np.maximum(roofline(of_added, device_type), least)
             else:
-                column[own] = least
+                column[added] = least
         provenance[scaled] = word["regressed"]
         known = all(t.has_roofline for t in cluster.types)
         provenance[own] = word["roofline" if known else "regressed"]
         return Costs(time, before.types, provenance)
+
+
+def _rows(graph: OpGraph, rows: NDArray[np.intp]) -> OpGraph | None:
+    """Some ops of a graph with what their cost depends on, without edges; None: no ops."""
+    if not len(rows):
+        return None
+    ops: dict[str, Any] = {
+        "name": [str(row) for row in rows],
+        "kind": [graph.kinds[row] for row in rows],
+        "output": [graph.outputs[row] for row in rows],
+        "flops": graph.flops[rows],
+        "bytes_accessed": graph.bytes_accessed[rows],
+        "view": graph.view[rows],
+        "time": {kind: seconds[rows] for kind, seconds in graph.time.items()},
+    }
+    return OpGraph(ops, {"src": [], "dst": []})
 
 
 def build(

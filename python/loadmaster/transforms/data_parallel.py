@@ -350,50 +350,48 @@ class _Replicas:
         # Tensor ids of replica r are r strides up; sums come after all of them.
         stride = int(tensor.max(initial=-1)) + 1
         summing = from_many & ~to_many & data
-        rows: tuple[list[Any], ...] = ([], [], [], [])
+        rows: tuple[list[Any], ...] = ([], [], [], [], [])
 
-        def add(s: Any, d: Any, t: Any, b: Any) -> None:
-            for column, values in zip(rows, (s, d, t, b), strict=True):
+        def add(at: Any, s: Any, d: Any, t: Any, b: Any) -> None:
+            for column, values in zip(rows, (at, s, d, t, b), strict=True):
                 column.append(values)
 
         alone = np.flatnonzero(~from_many & ~to_many)
-        add(
-            self.start[graph.src[alone]],
-            self.start[graph.dst[alone]],
-            tensor[alone],
-            graph.bytes[alone],
-        )
+        source, sink = self.start[graph.src], self.start[graph.dst]
+        add(alone, source[alone], sink[alone], tensor[alone], graph.bytes[alone])
         copied = np.flatnonzero((from_many | to_many) & ~summing)
-        source, sink = self.start[graph.src[copied]], self.start[graph.dst[copied]]
+        own = from_many[copied]
         for r in range(k):
-            own = from_many[copied]
             add(
-                source + r * own,
-                sink + r * to_many[copied],
+                copied,
+                source[copied] + r * own,
+                sink[copied] + r * to_many[copied],
                 np.where(own & data[copied], tensor[copied] + r * stride, tensor[copied]),
                 np.where(own, parts[r, copied], graph.bytes[copied]),
             )
-        into = np.unique(np.stack([graph.src[self.crossing], self.sum_of], axis=1), axis=0)
+        crossing = self.crossing
+        pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
+        into, first = np.unique(pairs, axis=0, return_index=True)
         for r in range(k):
             add(
+                crossing[first],
                 self.start[into[:, 0]] + r,
                 self.sum_at[into[:, 1]],
                 self.summed[into[:, 1]] + r * stride,
                 self.sum_bytes[into[:, 1]],
             )
-        add(
-            self.sum_at[self.sum_of],
-            self.start[graph.dst[self.crossing]],
-            k * stride + self.sum_of,
-            graph.bytes[self.crossing],
-        )
-        src, dst, ids, sizes = map(np.concatenate, rows)
+        sums = self.sum_at[self.sum_of]
+        add(crossing, sums, sink[crossing], k * stride + self.sum_of, graph.bytes[crossing])
+        # In the order of the edges they stand for: ops know their arguments by it.
+        at, src, dst, ids, sizes = map(np.concatenate, rows)
+        order = np.argsort(at, kind="stable")
         _, compact = np.unique(ids, return_inverse=True)
+        compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
         return {
-            "src": src,
-            "dst": dst,
-            "tensor": np.where(ids >= 0, compact - int((ids < 0).any()), -1),
-            "bytes": sizes,
+            "src": src[order],
+            "dst": dst[order],
+            "tensor": compact[order],
+            "bytes": sizes[order],
         }
 
 

@@ -325,22 +325,20 @@ class _Split:
     def _edges(self) -> dict[str, NDArray[Any]]:
         graph, cut = self.graph, self.cut
         op = cut.op
+        # Edges out of the op keep their place: readers know their arguments by the order of edges.
         keep = np.ones(graph.n_edges, dtype=bool)
-        keep[op.entering] = keep[op.leaving] = False
+        keep[op.entering] = False
+        src, dst = self._moved(graph.src), self._moved(graph.dst)
         rows: list[tuple[int, int, int, int]] = []
         parts = range(self.parts, self.joins)
         fresh = self.next_tensor
 
         for e in op.entering.tolist():
             if op.ids[e] < 0:
-                source = int(self._moved(graph.src[e : e + 1])[0])
+                source = int(src[e])
                 rows += [(source, d, -1, 0) for d in (*range(self.at, self.parts), *parts)]
         for j, e in enumerate(op.reads):
-            source, tensor, size = (
-                int(self._moved(graph.src[e : e + 1])[0]),
-                int(op.ids[e]),
-                self.read[j],
-            )
+            source, tensor, size = int(src[e]), int(op.ids[e]), self.read[j]
             if cut.inputs[j] is None:
                 rows += [(source, part, tensor, size) for part in parts]
                 continue
@@ -356,17 +354,16 @@ class _Split:
                 rows.append((part, self.joins + k, fresh, piece))
                 fresh += 1
         for e in op.leaving.tolist():
-            sink, tensor = int(self._moved(graph.dst[e : e + 1])[0]), int(op.ids[e])
-            if tensor < 0:
-                rows += [(part, sink, -1, 0) for part in parts]
+            if op.ids[e] < 0:
+                src[e] = self.parts
+                rows += [(part, int(dst[e]), -1, 0) for part in parts[1:]]
             else:
                 # An output without data comes from the first op that joins.
-                node = join_of.get(tensor, self.joins)
-                rows.append((node, sink, tensor, int(graph.bytes[e])))
+                src[e] = join_of.get(int(op.ids[e]), self.joins)
         new = np.array(rows, dtype=np.int64).reshape(-1, 4)
         return {
-            "src": np.concatenate([self._moved(graph.src[keep]), new[:, 0]]),
-            "dst": np.concatenate([self._moved(graph.dst[keep]), new[:, 1]]),
+            "src": np.concatenate([src[keep], new[:, 0]]),
+            "dst": np.concatenate([dst[keep], new[:, 1]]),
             "tensor": np.concatenate([op.ids[keep], new[:, 2]]),
             "bytes": np.concatenate([graph.bytes[keep], new[:, 3].astype(np.uint64)]),
         }
