@@ -315,6 +315,33 @@ def test_drawn_graphs_keep_flops_and_parameters(graph, k, data):
             assert b == next(e for _, to, e in edges_of(done.graph) if to == s)
 
 
+@pytest.mark.parametrize("name", ["lenet", "inception-v3", "bert-large", "rnnlm"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_what_replicas_carry_adds_up_or_is_whole(name, k):
+    """Activations add up to the original; weights read and gradients are whole in each replica."""
+    g = lm.read(f"example:{name}")
+    graph = data_parallel(g, k)
+    whole = {(s, d): b for s, d, b in edges_of(g) if b > 0}
+    carried: dict[tuple[str, str], list[int]] = {}
+    for s, d, b in edges_of(graph):
+        if b > 0 and "@aggregate" not in s + d:
+            carried.setdefault((s.partition("@")[0], d.partition("@")[0]), []).append(b)
+    state = {n for n, kind in zip(g.names, g.kinds, strict=True) if kind in ("parameter", "buffer")}
+    divided = 0
+    for ends, sizes in carried.items():
+        is_whole = sizes == [whole[ends]] * len(sizes)
+        assert is_whole or (sum(sizes) == whole[ends] and len(sizes) <= k), ends
+        assert is_whole or ends[0] not in state, ends
+        divided += not is_whole
+    assert divided > len(carried) / 4
+    # What an op of the optimizer reads of a gradient is as large as before.
+    summed = {d: b for s, d, b in edges_of(graph) if "@aggregate" in s}
+    before = {d: b for (s, d), b in whole.items() if s not in state and d in summed}
+    assert summed.keys() <= {d for _, d in whole}
+    assert all(b in {x for (_, d), x in whole.items() if d == at} for at, b in summed.items())
+    assert before
+
+
 @pytest.fixture(scope="module")
 def traced(shared_data):
     folder = shared_data / "graphs"
