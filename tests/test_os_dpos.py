@@ -13,7 +13,7 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, judged
+from loadmaster.strategies.base import Candidate, Placement, judged
 from loadmaster.strategies.os_dpos import split_search
 from loadmaster.transforms import Split, data_parallel
 
@@ -33,7 +33,7 @@ def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
     while (src == path[-1]).any():
         readers = dst[src == path[-1]]
         path.append(int(readers[level[readers].argmax()]))
-    candidate = judged(problem, devices, ranks(order))
+    candidate = judged(problem, Placement(devices, ranks(order)))
     return candidate, np.array(path, dtype=np.int32), candidate.schedule.makespan
 
 
@@ -152,7 +152,8 @@ def test_the_plan_is_the_fastest_by_the_simulator_of_all_that_was_kept():
 
     def praising(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
         candidate, path, _ = by_levels(problem)
-        return judged(problem, candidate.devices * 0, candidate.priority), path, next(estimates)
+        alone = Placement(candidate.devices * 0, candidate.priority)
+        return judged(problem, alone), path, next(estimates)
 
     found = split_search(problem_of(graph, cluster, costs), praising, start="model")
     assert found.splits == ()
@@ -227,3 +228,36 @@ def test_vgg_19_is_split_at_its_convolutions_in_seconds():
     again = split_search(replace(problem), by_levels, start="model")
     assert again.splits == found.splits
     assert again.schedule.makespan == found.schedule.makespan
+
+
+# -- with DPOS -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vgg19", "inception-v3"])
+def test_training_graphs_are_planned_in_seconds_and_split_at_convolutions(name):
+    """Issue 3's figure: four devices, at most 10 s, and what is split are convolutions."""
+    graph = lm.read(f"example:{name}")
+    began = time.perf_counter()
+    plan = lm.place(graph, v100_mesh(4), "os-dpos")
+    assert time.perf_counter() - began < 10
+    assert plan.fits
+    for split in plan.splits:
+        op = split.op.partition("@")[0]
+        assert graph.kinds[graph.index(op)].startswith("aten.convolution")
+
+
+def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):
+    graph = lm.read("example:vgg19")
+    plan = lm.place(graph, v100_mesh(4), "os-dpos", start="model")
+    assert plan.splits
+    assert plan.original_sha256 == graph.digest
+    assert plan.makespan < lm.place(graph, v100_mesh(4), "single").makespan
+    assert f"split {len(plan.splits)} ops: {plan.splits[0]}" in "".join(plan.notes)
+    plan.save(tmp_path / "plan.json.gz")
+    again = lm.Plan.load(tmp_path / "plan.json.gz", graph)
+    assert again.splits == plan.splits
+    assert again.makespan == plan.makespan
+    by_hand = graph
+    for split in plan.splits:
+        by_hand = lm.transforms.split_op(by_hand, split.op, split.dimension, split.n).graph
+    assert by_hand.digest == plan.graph.digest, "the list is the recipe"

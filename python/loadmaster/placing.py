@@ -46,8 +46,9 @@ def place(
     ----------
     graph, cluster
     method : str
-        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"round-robin"``, ``"single"`` or
-        ``"data-parallel"``; the last transforms the graph, and its plan is for that.
+        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"dpos"``, ``"single"``, ... (see
+        :data:`loadmaster.strategies.METHODS`). ``"data-parallel"`` and ``"os-dpos"`` may transform
+        the graph, and the plan is then for the transformed one.
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int

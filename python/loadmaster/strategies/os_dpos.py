@@ -9,8 +9,8 @@ What is not in the paper, or differs:
 
 * The critical path is computed anew after each split that is kept; the paper's lines 7 to 14 go on
   along the first one.
-* It starts from the model and, where one device holds it, from its data-parallel graph too; the
-  paper takes only the latter then. A batch that the devices do not divide has no such start.
+* It starts from the model and from its data-parallel graph; the paper takes the latter if one
+  device holds the model, else the former. A batch that the devices do not divide has no such start.
 * A split whose own chain (split op, sub-op, joining op, each on its fastest device) takes no less
   than the op does is not tried, since it cannot shorten the path; an op all of whose splits are
   such is passed over.
@@ -29,11 +29,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster import fast
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
-from loadmaster.strategies import single
-from loadmaster.strategies.base import Candidate, of_transformed
+from loadmaster.strategies import dpos, single
+from loadmaster.strategies.base import Candidate, MemoryModel, of_transformed
 from loadmaster.transforms import Split, Transformed, dimensions, replicate, split_op
 from loadmaster.units import format_seconds
 
@@ -72,6 +73,29 @@ class _State:
         return [int(op) for op in self.problem.reduced.op_of[reduced[taking]]]
 
 
+def place(
+    problem: Problem,
+    *,
+    start: Start = "any",
+    continue_search: bool = False,
+    memory: MemoryModel = "dynamic",
+    contention: bool = True,
+) -> Candidate:
+    """:func:`split_search` with DPOS.
+
+    ``contention=False, memory="static"`` is the paper's model.
+    """
+
+    def schedule(of: Problem) -> tuple[Candidate, NDArray[np.int32], float]:
+        candidate = dpos.place(of, memory=memory, contention=contention)
+        op_time, tensor_time, control = dpos.slowest_times(of)
+        path = fast.critical_path(of.graph, op_time, tensor_time, control_time=control)
+        expected = candidate.estimate
+        return candidate, path, candidate.schedule.makespan if expected is None else expected
+
+    return split_search(problem, schedule, start=start, continue_search=continue_search)
+
+
 def split_search(
     problem: Problem,
     schedule: Scheduler,
@@ -87,7 +111,7 @@ def split_search(
     schedule : callable
         DPOS, or another function that places a problem.
     start : "any" (default), "model" or "data-parallel"
-        The graph to start from; "any": each, if one device holds the model, else the model.
+        The graph to start from; "any": each of the two.
     continue_search : bool
         Whether to go on along the path after the first op that no split helps; the paper stops.
 
@@ -110,9 +134,8 @@ def split_search(
     on K devices about 2 s K calls, each with a graph rebuilt in O(V + E).
     """
     found: list[Candidate] = []
-    alone = _alone(problem)
     refused: InfeasibleError | None = None
-    for done in _starts(problem, start, alone is not None):
+    for done in _starts(problem, start):
         try:
             first = _placed(problem, done, schedule)
         except InfeasibleError as error:
@@ -124,6 +147,7 @@ def split_search(
         assert refused is not None
         raise refused
     best = min(found, key=_rank)
+    alone = _alone(problem)
     if alone is not None and _rank(alone) <= _rank(best):
         took = format_seconds(best.schedule.makespan)
         note = f"one device is no slower than the best that DPOS found on several ({took})"
@@ -143,13 +167,13 @@ def _alone(problem: Problem) -> Candidate | None:
         return None
 
 
-def _starts(problem: Problem, start: Start, one_holds_it: bool) -> Iterator[Transformed]:
+def _starts(problem: Problem, start: Start) -> Iterator[Transformed]:
     if start not in get_args(Start):
         raise InputError(f"start is {start!r}: wants one of {', '.join(get_args(Start))}")
     k = problem.cluster.n_devices
     if start != "data-parallel":
         yield Transformed.unchanged(problem.model)
-    if start == "data-parallel" or (start == "any" and k > 1 and one_holds_it):
+    if start == "data-parallel" or (start == "any" and k > 1):
         replicated = replicate(problem.model, k)
         # What the notes say is that replicas of unequal batches were taken for equal.
         if not replicated.notes:
