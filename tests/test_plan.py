@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -331,3 +332,62 @@ def test_saved_files_obey_the_umask(tmp_path):
 def test_equal_plans_are_equal_files_but_for_the_time_they_took(tmp_path):
     documents = [saved(lm.place(GRAPH, CLUSTER)) | {"planning_seconds": 0} for _ in range(2)]
     assert documents[0] == documents[1]
+
+
+# -- plans for transformed graphs ------------------------------------------------------------
+
+
+def replicated() -> tuple[lm.OpGraph, lm.Plan]:
+    graph = lm.read("example:lenet")
+    return graph, lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "data-parallel")
+
+
+def test_a_plan_for_a_transformed_graph_says_so_and_is_for_the_original(tmp_path):
+    graph, plan = replicated()
+    assert plan.original_sha256 == graph.digest
+    assert plan.graph.digest == lm.transforms.data_parallel(graph, 2).digest != graph.digest
+    assert len(plan.devices) == plan.graph.n_ops
+    plan.save(tmp_path / "p.json")
+    for wanted in (None, graph, plan.graph):
+        again = lm.Plan.load(tmp_path / "p.json", wanted)
+        assert again.original_sha256 == graph.digest
+        assert again.graph.digest == plan.graph.digest
+        assert again.makespan == plan.makespan
+    with pytest.raises(InputError, match=rf"another graph: .*made from .*{graph.digest}, not"):
+        lm.Plan.load(tmp_path / "p.json", GRAPH)
+
+
+def test_splits_are_saved_and_loaded(tmp_path):
+    _, plan = replicated()
+    split = lm.transforms.Split("convolution@r0", "batch", 2)
+    replace(plan, splits=(split,)).save(tmp_path / "p.json")
+    assert lm.Plan.load(tmp_path / "p.json").splits == (split,)
+    assert str(split) == "convolution@r0 along batch into 2"
+
+
+def test_a_plan_for_the_users_graph_has_no_splits(tmp_path):
+    plan = lm.place(GRAPH, CLUSTER)
+    assert plan.splits == ()
+    assert plan.original_sha256 is None
+    assert not {"splits", "original_sha256"} & set(plan.to_document())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"splits": [["a", "batch"]]},
+        {"splits": [["a", "batch", 1]]},
+        {"splits": [["a", 2, 2]]},
+        {"splits": [["a", "batch", "two"]]},
+        {"splits": 3},
+        {"original_sha256": 3},
+    ],
+    ids=str,
+)
+def test_damaged_splits_are_input_errors(tmp_path, change):
+    _, plan = replicated()
+    document = plan.to_document() | change
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match="damaged"):
+        lm.Plan.load(path)

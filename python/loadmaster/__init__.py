@@ -10,7 +10,7 @@ True
 
 from importlib import metadata
 
-from loadmaster import costs, errors, fast, readers
+from loadmaster import costs, errors, fast, readers, transforms
 from loadmaster.bounds import Bound, lower_bound
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.costs import Costs
@@ -56,4 +56,5 @@ __all__ = [
     "read",
     "readers",
     "simulate",
+    "transforms",
 ]

@@ -46,7 +46,9 @@ def place(
     ----------
     graph, cluster
     method : str
-        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"round-robin"`` or ``"single"``.
+        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"dpos"``, ``"single"``, ... (see
+        :data:`loadmaster.strategies.METHODS`). ``"data-parallel"`` and ``"os-dpos"`` may transform
+        the graph, and the plan is then for the transformed one.
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int
@@ -107,9 +109,10 @@ def place(
 def _plan(
     problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
-    found = bound(problem)
+    placed = candidate.problem or problem
+    found = bound(placed)
     return Plan(
-        problem=problem,
+        problem=placed,
         placed=Placed(candidate.devices, candidate.priority),
         makespan=candidate.schedule.makespan,
         method=method,
@@ -118,6 +121,8 @@ def _plan(
         bound_source=found.source,
         notes=candidate.notes,
         planning_seconds=seconds,
+        splits=candidate.splits,
+        original_sha256=None if placed is problem else problem.model.digest,
     )
 
 

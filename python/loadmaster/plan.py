@@ -32,6 +32,7 @@ from loadmaster.simulation import (
     reduced_placement,
     run,
 )
+from loadmaster.transforms.base import Split
 
 if TYPE_CHECKING:
     from loadmaster.explain import Explanation
@@ -58,6 +59,11 @@ class Plan:
         What came up on the way.
     planning_seconds : float
         Wall time it took to make.
+    splits : tuple of Split
+        Ops that were split (name, dimension, number of parts), in this order.
+    original_sha256 : str or None
+        Where the plan is for a transformed graph, the digest of the user's; :attr:`graph`, the
+        bound and everything else speak of the transformed one.
     """
 
     problem: Problem = field(repr=False)
@@ -69,12 +75,14 @@ class Plan:
     bound_source: str
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
+    splits: tuple[Split, ...] = ()
+    original_sha256: str | None = None
 
     # -- what was decided --------------------------------------------------------------------
 
     @property
     def graph(self) -> OpGraph:
-        """The user's graph."""
+        """The graph that is placed: the user's, or what it was transformed into."""
         return self.problem.model
 
     @property
@@ -199,6 +207,10 @@ class Plan:
 
     def to_document(self) -> dict[str, Any]:
         """As the JSON document that :meth:`save` writes."""
+        transformed = {
+            "original_sha256": self.original_sha256,
+            "splits": [[split.op, split.dimension, split.n] for split in self.splits],
+        }
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -212,6 +224,7 @@ class Plan:
             "notes": list(self.notes),
             "planning_seconds": self.planning_seconds,
             "graph_sha256": self.graph.digest,
+            **(transformed if self.original_sha256 is not None else {}),
             "cluster_sha256": self.cluster.digest,
             "devices": self.devices.tolist(),
             "priority": self.priority.tolist(),
@@ -242,7 +255,8 @@ class Plan:
         ----------
         path
         graph, cluster : optional
-            What the plan should be for; if it is not, that is an error.
+            What the plan should be for; if it is not, that is an error. A plan for a transformed
+            graph is also for the graph that it was made from.
 
         Raises
         ------
@@ -269,6 +283,9 @@ class Plan:
     ) -> Plan:
         own_graph = OpGraph.from_document(document["graph"], source)
         own_cluster = Cluster.from_toml(document["cluster"], source)
+        original = document.get("original_sha256")
+        if graph is not None and original is not None and graph.digest == original:
+            graph = own_graph
         pairs = (
             ("graph", own_graph, graph, document["graph_sha256"]),
             ("cluster", own_cluster, cluster, document["cluster_sha256"]),
@@ -277,7 +294,11 @@ class Plan:
             if own.digest != digest:
                 raise InputError(f"{source} is damaged: its {what} does not match its hash")
             if wanted is not None and wanted.digest != digest:
-                raise InputError(f"{source} is a plan for another {what}: {own!r}, not {wanted!r}")
+                made = f", made from the one with hash {original}" if original else ""
+                made = made if what == "graph" else ""
+                raise InputError(
+                    f"{source} is a plan for another {what}: {own!r}{made}, not {wanted!r}"
+                )
         costs = document["costs"]
 
         def expect(holds: bool, what: str) -> None:
@@ -297,6 +318,15 @@ class Plan:
         expect(isinstance(document["priority"], list), "priority is no list")
         expect(isinstance(document["options"], Mapping), "options are no object")
         expect(isinstance(document["method"], str), "method is no text")
+        expect(original is None or isinstance(original, str), "original_sha256 is no text")
+        splits = tuple(Split(*row) for row in document.get("splits", ()))
+        expect(
+            all(
+                isinstance(split.op, str) and isinstance(split.dimension, str) and split.n >= 2
+                for split in splits
+            ),
+            "splits are no list of op, dimension and number",
+        )
         problem = Problem.make(
             own_graph,
             own_cluster,
@@ -320,6 +350,8 @@ class Plan:
             bound_source=document["bound_source"],
             notes=tuple(document["notes"]),
             planning_seconds=float(document["planning_seconds"]),
+            splits=splits,
+            original_sha256=original,
         )
 
 

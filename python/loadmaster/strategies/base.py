@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
+from loadmaster.transforms.base import Split, Transformed
 from loadmaster.units import format_bytes
 
 WAYS_OUT = "More or larger devices, a smaller batch, or on_oom='best_effort' would help."
@@ -38,6 +39,10 @@ class Candidate:
         What the user should know about how it came about.
     estimate : float or None
         Makespan that the strategy itself expected, in seconds.
+    problem : Problem or None
+        What was placed, if not the problem given: that of a transformed graph.
+    splits : tuple of Split
+        Ops that were split to make it, in this order.
     """
 
     devices: NDArray[np.int32]
@@ -45,6 +50,8 @@ class Candidate:
     schedule: fast.Schedule
     notes: tuple[str, ...] = ()
     estimate: float | None = None
+    problem: Problem | None = None
+    splits: tuple[Split, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -78,6 +85,17 @@ def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) 
     """Simulates a placement."""
     devices, priority, estimate = placement
     return Candidate(devices, priority, problem.simulate(devices, priority), notes, estimate)
+
+
+def of_transformed(problem: Problem, done: Transformed) -> Problem:
+    """The problem of placing a transformed graph: same cluster, costs from those of its ops."""
+    return Problem.make(
+        done.graph,
+        problem.cluster,
+        done.costs(problem.costs, problem.cluster),
+        seed=problem.seed,
+        best_effort=problem.best_effort,
+    )
 
 
 def better(problem: Problem, a: Candidate, b: Candidate) -> Candidate:

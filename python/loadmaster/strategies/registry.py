@@ -10,6 +10,7 @@ from loadmaster.errors import InputError
 from loadmaster.strategies import (
     celeritas,
     cpop,
+    data_parallel,
     dpos,
     dsc,
     etf,
@@ -19,6 +20,7 @@ from loadmaster.strategies import (
     m_etf,
     m_topo,
     order_place,
+    os_dpos,
     peft,
     round_robin,
     single,
@@ -35,11 +37,13 @@ Method = Literal[
     "m-topo",
     "m-etf",
     "dpos",
+    "os-dpos",
     "lc",
     "dsc",
     "glb",
     "round-robin",
     "single",
+    "data-parallel",
 ]
 
 #: What each method does, in a line for a person.
@@ -52,12 +56,17 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
     "etf": (etf.place, "the ready op and device that start first (ETF)"),
     "m-etf": (m_etf.place, "ETF within memory, ties in topological order (Baechi)"),
     "dpos": (dpos.place, "critical-path ops on critical-path devices, the rest as HEFT (FastT)"),
+    "os-dpos": (os_dpos.place, "DPOS, splitting ops of the critical path where it helps (FastT)"),
     "lc": (lc.place, "critical paths as groups, mapped by load (LC + GLB)"),
     "dsc": (dsc.place, "dominant sequences as groups, mapped by load (DSC + GLB)"),
     "glb": (glb.place, "fused groups, mapped by load (GLB)"),
     "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
     "round-robin": (round_robin.place, "deal ops out in turn"),
     "single": (single.place, "everything on the fastest device that holds it"),
+    "data-parallel": (
+        data_parallel.place,
+        "a replica on every device, gradients summed",
+    ),
 }
 assert set(METHODS) == set(get_args(Method))
 

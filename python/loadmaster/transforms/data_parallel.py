@@ -1,0 +1,447 @@
+"""Data parallelism as a transform: FastT (Yi et al., Middleware 2020), section 5.2.
+
+The start of OS-DPOS: the model replicated k times, each replica on 1/k of the batch, with gradient
+aggregation and a broadcast of the updated weights. A parameter has one home; that every replica
+reads it there is the broadcast. Each gradient is summed by one op of the transform's own, and the
+optimizer runs once per parameter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.graph import OpGraph
+from loadmaster.transforms.base import (
+    AGGREGATE,
+    Shape,
+    Transformed,
+    build,
+    elements,
+    even_shares,
+    format_output,
+    parse_output,
+)
+from loadmaster.transforms.roles import Roles
+
+
+def data_parallel(graph: OpGraph, k: int) -> OpGraph:
+    """The graph replicated ``k`` times over the batch, with gradients aggregated.
+
+    Parameters
+    ----------
+    graph : OpGraph
+        For training or inference; inference replicas have nothing to aggregate.
+    k : int
+        Replicas, at least 1. With 1 the graph comes back as it is.
+
+    Returns
+    -------
+    OpGraph
+        Replicated ops are named ``name@r0``, ``name@r1``, ...; the sum of what the replicas of
+        ``name`` hand to the optimizer is ``name@aggregate``. ``meta["data_parallel"]`` has
+        ``replicas``, ``batch`` (None: unknown) and what the transform adds: ``aggregation_flops``
+        and ``aggregation_bytes`` (accessed).
+
+    Raises
+    ------
+    InputError
+        ``k`` is no positive integer, or names with ``@r0`` are taken.
+
+    Notes
+    -----
+    *What is replicated.* Inputs, and all ops that depend on them or on nothing at all. What follows
+    from parameters, buffers and constants alone is computed once, as is what writes them in place
+    and the optimizer (``phase`` "o"). A view goes with what it shows. A graph without inputs is
+    replicated but for its parameters and optimizer.
+
+    *What a replica costs.* FLOPs, workspace and the bytes that depend on the batch are divided in
+    whole numbers that add up to the original. Weights that are read and weight gradients that are
+    written are whole in each replica, and ``bytes_accessed`` counts them so. A measured time is
+    divided by k; an op that only adds up weight gradients keeps it whole.
+
+    *Weight gradients* are what the optimizer, or whatever updates a parameter, reads from the
+    replicas; and, backwards through ops without FLOPs, tensors as large that are read for nothing
+    else (sums of gradients over time steps or tied weights).
+
+    *Aggregation* of k tensors of b bytes: k - 1 FLOPs per element and (k + 1) b bytes accessed. It
+    is no part of the model's own FLOPs, whose sum does not change; parameter bytes do not either.
+
+    State written by replicated ops (batch norm's running statistics) is written by replica 0, which
+    stays with it; as in TensorFlow's own data parallelism, other replicas only read it.
+
+    O(V + E).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g = lm.read("example:lenet")
+    >>> twice = lm.transforms.data_parallel(g, 2)
+    >>> twice.n_ops > g.n_ops, int(twice.param_bytes.sum()) == int(g.param_bytes.sum())
+    (True, True)
+    >>> twice.index("convolution@r1") > 0
+    True
+    """
+    return replicate(graph, k).graph
+
+
+def replicate(graph: OpGraph, k: int) -> Transformed:
+    """As :func:`data_parallel`, with the op that each op comes from."""
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+        raise InputError(f"k is {k!r}: wants the number of replicas, an integer >= 1")
+    if k == 1:
+        return Transformed.unchanged(graph)
+    roles = Roles.of(graph)
+    return _Replicas(graph, int(k), roles).build()
+
+
+class _Replicas:
+    """The columns of the replicated graph.
+
+    Ops keep their order: op i takes ``k`` places if replicated, else one, and the sums of what it
+    hands to ops that are not replicated come right after.
+    """
+
+    def __init__(self, graph: OpGraph, k: int, roles: Roles) -> None:
+        self.graph, self.k, self.roles = graph, k, roles
+        self.batch = _batch(graph)
+        many, tensor = roles.many, roles.tensor
+        from_many, to_many = many[graph.src], many[graph.dst]
+        crossing = np.flatnonzero(from_many & ~to_many & (tensor >= 0))
+        # One sum per tensor, after the op it is read from.
+        self.summed, first, self.sum_of = np.unique(
+            tensor[crossing], return_index=True, return_inverse=True
+        )
+        self.crossing = crossing
+        self.sum_source = graph.src[crossing[first]]
+        self.sum_bytes = graph.bytes[crossing[first]]
+        self.copies = np.where(many, k, 1)
+        sums = np.bincount(self.sum_source, minlength=graph.n_ops)
+        places = self.copies + sums
+        self.start = np.concatenate([[0], np.cumsum(places)[:-1]])
+        self.n = int(places.sum())
+        by_source = np.argsort(self.sum_source, kind="stable")
+        within = np.arange(len(by_source)) - np.searchsorted(
+            self.sum_source[by_source], self.sum_source[by_source]
+        )
+        self.sum_at = np.empty(len(by_source), dtype=np.int64)
+        source = self.sum_source[by_source]
+        self.sum_at[by_source] = self.start[source] + self.copies[source] + within
+        self.sum_rank = np.empty(len(by_source), dtype=np.int64)
+        self.sum_rank[by_source] = within
+
+    def build(self) -> Transformed:
+        graph, k, n = self.graph, self.k, self.n
+        origin = np.full(n, -1, dtype=np.int32)
+        replica = np.full(n, -1, dtype=np.int64)
+        copy = np.repeat(np.arange(graph.n_ops), self.copies)
+        number = np.arange(len(copy)) - np.repeat(np.cumsum(self.copies) - self.copies, self.copies)
+        at = self.start[copy] + number
+        origin[at] = copy
+        replica[at] = np.where(self.roles.many[copy], number, -1)
+        self.origin, self.replica = origin, replica
+
+        whole = self._whole_bytes()
+        share = np.ones(n)
+        only_gradients = self._only_gradients()
+        divided = (origin >= 0) & (replica >= 0)
+        share[divided & ~only_gradients[origin]] = 1.0 / k
+        ops = self._texts() | {
+            "flops": self._divided(graph.flops, np.zeros_like(graph.flops)),
+            "bytes_accessed": self._divided(graph.bytes_accessed, whole.accessed),
+            "output_bytes": self._divided(graph.output_bytes, whole.output),
+            "param_bytes": self._once(graph.param_bytes),
+            "workspace": self._divided(graph.workspace, np.zeros_like(graph.workspace)),
+            "view": np.where(origin >= 0, graph.view[origin], False).astype(np.int64),
+            "alias_of": self._aliases(),
+        }
+        flops, accessed = self._aggregation(ops)
+        summary = {
+            "replicas": k,
+            "batch": self.batch,
+            "aggregation_flops": flops,
+            "aggregation_bytes": accessed,
+        }
+        return build(
+            graph,
+            ops,
+            self._edges(),
+            origin,
+            share,
+            replica.astype(np.int32),
+            meta={"data_parallel": summary},
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.batch is None or self.batch % self.k == 0:
+            return ()
+        return (
+            f"the batch of {self.batch} is no multiple of {self.k} replicas: their shares of the "
+            "work are taken to be equal all the same, and their shapes are left out",
+        )
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _divided(self, total: NDArray[np.uint64], whole: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """A column whose replicas have the ``whole`` part each, and share the rest."""
+        parts = even_shares(total - whole, self.k) + whole
+        column = np.where(self.replica >= 0, parts[self.replica, self.origin], total[self.origin])
+        column[self.origin < 0] = 0
+        return column
+
+    def _once(self, total: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """A column of bytes that exist once; of a replica, divided."""
+        return self._divided(total, np.zeros_like(total))
+
+    def _whole_bytes(self) -> _Whole:
+        """Per op, bytes that every replica reads or writes whole."""
+        graph, many, gradient = self.graph, self.roles.many, self.roles.gradient
+        data = self.roles.tensor >= 0
+        sizes = np.where(data, graph.bytes, np.uint64(0)).astype(np.float64)
+
+        def total(ends: NDArray[np.int64], which: NDArray[np.bool_]) -> NDArray[np.uint64]:
+            return np.bincount(ends[which], sizes[which], graph.n_ops).astype(np.uint64)
+
+        weights = total(graph.dst, data & ~many[graph.src])
+        summands = total(graph.dst, data & gradient & many[graph.src])
+        # A tensor counts once, however many read it.
+        _, once = np.unique(self.roles.tensor, return_index=True)
+        first = np.zeros(graph.n_edges, dtype=bool)
+        first[once] = True
+        written = total(graph.src, data & gradient & first & ~graph.view[graph.src])
+        output = np.minimum(written, graph.output_bytes)
+        read = weights + summands + written
+        # An op that accesses less than its inputs (a look-up) does not read its weights whole.
+        accessed = np.where(
+            read <= graph.bytes_accessed, read, np.minimum(written, graph.bytes_accessed)
+        )
+        return _Whole(accessed, output)
+
+    def _only_gradients(self) -> NDArray[np.bool_]:
+        """Ops that work on weight gradients alone, which no share of the batch makes smaller."""
+        graph, many = self.graph, self.roles.many
+        data = self.roles.tensor >= 0
+        other = data & ~self.roles.gradient
+        reads_batch = np.bincount(graph.dst[other & many[graph.src]], minlength=graph.n_ops) > 0
+        makes_batch = np.bincount(graph.src[other], minlength=graph.n_ops) > 0
+        reads = np.bincount(graph.dst[data & many[graph.src]], minlength=graph.n_ops) > 0
+        return reads & ~reads_batch & ~makes_batch
+
+    def _aliases(self) -> NDArray[np.int64]:
+        """Owners, in the same replica where they are replicated."""
+        graph, origin = self.graph, self.origin
+        of = np.where(origin >= 0, graph.alias_of[origin], -1)
+        inside = np.where(self.roles.many[of], np.maximum(self.replica, 0), 0)
+        return np.where(of >= 0, self.start[of] + inside, -1)
+
+    def _texts(self) -> dict[str, list[str]]:
+        graph, replica = self.graph, self.replica.tolist()
+        origin = self.origin.tolist()
+
+        def column(values: list[str]) -> list[str]:
+            return [values[i] if i >= 0 else "" for i in origin]
+
+        names = [
+            "" if i < 0 else graph.names[i] if r < 0 else f"{graph.names[i]}@r{r}"
+            for i, r in zip(origin, replica, strict=True)
+        ]
+        # A set with something in it that is not replicated stays with replica 0.
+        shared = {c for c, m in zip(graph.colocation, self.roles.many, strict=True) if c and not m}
+        colocation = [
+            c if not c or r < 0 or (r == 0 and c in shared) else f"{c}@r{r}"
+            for c, r in zip(column(graph.colocation), replica, strict=True)
+        ]
+        shapes = self._shapes()
+        texts = {
+            "name": names,
+            "kind": column(graph.kinds),
+            "module": column(graph.modules),
+            "phase": column(graph.phases),
+            "colocation": colocation,
+            "output": [
+                "" if i < 0 else graph.outputs[i] if r < 0 else shapes[i]
+                for i, r in zip(origin, replica, strict=True)
+            ],
+            "device_types": column(graph.device_types),
+        }
+        for at, source, rank in zip(
+            self.sum_at.tolist(), self.sum_source.tolist(), self.sum_rank.tolist(), strict=True
+        ):
+            label = f"{graph.names[source]}@{AGGREGATE}"
+            texts["name"][at] = label if rank == 0 else f"{label}{rank}"
+            texts["kind"][at] = AGGREGATE
+            for key, values in (
+                ("module", graph.modules),
+                ("phase", graph.phases),
+                ("output", graph.outputs),
+                ("device_types", graph.device_types),
+            ):
+                texts[key][at] = values[source]
+        return texts
+
+    def _aggregation(self, ops: dict[str, Any]) -> tuple[int, int]:
+        """Fills in what the sums cost; the total FLOPs and bytes accessed."""
+        dtypes = [parse_output(self.graph.outputs[i])[0][0] for i in self.sum_source.tolist()]
+        added = [
+            (self.k - 1) * elements(size, dtype)
+            for size, dtype in zip(self.sum_bytes.tolist(), dtypes, strict=True)
+        ]
+        accessed = self.sum_bytes * np.uint64(self.k + 1)
+        ops["flops"][self.sum_at] = np.array(added, dtype=np.uint64)
+        ops["bytes_accessed"][self.sum_at] = accessed
+        ops["output_bytes"][self.sum_at] = self.sum_bytes
+        return sum(added), int(accessed.sum())
+
+    # -- shapes --------------------------------------------------------------------------------
+
+    def _shapes(self) -> list[str]:
+        """The ``output`` of a replica of each op: the batch's axis divided by k."""
+        graph, batch = self.graph, self.batch
+        out: dict[int, dict[int, bool]] = defaultdict(dict)
+        for s, t, g in zip(
+            graph.src.tolist(),
+            self.roles.tensor.tolist(),
+            self.roles.gradient.tolist(),
+            strict=True,
+        ):
+            if t >= 0:
+                out[s][t] = g
+        flipped = self._transposed()
+        cache: dict[tuple[str, tuple[bool, ...], int], str] = {}
+        texts = []
+        for i, text in enumerate(graph.outputs):
+            flags = tuple(g for _, g in sorted(out[i].items())) if i in out else ()
+            key = (text, flags, flipped[i])
+            if key not in cache:
+                cache[key] = _share_of(text, flags, batch, self.k, flipped[i])
+            texts.append(cache[key])
+        return texts
+
+    def _transposed(self) -> list[int]:
+        """The batch's axis of 2-d transposes (``aten.t``), which sizes may not tell; else -1."""
+        graph = self.graph
+        source = dict(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
+        axes = [-1] * graph.n_ops
+        for i, kind in enumerate(graph.kinds):
+            flips, at = 0, i
+            while graph.kinds[at] == "aten.t.default" and at in source:
+                at, flips = source[at], flips + 1
+            if kind == "aten.t.default":
+                sizes = parse_output(graph.outputs[at])[0][1]
+                axis = _batch_axis(sizes or (), self.batch)
+                if axis is not None and len(sizes or ()) == 2:
+                    axes[i] = (axis + flips) % 2
+        return axes
+
+    # -- edges ---------------------------------------------------------------------------------
+
+    def _edges(self) -> dict[str, NDArray[Any]]:
+        graph, k, many = self.graph, self.k, self.roles.many
+        tensor, gradient = self.roles.tensor, self.roles.gradient
+        from_many, to_many = many[graph.src], many[graph.dst]
+        data = tensor >= 0
+        parts = np.where(gradient, graph.bytes, even_shares(graph.bytes, k))
+        # Tensor ids of replica r are r strides up; sums come after all of them.
+        stride = int(tensor.max(initial=-1)) + 1
+        summing = from_many & ~to_many & data
+        rows: tuple[list[Any], ...] = ([], [], [], [], [])
+
+        def add(at: Any, s: Any, d: Any, t: Any, b: Any) -> None:
+            for column, values in zip(rows, (at, s, d, t, b), strict=True):
+                column.append(values)
+
+        alone = np.flatnonzero(~from_many & ~to_many)
+        source, sink = self.start[graph.src], self.start[graph.dst]
+        add(alone, source[alone], sink[alone], tensor[alone], graph.bytes[alone])
+        copied = np.flatnonzero((from_many | to_many) & ~summing)
+        own = from_many[copied]
+        for r in range(k):
+            add(
+                copied,
+                source[copied] + r * own,
+                sink[copied] + r * to_many[copied],
+                np.where(own & data[copied], tensor[copied] + r * stride, tensor[copied]),
+                np.where(own, parts[r, copied], graph.bytes[copied]),
+            )
+        crossing = self.crossing
+        pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
+        into, first = np.unique(pairs, axis=0, return_index=True)
+        for r in range(k):
+            add(
+                crossing[first],
+                self.start[into[:, 0]] + r,
+                self.sum_at[into[:, 1]],
+                self.summed[into[:, 1]] + r * stride,
+                self.sum_bytes[into[:, 1]],
+            )
+        sums = self.sum_at[self.sum_of]
+        add(crossing, sums, sink[crossing], k * stride + self.sum_of, graph.bytes[crossing])
+        # In the order of the edges they stand for: ops know their arguments by it.
+        at, src, dst, ids, sizes = map(np.concatenate, rows)
+        order = np.argsort(at, kind="stable")
+        _, compact = np.unique(ids, return_inverse=True)
+        compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
+        return {
+            "src": src[order],
+            "dst": dst[order],
+            "tensor": compact[order],
+            "bytes": sizes[order],
+        }
+
+
+@dataclass(frozen=True)
+class _Whole:
+    accessed: NDArray[np.uint64]
+    output: NDArray[np.uint64]
+
+
+def _batch(graph: OpGraph) -> int | None:
+    """Rows of the batch: as the graph's meta says, else the commonest first size of its inputs."""
+    said = graph.meta.get("batch")
+    if isinstance(said, int) and said > 0:
+        return said
+    firsts: Counter[int] = Counter()
+    for kind, text in zip(graph.kinds, graph.outputs, strict=True):
+        sizes = parse_output(text)[0][1] if kind == "input" else None
+        if sizes:
+            firsts[sizes[0]] += 1
+    return firsts.most_common(1)[0][0] if firsts else None
+
+
+def _batch_axis(sizes: tuple[int, ...], batch: int | None) -> int | None:
+    """The axis as long as the batch, else the first that is a multiple of it (rows x steps)."""
+    if batch is None or batch < 2:
+        return None
+    if batch in sizes:
+        return sizes.index(batch)
+    multiples = [axis for axis, size in enumerate(sizes) if size and size % batch == 0]
+    return multiples[0] if multiples else None
+
+
+def _share_of(text: str, whole: tuple[bool, ...], batch: int | None, k: int, axis: int) -> str:
+    """The ``output`` of one replica; ``whole``: per tensor, whether it is a weight gradient."""
+    shapes = parse_output(text)
+    flags = whole if len(whole) == len(shapes) else (bool(whole) and all(whole),) * len(shapes)
+    return format_output(
+        [
+            shape if keep else _cut(shape, batch, k, axis)
+            for shape, keep in zip(shapes, flags, strict=True)
+        ]
+    )
+
+
+def _cut(shape: Shape, batch: int | None, k: int, axis: int) -> Shape:
+    dtype, sizes = shape
+    if not sizes:
+        return shape
+    at = axis if axis >= 0 else _batch_axis(sizes, batch)
+    if at is None or batch is None or batch % k:
+        # Which size gets smaller is not known; the dtype is.
+        return dtype, None
+    return dtype, (*sizes[:at], sizes[at] // k, *sizes[at + 1 :])

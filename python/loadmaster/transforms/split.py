@@ -1,0 +1,369 @@
+"""Splitting one op into sub-ops: FastT's SplitOperation (Yi et al., Middleware 2020, Algorithm 2).
+
+Each input that a rule slices gets a split op, which reads all of it and hands out the slices; each
+output gets an op that puts the parts together. Both are ops of the new graph with real bytes, so
+that no split is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.graph import OpGraph
+from loadmaster.transforms.base import (
+    CONCAT,
+    SPLIT,
+    SUM,
+    Shape,
+    Transformed,
+    build,
+    elements,
+    format_output,
+    shares,
+)
+from loadmaster.transforms.cut import Cut, Tensors, bind
+from loadmaster.transforms.rules import rules_for
+
+
+def dimensions(graph: OpGraph, op: str | int) -> dict[str, int]:
+    """Dimensions along which an op can be split, with their sizes; empty: none.
+
+    Raises
+    ------
+    InputError
+        No such op.
+
+    Notes
+    -----
+    O(E) once per op.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> lm.transforms.dimensions(lm.read("example:lenet"), "convolution_1")
+    {'batch': 256, 'channel': 50}
+    """
+    at = graph.index(op)
+    if _unsplittable(graph, at):
+        return {}
+    op_tensors = Tensors.of(graph, at)
+    found = {}
+    for rule in rules_for(graph.kinds[at]):
+        cut = bind(op_tensors, rule)
+        if isinstance(cut, Cut):
+            found[rule.dimension] = cut.size
+    return found
+
+
+def split_op(
+    graph: OpGraph, op: str | int, dimension: str, n: int, *, best_effort: bool = False
+) -> Transformed:
+    """Splits an op into ``n`` sub-ops along a dimension.
+
+    Parameters
+    ----------
+    graph : OpGraph
+        Whose ``output`` column has the shapes of the op and of what it reads.
+    op : str or int
+        Name or index.
+    dimension : str
+        One of :func:`dimensions`.
+    n : int
+        Sub-ops, at least 2.
+    best_effort : bool
+        Whether a size that ``n`` does not divide is cut unevenly, which the notes then say.
+
+    Returns
+    -------
+    Transformed
+        In place of ``name``: ``name@split0`` (per sliced input, by its position), ``name@s0``,
+        ``name@s1``, ..., and ``name@concat`` or ``name@sum`` (numbered if there are several
+        outputs). ``origin`` maps back.
+
+    Raises
+    ------
+    InputError
+        No such op, an op that cannot be split, or not along this dimension or into so many; op,
+        dimension, size and ``n`` are named.
+
+    Notes
+    -----
+    FLOPs and workspace are divided in whole numbers that add up to the op's. So is
+    ``bytes_accessed``, but for inputs that each sub-op reads whole and outputs that each writes
+    whole, to be summed. A split or concatenation of b bytes accesses 2 b; a sum of n tensors
+    (n + 1) b, with n - 1 FLOPs per element. A parameter stays one, sliced by its split op or not.
+    What waits for the op by a control edge waits for every sub-op.
+
+    O(V + E).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> split = lm.transforms.split_op(lm.read("example:lenet"), "convolution_1", "batch", 2)
+    >>> [name for name in split.graph.names if "convolution_1@" in name]
+    ['convolution_1@split0', 'convolution_1@s0', 'convolution_1@s1', 'convolution_1@concat']
+    """
+    at = graph.index(op)
+    name = graph.names[at]
+    if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 2:
+        raise InputError(f"op {name!r}: n is {n!r}, wants a number of parts, an integer >= 2")
+    reason = _unsplittable(graph, at)
+    if reason:
+        raise InputError(f"op {name!r} cannot be split: {reason}")
+    known = {rule.dimension: rule for rule in rules_for(graph.kinds[at])}
+    if dimension not in known:
+        allowed = ", ".join(known) or "none"
+        raise InputError(
+            f"op {name!r} ({graph.kinds[at]}) cannot be split along {dimension!r}: "
+            f"the rules for its kind allow {allowed}"
+        )
+    cut = bind(Tensors.of(graph, at), known[dimension])
+    if isinstance(cut, str):
+        raise InputError(f"op {name!r} cannot be split along {dimension!r}: {cut}")
+    if n > cut.size or (cut.size % n and not best_effort):
+        way_out = "" if n > cut.size else "; best_effort=True cuts unevenly"
+        raise InputError(
+            f"op {name!r}: {dimension} has size {cut.size}, which cannot be cut into {n} "
+            f"{'equal ' if n <= cut.size else ''}parts{way_out}"
+        )
+    chunks = shares(cut.size, [1] * int(n))
+    notes: tuple[str, ...] = ()
+    if cut.size % n:
+        sizes = ", ".join(map(str, chunks))
+        notes = (f"op {name!r}: {dimension} of {cut.size} is cut unevenly, into {sizes}",)
+    return _Split(graph, at, cut, chunks).build(notes)
+
+
+def _unsplittable(graph: OpGraph, at: int) -> str:
+    """Why no rule can apply to an op; empty: nothing speaks against it."""
+    if graph.placeholder[at] or graph.view[at]:
+        return "it is a view or placeholder, which costs nothing"
+    if graph.alias_of[at] >= 0:
+        return f"it writes {graph.names[int(graph.alias_of[at])]!r} in place"
+    if graph.colocation[at]:
+        return f"it must stay with the ops of colocation set {graph.colocation[at]!r}"
+    if not rules_for(graph.kinds[at]):
+        return f"there are no split rules for its kind, {graph.kinds[at] or 'which is unknown'!r}"
+    return ""
+
+
+# -- the split graph --------------------------------------------------------------------------
+
+
+class _Split:
+    """The columns of a graph in which one op has given way to a block: its split ops, its sub-ops,
+    then one op per output that puts the parts together.
+    """
+
+    def __init__(self, graph: OpGraph, at: int, cut: Cut, chunks: list[int]) -> None:
+        self.graph, self.at, self.cut, self.chunks = graph, at, cut, chunks
+        self.n = len(chunks)
+        self.sliced = [j for j, axis in enumerate(cut.inputs) if axis is not None]
+        self.joined = cut.joined
+        #: First sub-op, and first op that joins.
+        self.parts = at + len(self.sliced)
+        self.joins = self.parts + self.n
+        self.block = len(self.sliced) + self.n + len(self.joined)
+        self.next_tensor = int(cut.op.ids.max(initial=-1)) + 1
+        # What the op reads and writes whole however it is split.
+        reads, sizes = cut.op.reads, graph.bytes
+        self.read = [int(sizes[e]) for e in reads]
+
+    def build(self, notes: tuple[str, ...]) -> Transformed:
+        graph, at = self.graph, self.at
+        before, after = np.arange(at), np.arange(at + 1, graph.n_ops)
+        inside = np.full(self.block, -1)
+        inside[len(self.sliced) : len(self.sliced) + self.n] = at
+        origin = np.concatenate([before, inside, after]).astype(np.int32)
+        share = np.ones(len(origin))
+        share[self.parts : self.joins] = np.array(self.chunks) / self.cut.size
+        return build(graph, self._ops(), self._edges(), origin, share, notes=notes)
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _ops(self) -> dict[str, Any]:
+        graph, at = self.graph, self.at
+        block = self._block()
+        ops: dict[str, Any] = {}
+        texts = {
+            "name": graph.names,
+            "kind": graph.kinds,
+            "module": graph.modules,
+            "phase": graph.phases,
+            "colocation": graph.colocation,
+            "output": graph.outputs,
+            "device_types": graph.device_types,
+        }
+        everywhere = ("module", "phase", "colocation", "device_types")
+        for column, values in texts.items():
+            new = [values[at]] * self.block if column in everywhere else block[column]
+            ops[column] = [*values[:at], *new, *values[at + 1 :]]
+        numbers = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
+        for column in numbers:
+            whole = getattr(graph, column)
+            inside = np.array(block.get(column, [0] * self.block), dtype=np.uint64)
+            ops[column] = np.concatenate([whole[:at], inside, whole[at + 1 :]])
+        nothing = np.zeros(self.block, dtype=np.int64)
+        ops["view"] = np.concatenate([graph.view[:at], nothing, graph.view[at + 1 :]])
+        alias = self._aliases()
+        ops["alias_of"] = np.concatenate([alias[:at], nothing - 1, alias[at + 1 :]])
+        return ops
+
+    def _block(self) -> dict[str, list[Any]]:
+        """Columns of the ops that stand in for the one that is split."""
+        graph, at, cut, chunks, n = self.graph, self.at, self.cut, self.chunks, self.n
+        name = graph.names[at]
+        rows: dict[str, list[Any]] = {
+            column: []
+            for column in (
+                "name",
+                "kind",
+                "output",
+                "flops",
+                "bytes_accessed",
+                "output_bytes",
+                "workspace",
+            )
+        }
+
+        def add(*values: Any) -> None:
+            for column, value in zip(rows.values(), values, strict=True):
+                column.append(value)
+
+        for j in self.sliced:
+            text = format_output([self._slice(cut.op.shapes[j], cut.inputs[j], c) for c in chunks])
+            size = self.read[j]
+            add(f"{name}@{SPLIT}{j}", SPLIT, text, 0, 2 * size, size, 0)
+
+        flops = shares(int(graph.flops[at]), chunks)
+        workspace = shares(int(graph.workspace[at]), chunks)
+        accessed = self._accessed()
+        for i, c in enumerate(chunks):
+            made = [
+                self._slice(output.shape, axis, c)
+                for output, axis in zip(cut.makes, cut.outputs, strict=True)
+            ]
+            size = sum(self._part_bytes(j)[i] for j in self.joined)
+            add(
+                f"{name}@s{i}",
+                graph.kinds[at],
+                format_output(made),
+                flops[i],
+                accessed[i],
+                size,
+                workspace[i],
+            )
+        several = len(self.joined) > 1
+        for j in self.joined:
+            output, summed = cut.makes[j], cut.outputs[j] is None
+            word = SUM if summed else CONCAT
+            size = output.bytes
+            work = (n - 1) * elements(size, output.shape[0]) if summed else 0
+            add(
+                f"{name}@{word}{j if several else ''}",
+                word,
+                format_output([output.shape]),
+                work,
+                (n + 1) * size if summed else 2 * size,
+                size,
+                0,
+            )
+        return rows
+
+    def _slice(self, shape: Shape, axis: int | None, chunk: int) -> Shape:
+        dtype, sizes = shape
+        if axis is None or sizes is None:
+            return shape
+        at = axis % len(sizes)
+        return dtype, (*sizes[:at], chunk, *sizes[at + 1 :])
+
+    def _part_bytes(self, j: int) -> list[int]:
+        """Bytes of each sub-op's part of an output."""
+        size = self.cut.makes[j].bytes
+        return [size] * self.n if self.cut.outputs[j] is None else shares(size, self.chunks)
+
+    def _accessed(self) -> list[int]:
+        total = int(self.graph.bytes_accessed[self.at])
+        read = sum(
+            size for size, axis in zip(self.read, self.cut.inputs, strict=True) if axis is None
+        )
+        written = sum(self.cut.makes[j].bytes for j in self.joined if self.cut.outputs[j] is None)
+        # An op that accesses less than its inputs (a look-up) does not read them whole.
+        whole = read + written if read + written <= total else min(written, total)
+        return [whole + part for part in shares(total - whole, self.chunks)]
+
+    def _moved(self, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+        """New indices of ops other than the one that is split."""
+        return ops + np.where(ops > self.at, self.block - 1, 0)
+
+    def _aliases(self) -> NDArray[np.int64]:
+        """Owners; what showed an output of the op now shows what joins that output."""
+        graph, at, cut = self.graph, self.at, self.cut
+        alias = self._moved(graph.alias_of)
+        showing = np.flatnonzero(graph.alias_of == at)
+        if len(self.joined) <= 1:
+            alias[showing] = self.joins
+            return alias
+        join_of = {cut.makes[j].tensor: self.joins + k for k, j in enumerate(self.joined)}
+        fed = np.flatnonzero(np.isin(graph.dst, showing) & (cut.op.ids >= 0))
+        source: dict[int, tuple[int, int]] = {}
+        for e in fed.tolist():
+            source.setdefault(int(graph.dst[e]), (int(graph.src[e]), int(cut.op.ids[e])))
+        for i in showing.tolist():
+            op, tensor = i, -1
+            while op in source:
+                op, tensor = source[op]
+            alias[i] = join_of.get(tensor, self.joins)
+        return alias
+
+    # -- edges ---------------------------------------------------------------------------------
+
+    def _edges(self) -> dict[str, NDArray[Any]]:
+        graph, cut = self.graph, self.cut
+        op = cut.op
+        # Edges out of the op keep their place: readers know their arguments by the order of edges.
+        keep = np.ones(graph.n_edges, dtype=bool)
+        keep[op.entering] = False
+        src, dst = self._moved(graph.src), self._moved(graph.dst)
+        rows: list[tuple[int, int, int, int]] = []
+        parts = range(self.parts, self.joins)
+        fresh = self.next_tensor
+
+        for e in op.entering.tolist():
+            if op.ids[e] < 0:
+                source = int(src[e])
+                rows += [(source, d, -1, 0) for d in (*range(self.at, self.parts), *parts)]
+        for j, e in enumerate(op.reads):
+            source, tensor, size = int(src[e]), int(op.ids[e]), self.read[j]
+            if cut.inputs[j] is None:
+                rows += [(source, part, tensor, size) for part in parts]
+                continue
+            node = self.at + self.sliced.index(j)
+            rows.append((source, node, tensor, size))
+            for part, piece in zip(parts, shares(size, self.chunks), strict=True):
+                rows.append((node, part, fresh, piece))
+                fresh += 1
+        join_of = {}
+        for k, j in enumerate(self.joined):
+            join_of[cut.makes[j].tensor] = self.joins + k
+            for part, piece in zip(parts, self._part_bytes(j), strict=True):
+                rows.append((part, self.joins + k, fresh, piece))
+                fresh += 1
+        for e in op.leaving.tolist():
+            if op.ids[e] < 0:
+                src[e] = self.parts
+                rows += [(part, int(dst[e]), -1, 0) for part in parts[1:]]
+            else:
+                # An output without data comes from the first op that joins.
+                src[e] = join_of.get(int(op.ids[e]), self.joins)
+        new = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        return {
+            "src": np.concatenate([src[keep], new[:, 0]]),
+            "dst": np.concatenate([dst[keep], new[:, 1]]),
+            "tensor": np.concatenate([op.ids[keep], new[:, 2]]),
+            "bytes": np.concatenate([graph.bytes[keep], new[:, 3].astype(np.uint64)]),
+        }

@@ -1,0 +1,263 @@
+"""OS-DPOS' search, with a plain list scheduler in the place of DPOS."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from strategies import graph_of, v100_mesh
+
+import loadmaster as lm
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.problem import Problem, ranks
+from loadmaster.strategies.base import Candidate, Placement, judged
+from loadmaster.strategies.os_dpos import split_search
+from loadmaster.transforms import Split, data_parallel
+
+
+def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+    """Ops by b-level, each where it finishes first; memory does not count."""
+    graph = problem.graph
+    tensor_time, control = problem.tensor_time(graph), problem.control_time
+    _, level = fast.levels(graph, problem.op_time, tensor_time, control_time=control)
+    order = np.lexsort((ranks(fast.m_topo(graph)), -level)).astype(np.int32)
+    unlimited = np.zeros(graph.n_ops, dtype=np.uint64)
+    devices, _, _ = fast.adjusting_placement(
+        graph, problem.links, order, problem.time, op_bytes=unlimited
+    )
+    src, dst, _, _ = graph.flows()
+    path = [int(level.argmax())]
+    while (src == path[-1]).any():
+        readers = dst[src == path[-1]]
+        path.append(int(readers[level[readers].argmax()]))
+    candidate = judged(problem, Placement(devices, ranks(order)))
+    return candidate, np.array(path, dtype=np.int32), candidate.schedule.makespan
+
+
+def problem_of(graph: lm.OpGraph, cluster: lm.Cluster, costs=None) -> Problem:
+    costs = lm.costs.estimate(graph, cluster) if costs is None else costs
+    return Problem.make(graph, cluster, costs)
+
+
+def two_convolutions(seconds: tuple[float, float] = (0.4, 0.2)) -> tuple[lm.OpGraph, list[float]]:
+    """Small tensors, long convolutions, one after the other, each with parameters of its own."""
+    graph = lm.OpGraph(
+        {
+            "name": ["x", "w", "first", "v", "second"],
+            "kind": ["input", "parameter", "aten.convolution", "parameter", "aten.convolution"],
+            "output": ["f32[4,2,2,2]", "f32[2,2,1,1]", "f32[4,2,2,2]", "f32[2,2,1,1]",
+                       "f32[4,2,2,2]"],
+            "flops": [0, 0, 1000, 0, 500],
+            "bytes_accessed": [0, 0, 272, 0, 272],
+            "output_bytes": [128, 16, 128, 16, 128],
+            "param_bytes": [0, 16, 0, 16, 0],
+        },
+        {"src": [0, 1, 2, 3], "dst": [2, 2, 4, 4], "bytes": [128, 16, 128, 16]},
+    )  # fmt: skip
+    return graph, [0.0, 0.0, seconds[0], 0.0, seconds[1]]
+
+
+def test_long_ops_of_the_path_are_split_longest_first():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(2)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    found = split_search(problem, by_levels, start="model")
+    assert [(split.op, split.n) for split in found.splits] == [("first", 2), ("second", 2)]
+    assert found.notes == ("split 2 ops: " + "; ".join(map(str, found.splits)),)
+    placed = found.problem
+    assert placed.model.flops.sum() == graph.flops.sum()
+    assert found.schedule.makespan == pytest.approx(0.3, rel=1e-2)
+    taken = placed.costs.time[:, 0]
+    names = placed.model.names
+    assert taken[names.index("first@s1")] == pytest.approx(0.2 + 5e-6), "half, and a launch"
+    assert (taken[[i for i, n in enumerate(names) if "@split" in n or "@concat" in n]] > 0).all()
+    devices = found.devices[placed.reduced.map]
+    for name in ("first", "second"):
+        assert {devices[names.index(f"{name}@s{i}")] for i in (0, 1)} == {0, 1}
+
+
+def test_the_numbers_of_parts_go_up_to_the_number_of_devices():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(4)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    found = split_search(problem, by_levels, start="model")
+    assert {split.n for split in found.splits} == {4}
+    assert found.schedule.makespan == pytest.approx(0.15, rel=1e-2)
+
+
+def test_a_data_parallel_start_is_searched_too():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(2)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    models = []
+
+    def recording(of: Problem) -> tuple[Candidate, np.ndarray, float]:
+        models.append(of.model)
+        return by_levels(of)
+
+    found = split_search(problem, recording)
+    replicas = data_parallel(graph, 2)
+    assert [m.digest for m in models].count(replicas.digest) == 1
+    assert models[0] is graph
+    only = split_search(problem, by_levels, start="data-parallel")
+    assert only.notes[0] == "started from the data-parallel graph"
+    assert found.schedule.makespan <= only.schedule.makespan
+    assert only.schedule.makespan == pytest.approx(0.3, rel=1e-2)
+
+
+def scripted(estimates: list[float]):
+    """A scheduler whose estimates are given; the rest is as it would be."""
+    left = iter(estimates)
+
+    def schedule(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+        candidate, path, _ = by_levels(problem)
+        return candidate, path, next(left)
+
+    return schedule, left
+
+
+@pytest.mark.parametrize(("on", "calls"), [(False, 3), (True, 5)])
+def test_the_search_stops_at_the_first_op_that_does_not_help_or_goes_on(on, calls):
+    """Two devices, two dimensions, so two trials per op: none of the first op's, then none."""
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(2)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    schedule, left = scripted([1.0] * calls + [np.nan])
+    found = split_search(problem, schedule, start="model", continue_search=on)
+    assert found.splits == ()
+    assert np.isnan(next(left)), "as many calls as there should be"
+
+
+def test_going_on_may_find_a_later_op():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(2)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    # The start; "first" by batch and channel; "second" by batch, and channel a little better;
+    # then "first" is known to be hopeless and nothing is left.
+    schedule, left = scripted([1.0, 1.0, 1.0, 0.9, 0.8, np.nan])
+    found = split_search(problem, schedule, start="model", continue_search=True)
+    assert np.isnan(next(left))
+    assert found.splits in ((), (Split("second", "channel", 2),))
+
+
+def test_the_plan_is_the_fastest_by_the_simulator_of_all_that_was_kept():
+    """An estimate that praises every split does not make the plan slower than the start."""
+    graph, _ = two_convolutions()
+    cluster = v100_mesh(2)
+    costs = lm.Costs.given([0.0, 0.0, 1e-3, 0.0, 1e-3], graph, cluster)
+    estimates = iter(np.linspace(1.0, 0.1, 50))
+
+    def praising(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+        candidate, path, _ = by_levels(problem)
+        alone = Placement(candidate.devices * 0, candidate.priority)
+        return judged(problem, alone), path, next(estimates)
+
+    found = split_search(problem_of(graph, cluster, costs), praising, start="model")
+    assert found.splits == ()
+    assert found.schedule.makespan == pytest.approx(2e-3)
+    assert "one device is no slower" in found.notes[-1]
+
+
+def test_ops_whose_splits_cannot_pay_are_not_tried():
+    """A relu moves as much as its split and concatenation do."""
+    graph = lm.OpGraph(
+        {
+            "name": ["x", "relu"],
+            "kind": ["input", "aten.relu"],
+            "output": ["f32[4,1000000]"] * 2,
+            "bytes_accessed": [0, 32_000_000],
+            "output_bytes": [16_000_000] * 2,
+        },
+        {"src": [0], "dst": [1], "bytes": [16_000_000]},
+    )
+    calls = []
+
+    def counting(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+        calls.append(problem.model)
+        return by_levels(problem)
+
+    assert split_search(problem_of(graph, v100_mesh(2)), counting, start="model").splits == ()
+    assert len(calls) == 1
+
+
+def test_one_device_has_nothing_to_split():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(1)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    found = split_search(problem, by_levels)
+    assert (found.splits, found.problem) == ((), None)
+    assert found.schedule.makespan == pytest.approx(0.6)
+
+
+def test_starts_that_cannot_be():
+    graph, seconds = two_convolutions()
+    cluster = v100_mesh(3)
+    problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
+    with pytest.raises(InputError, match=r"start is 'both': wants one of any, model"):
+        split_search(problem, by_levels, start="both")
+    with pytest.raises(InputError, match="batch of 4 is no multiple of 3 replicas"):
+        split_search(problem, by_levels, start="data-parallel")
+
+    def refusing(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+        raise InfeasibleError("no room", {"gpu0": 1})
+
+    with pytest.raises(InfeasibleError, match="no room"):
+        split_search(problem, refusing)
+
+
+def test_graphs_without_shapes_are_placed_as_they_are():
+    graph = graph_of({"a": 3, "b": 2, "c": 2}, [("a", "b", 4), ("a", "c", 4)])
+    found = split_search(problem_of(graph, v100_mesh(2)), by_levels, start="model")
+    assert found.splits == ()
+
+
+def test_vgg_19_is_split_at_its_convolutions_in_seconds():
+    """FastT, tables 5 and 6: the key split ops are Conv2D and its gradient."""
+    graph = lm.read("example:vgg19")
+    problem = problem_of(graph, v100_mesh(4))
+    began = time.perf_counter()
+    found = split_search(problem, by_levels, start="model")
+    assert time.perf_counter() - began < 10
+    assert found.splits
+    kinds = {graph.kinds[graph.index(split.op)] for split in found.splits}
+    assert kinds <= {"aten.convolution.default", "aten.convolution_backward.default"}
+    assert found.problem.model.param_bytes.sum() == graph.param_bytes.sum()
+    again = split_search(replace(problem), by_levels, start="model")
+    assert again.splits == found.splits
+    assert again.schedule.makespan == found.schedule.makespan
+
+
+# -- with DPOS -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vgg19", "inception-v3"])
+def test_training_graphs_are_planned_in_seconds_and_split_at_convolutions(name):
+    """Issue 3's figure: four devices, at most 10 s, and what is split are convolutions."""
+    graph = lm.read(f"example:{name}")
+    began = time.perf_counter()
+    plan = lm.place(graph, v100_mesh(4), "os-dpos")
+    assert time.perf_counter() - began < 10
+    assert plan.fits
+    for split in plan.splits:
+        op = split.op.partition("@")[0]
+        assert graph.kinds[graph.index(op)].startswith("aten.convolution")
+
+
+def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):
+    graph = lm.read("example:vgg19")
+    plan = lm.place(graph, v100_mesh(4), "os-dpos", start="model")
+    assert plan.splits
+    assert plan.original_sha256 == graph.digest
+    assert plan.makespan < lm.place(graph, v100_mesh(4), "single").makespan
+    assert f"split {len(plan.splits)} ops: {plan.splits[0]}" in "".join(plan.notes)
+    plan.save(tmp_path / "plan.json.gz")
+    again = lm.Plan.load(tmp_path / "plan.json.gz", graph)
+    assert again.splits == plan.splits
+    assert again.makespan == plan.makespan
+    by_hand = graph
+    for split in plan.splits:
+        by_hand = lm.transforms.split_op(by_hand, split.op, split.dimension, split.n).graph
+    assert by_hand.digest == plan.graph.digest, "the list is the recipe"
