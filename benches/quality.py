@@ -41,7 +41,6 @@ from loadmaster.strategies import METHODS
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
-KEPT = HERE / ".quality.jsonl"
 
 #: Known-optimum instances: ops, devices, CCRs, seeds.
 PLANTED = [
@@ -611,6 +610,8 @@ def draw(rows: list[Row], methods: Sequence[str], path: Path) -> None:
                 label=f"{n} devices",
             )
         axis.set(xscale="log", title=panel, xlabel="step time / best method's")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
         axis.grid(axis="x", which="both", linewidth=0.3)
         axis.set_yticks(range(len(methods)), methods)
     if panels:
@@ -637,12 +638,12 @@ def main() -> None:
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
     wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
-    kept = Kept(KEPT, arguments.fresh)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
     run([t for t in map(kept.left, wanted) if t], arguments.jobs, arguments.limit, kept.add)
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "RESULTS.md").write_text(report(rows, methods))
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
