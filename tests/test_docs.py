@@ -43,7 +43,8 @@ def test_examples_in_modules(name, tmp_path, monkeypatch):
         pytest.skip(f"needs an extra: {error}")
     finder = doctest.DocTestFinder(exclude_empty=True)
     for test in finder.find(module, name):
-        if any(ex.source.startswith(("import networkx", "import onnx")) for ex in test.examples):
+        extras = ("import networkx", "import onnx", "import pymetis")
+        if any(ex.source.startswith(extras) for ex in test.examples):
             pytest.importorskip(test.examples[0].source.split()[1].strip(","))
         run_test(test)
 

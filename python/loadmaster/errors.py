@@ -39,4 +39,14 @@ class InfeasibleError(LoadmasterError):
 
 
 class SolverError(LoadmasterError):
-    """A solver crashed, hung or returned nonsense, and no plan could be kept."""
+    """A solver crashed, hung or returned nonsense, and no plan could be kept.
+
+    Attributes
+    ----------
+    log : str
+        All that the solver printed.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log

@@ -1,0 +1,654 @@
+"""The ledger of quality: every strategy on every graph, written to ``RESULTS.md`` beside this file.
+
+    python benches/quality.py [--quick] [--graphs NAME ...] [--methods NAME ...]
+                              [--limit SECONDS] [--jobs N] [--fresh]
+
+``RESULTS.md``, ``RESULTS.csv`` (every figure of every plan) and ``RESULTS.svg`` hold what is the
+same on every run: makespans, bounds, memory. Seconds of planning are not, and stand in
+``SECONDS.md``; nor is the one word ``late``, for a method that took longer than the limit.
+
+Every graph on every cluster is a process of its own, which plans by one method after another; one
+that is late is killed, and a fresh process goes on with the next. What is done is kept in
+``.quality.jsonl`` under a digest of the installed package, so that a run that was broken off goes
+on where it was, and a changed package starts anew. Needs the ``bench`` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import multiprocessing
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from known_optimum import Instance, instance
+
+import loadmaster as lm
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError, LoadmasterError
+from loadmaster.problem import Problem
+from loadmaster.strategies import METHODS
+
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "shared" / "data"
+
+#: Known-optimum instances: ops, devices, CCRs, seeds.
+PLANTED = [
+    (1000, k, ccr, seed) for k in (2, 4, 8) for ccr in (0.1, 1.0, 10.0) for seed in (0, 1, 2)
+]
+
+#: The table of the design (section 8): best found per road, as fractions of one device.
+DESIGN = {
+    "mixtral_8x7b_infer_b4_s2048": (0.22, 0.51, 1.00, 0.54, 0.42),
+    "nasneta_large_train_b32": (0.32, 0.61, 0.71, 0.61, 0.45),
+    "rnnlm_2x2048_train_b128": (0.37, 0.87, 0.56, 0.44, 0.44),
+    "bert_large_train_b16_s64": (0.51, 0.68, 0.69, 0.71, 0.61),
+    "transformer_12x2048_h16_train_b256": (0.54, 0.61, 0.79, 0.86, 0.60),
+    "inception_v3_train_b512": (0.67, 1.02, 0.90, 0.82, 0.74),
+    "evoformer_48_infer": (0.74, 1.08, 1.00, 1.00, 0.94),
+    "whisper_large_v3_infer_b8": (0.76, 0.83, 1.00, 1.00, 0.83),
+}
+DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest edge", "search 15 s")
+
+QUICK_GRAPHS = ("alexnet_train_b256", "inception_v3_train_b512", "rnnlm_2x2048_train_b128")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A graph on a cluster, by several methods. ``kind`` is a key of :data:`KINDS`."""
+
+    kind: str
+    graph: str
+    cluster: str
+    methods: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What a row is filed under, but for the method."""
+        return self.kind, self.graph, self.cluster
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan, or why there is none.
+
+    ``one`` is the time of all ops on the fastest device, as if it had the memory; ``peak`` the
+    largest share of a device's memory in use; ``estimate`` the strategy's own figure.
+    """
+
+    kind: str
+    graph: str
+    cluster: str
+    method: str
+    outcome: str  # "fits", "short" (of memory), "late", "missing" (an extra), "error"
+    one: float = math.nan
+    bound: float = math.nan
+    makespan: float = math.nan
+    peak: float = math.nan
+    estimate: float = math.nan
+    seconds: float = math.nan
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def fraction(self) -> float:
+        """Step time as a fraction of one device's."""
+        return self.makespan / self.one
+
+    @property
+    def gap(self) -> float:
+        """To the bound; for planted instances, whose bound is the optimum, over the optimum."""
+        if self.kind == "planted":
+            return self.makespan / self.bound - 1
+        return (self.makespan - self.bound) / self.makespan
+
+
+# -- what is planned ---------------------------------------------------------------------------
+
+
+def pcie(n: int) -> lm.Cluster:
+    """V100s of 32 GB on PCIe: the preset's, with as many devices as asked for."""
+    preset = lm.Cluster.preset("4xV100-PCIe")
+    first, link = preset.devices[0], preset.links[0]
+    devices = [lm.Device(f"gpu{i}", first.type, first.memory) for i in range(n)]
+    links = [
+        lm.Link(a.name, b.name, link.bandwidth, link.latency, (f"{a.name}.tx", f"{b.name}.rx"))
+        for a in devices
+        for b in devices
+        if a != b
+    ]
+    return lm.Cluster(devices, links, preset.types, name=f"{n}xV100-PCIe")
+
+
+def nvlink(n: int) -> lm.Cluster:
+    """The first A100s of 80 GB of the NVLink preset."""
+    return lm.Cluster.preset("8xA100-NVLink").subset(range(n))
+
+
+CLUSTERS: dict[str, Callable[[], lm.Cluster]] = {
+    f"{n} {name}": (lambda make=make, n=n: make(n))
+    for name, make in (("PCIe", pcie), ("NVLink", nvlink))
+    for n in (2, 4, 8)
+}
+
+
+def model_problem(graph: str, cluster: str) -> Problem:
+    """A traced model on a preset."""
+    model, devices = lm.read(DATA / "graphs" / f"{graph}.json.gz"), CLUSTERS[cluster]()
+    return Problem.make(model, devices, lm.costs.estimate(model, devices))
+
+
+def heterogeneous_problem(graph: str, cluster: str) -> Problem:
+    """A measured model on its own cluster."""
+    model = lm.read(DATA / "heterogeneous" / f"{graph}.json.gz")
+    devices = lm.Cluster.read(DATA / "heterogeneous" / f"{graph}.cluster.toml")
+    return Problem.make(model, devices, lm.costs.estimate(model, devices))
+
+
+def design_problem(graph: str, cluster: str) -> Problem:
+    """A model of the design's table at its costs: max(FLOPs / 7e12 (bf16: 62.5e12), bytes / 630e9)
+    + 5 us in whole us per op of the reduced graph, on 4 equal devices with memory to spare, one
+    channel per directed pair, 10 us + 12 GB/s.
+    """
+    model = lm.read(DATA / "graphs" / f"{graph}.json.gz")
+    devices = lm.Cluster.mesh(4, memory="1PiB", bandwidth=12e9, latency=10e-6)
+    half = np.array([output.startswith("bf16") for output in model.outputs])
+    flops = model.flops / np.where(half, 62.5e12, 7e12)
+    busy = np.maximum(flops, model.bytes_accessed / 630e9)
+    runs = np.zeros(model.n_ops, dtype=bool)
+    runs[model.reduced.op_of] = True
+    seconds = np.where(runs, np.rint((busy + 5e-6) * 1e6) * 1e-6, 0.0)
+    return Problem.make(model, devices, lm.Costs.given(seconds, model, devices))
+
+
+def planted_instance(graph: str) -> Instance:
+    """The instance of a name: ops, devices, CCR and seed."""
+    n_ops, devices, ccr, seed = graph.split("-")[1:]
+    return instance(int(n_ops), int(devices), float(ccr), int(seed))
+
+
+def planted_problem(graph: str, cluster: str) -> Problem:
+    """An instance whose optimum is known."""
+    found = planted_instance(graph)
+    costs = lm.costs.estimate(found.graph, found.cluster)
+    return Problem.make(found.graph, found.cluster, costs)
+
+
+KINDS = {
+    "models": model_problem,
+    "heterogeneous": heterogeneous_problem,
+    "design": design_problem,
+    "planted": planted_problem,
+}
+
+
+def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -> list[Task]:
+    """All of them, the largest graphs first, so that no core is left with one at the end."""
+    files = sorted((DATA / "graphs").glob("*.json.gz"), key=lambda f: (-f.stat().st_size, f.name))
+    names = [f.name.removesuffix(".json.gz") for f in files]
+    measured = sorted(
+        f.name.removesuffix(".json.gz") for f in (DATA / "heterogeneous").glob("*.json.gz")
+    )
+    planted = [f"planted-{n}-{k}-{ccr:g}-{seed}" for n, k, ccr, seed in PLANTED]
+    clusters = list(CLUSTERS)
+    if quick:
+        names, clusters = [n for n in names if n in QUICK_GRAPHS], clusters[1:2]
+        planted = [p for p in planted if p.endswith("-1-0")]
+    found = [Task("models", n, c, methods) for n in names for c in clusters]
+    found += [Task("heterogeneous", n, "its own", methods) for n in measured]
+    found += [Task("design", n, "4 equal", methods) for n in DESIGN if not quick or n in names]
+    found += [Task("planted", n, "equal", methods) for n in planted]
+    if graphs:
+        found = [t for t in found if any(word in t.graph for word in graphs)]
+    return found
+
+
+# -- planning, one process per task ------------------------------------------------------------
+
+
+def work(task: Task, answers: Connection) -> None:
+    """Sends a row per method, in order; runs in a process of its own."""
+    problem = KINDS[task.kind](task.graph, task.cluster)
+    types = problem.cluster.device_types
+    one = float(problem.time.sum(axis=0)[types].min())
+    if task.kind == "planted":
+        bound = planted_instance(task.graph).optimum
+    else:
+        bound = float(fast.bounds(problem.graph, problem.links, problem.time)["best"])
+    for method in task.methods:
+        answers.send(None)
+        answers.send(planned(task, problem, method, one, bound))
+
+
+def planned(task: Task, problem: Problem, method: str, one: float, bound: float) -> Row:
+    """The row of one method, as a user of ``lm.place`` would get it."""
+    began = time.perf_counter()
+
+    def row(outcome: str, **figures: Any) -> Row:
+        took = time.perf_counter() - began
+        return Row(*task.place, method, outcome, one=one, bound=bound, seconds=took, **figures)
+
+    try:
+        plan = lm.place(problem.model, problem.cluster, method, problem.costs)
+    except InfeasibleError as error:
+        return row("short", notes=[str(error)])
+    except lm.MissingExtraError as error:
+        return row("missing", notes=[str(error)])
+    except LoadmasterError as error:
+        return row("error", notes=[f"{type(error).__name__}: {error}"])
+    except Exception:
+        return row("error", notes=[traceback.format_exc(limit=-2)])
+    done = row("fits", makespan=plan.makespan)
+    share = float((plan.memory.peak / plan.memory.capacity).max())
+    estimate = getattr(plan, "estimate", None)
+    return Row(
+        **{
+            **asdict(done),
+            "peak": share,
+            "estimate": math.nan if estimate is None else float(estimate),
+            "notes": list(plan.notes),
+        }
+    )
+
+
+class Runner:
+    """A process that works on a task, and the method it is at."""
+
+    def __init__(self, task: Task) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.task = task
+        self.answers, far = context.Pipe(duplex=False)
+        self.process = context.Process(target=work, args=(task, far))
+        self.process.start()
+        far.close()
+        self.done = 0
+        self.since = time.monotonic()
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self.process.kill()
+        self.process.join()
+        self.answers.close()
+
+    def rest(self) -> Task | None:
+        """The task from the method after the one it is at."""
+        left = self.task.methods[self.done + 1 :]
+        return Task(*self.task.place, left) if left else None
+
+    def gone(self, outcome: str, note: str) -> Row:
+        """The row of the method it is at, which has not come."""
+        method = self.task.methods[self.done]
+        return Row(*self.task.place, method, outcome, notes=[note])
+
+
+def run(todo: list[Task], jobs: int, limit: float, keep: Callable[[Row], None]) -> None:
+    """Works through tasks in as many processes as asked for."""
+    waiting, running = todo[::-1], []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(Runner(waiting.pop()))
+        wait([r.answers for r in running], timeout=1.0)
+        for runner in list(running):
+            after = advanced(runner, limit, keep)
+            if after is runner:
+                continue
+            runner.stop()
+            running.remove(runner)
+            if after is not None:
+                waiting.append(after)
+
+
+def advanced(runner: Runner, limit: float, keep: Callable[[Row], None]) -> Runner | Task | None:
+    """Takes what has come: the runner while it goes on, else what is left of its task."""
+    try:
+        while runner.answers.poll():
+            row = runner.answers.recv()
+            runner.since = time.monotonic()
+            if row is not None:
+                keep(row)
+                runner.done += 1
+    except EOFError:
+        if runner.done == len(runner.task.methods):
+            return None
+        keep(runner.gone("error", f"its process ended with {runner.process.exitcode}"))
+        return runner.rest()
+    if time.monotonic() - runner.since > limit and runner.done < len(runner.task.methods):
+        keep(runner.gone("late", f"not planned within {limit:g} s"))
+        return runner.rest()
+    return runner
+
+
+def package_digest() -> str:
+    """Of the installed package, compiled parts included, and of what this file measures with."""
+    digest = hashlib.sha256()
+    root = Path(lm.__file__).parent
+    files = [*root.rglob("*.py"), *root.rglob("*.so"), *root.rglob("*.pyd"), *root.rglob("*.toml")]
+    for file in [*sorted(files), HERE / "known_optimum.py", HERE / "quality.py"]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Kept:
+    """Rows on disk, one JSON object a line, under the package's digest."""
+
+    def __init__(self, path: Path, fresh: bool) -> None:
+        self.path = path
+        self.digest = package_digest()
+        self.rows: dict[tuple[str, ...], Row] = {}
+        if path.exists() and not fresh:
+            for line in path.read_text().splitlines():
+                record = json.loads(line)
+                if record.pop("digest") == self.digest:
+                    self._take(Row(**record))
+        if not self.rows:
+            path.write_text("")
+
+    def _take(self, row: Row) -> None:
+        self.rows[row.kind, row.graph, row.cluster, row.method] = row
+
+    def add(self, row: Row) -> None:
+        """Keeps a row, and says so."""
+        self._take(row)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"digest": self.digest, **asdict(row)}) + "\n")
+        where = f"{row.kind} {row.graph} on {row.cluster}"
+        print(f"{row.method:14} {row.outcome:7} {row.fraction:6.3f} {row.seconds:7.2f} s  {where}")
+
+    def left(self, task: Task) -> Task | None:
+        """A task without the methods that are done."""
+        left = tuple(m for m in task.methods if (*task.place, m) not in self.rows)
+        return Task(*task.place, left) if left else None
+
+
+# -- the report --------------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown: the first column to the left, the others to the right."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)] + [""]
+
+
+def cell(row: Row | None, figure: str = "fraction", form: str = ".2f") -> str:
+    """A figure of a row, or the word for why there is none."""
+    if row is None:
+        return ""
+    return format(getattr(row, figure), form) if row.outcome == "fits" else row.outcome
+
+
+def bold_least(cells: list[str]) -> list[str]:
+    """The smallest figures of a row in bold."""
+    numbers = [float(c) for c in cells if c[:1].isdigit()]
+    least = min(numbers, default=math.nan)
+    return [f"**{c}**" if c[:1].isdigit() and float(c) == least else c for c in cells]
+
+
+def grid(rows: list[Row], methods: Sequence[str], label: Callable[[Row], str]) -> list[str]:
+    """Fractions of one device: a line per graph, a column per method, the bound first."""
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault(label(row), {})[row.method] = row
+    body = []
+    for name, by_method in lines.items():
+        bounds = [r.bound / r.one for r in by_method.values() if not math.isnan(r.bound)]
+        cells = bold_least([cell(by_method.get(m)) for m in methods])
+        body.append([name, f"{bounds[0]:.2f}" if bounds else "", *cells])
+    return table(["graph", "bound", *methods], body)
+
+
+def summary(rows: list[Row], methods: Sequence[str]) -> list[str]:
+    """A line per method over all plans of models."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        if row.outcome == "fits":
+            place = row.graph, row.cluster
+            best[place] = min(best.get(place, math.inf), row.makespan)
+    body = []
+    for method in methods:
+        mine = [r for r in rows if r.method == method]
+        fits = [r for r in mine if r.outcome == "fits"]
+        if not fits:
+            body.append([method, *[""] * 5, *outcomes(mine), ""])
+            continue
+        ratios = [r.makespan / best[r.graph, r.cluster] for r in fits]
+        errors = [abs(r.estimate / r.makespan - 1) for r in fits if not math.isnan(r.estimate)]
+        body.append(
+            [
+                method,
+                f"{statistics.geometric_mean(r.fraction for r in fits):.3f}",
+                f"{statistics.geometric_mean(ratios):.3f}",
+                str(sum(ratio <= 1 + 1e-9 for ratio in ratios)),
+                f"{statistics.median(r.gap for r in fits):.1%}",
+                f"{max(r.peak for r in fits):.1%}",
+                *outcomes(mine),
+                f"{statistics.mean(errors):.1%}" if errors else "",
+            ]
+        )
+    head = ["method", "of one device", "of the best", "best", "gap, median", "peak memory, most"]
+    return table([*head, "fits", "short", "late", "other", "estimate off by"], body)
+
+
+def outcomes(rows: list[Row]) -> list[str]:
+    """How many plans fit, do not fit, came late, failed otherwise."""
+    words = [row.outcome for row in rows]
+    counts = [words.count(word) for word in ("fits", "short", "late")]
+    return [str(count) for count in (*counts, len(words) - sum(counts))]
+
+
+def design_table(rows: list[Row], methods: Sequence[str]) -> list[str]:
+    """The design's columns beside the methods'."""
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault(row.graph, {})[row.method] = row
+    body = []
+    for graph, figures in DESIGN.items():
+        if graph not in lines:
+            continue
+        cells = bold_least([cell(lines[graph].get(m), form=".3f") for m in methods])
+        body.append([graph, *[f"{f:.2f}" for f in figures], *cells])
+    return table(["graph", *DESIGN_COLUMNS, *methods], body)
+
+
+def planted_table(rows: list[Row], methods: Sequence[str]) -> list[str]:
+    """Mean gap to the optimum over the seeds, per devices and CCR."""
+    lines: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        _, _, devices, ccr, _ = row.graph.split("-")
+        name = f"{devices} devices, CCR {ccr}"
+        lines.setdefault(name, {}).setdefault(row.method, []).append(row)
+
+    def mean_gap(found: list[Row]) -> str:
+        missing = [r.outcome for r in found if r.outcome != "fits"]
+        if not found or missing:
+            return missing[0] if missing else ""
+        return f"{statistics.mean(r.gap for r in found) * 100:.2f}"
+
+    body = [
+        [name, *bold_least([mean_gap(by_method.get(m, [])) for m in methods])]
+        for name, by_method in lines.items()
+    ]
+    return table(["over the optimum, %", *methods], body)
+
+
+def report(rows: list[Row], methods: Sequence[str]) -> str:
+    """RESULTS.md."""
+    of = {kind: [r for r in rows if r.kind == kind] for kind in KINDS}
+    lines = [
+        "# Quality of plans",
+        "",
+        "    python benches/quality.py",
+        "",
+        "Step time by the simulator, as a fraction of what one device of the fastest type would "
+        "take (as if it had the memory). *short*: no plan that fits was found; *late*: not within "
+        "the time allowed; *missing*: an extra is not installed. The bound holds for every "
+        "placement. Every figure of every plan is in `RESULTS.csv`, seconds of planning are in "
+        "`SECONDS.md`, which alone differs from run to run.",
+        "",
+        "![Step time of every method](RESULTS.svg)",
+        "",
+    ]
+    if of["models"]:
+        lines += ["## All models on all clusters", ""]
+        lines += [
+            "Geometric means of step time over the plans that fit, of one device's and of the "
+            "best method's; how often a method is best; the gap to the bound; the largest share "
+            "of a device's memory; how far off the method's own estimate is on average.",
+            "",
+        ]
+        lines += summary(of["models"], methods)
+    for cluster in CLUSTERS:
+        here = [r for r in of["models"] if r.cluster == cluster]
+        if here:
+            lines += [f"## {cluster}", "", *grid(here, methods, lambda r: r.graph)]
+    if of["heterogeneous"]:
+        lines += ["## Measured models on unequal devices", ""]
+        lines += grid(of["heterogeneous"], methods, lambda r: r.graph)
+    if of["design"]:
+        lines += ["## The design's table", ""]
+        lines += [
+            "4 equal devices, one channel per directed pair, 10 us + 12 GB/s, memory to spare; "
+            "ops cost max(FLOPs / 7e12 (bf16: 62.5e12), bytes / 630e9) + 5 us in whole us. The "
+            "first five columns are the design's (section 8).",
+            "",
+        ]
+        lines += design_table(of["design"], methods)
+    if of["planted"]:
+        lines += ["## Instances whose optimum is known", ""]
+        seeds = len({r.graph.rpartition("-")[2] for r in of["planted"]})
+        lines += [f"1,000 ops (`known_optimum.py`); means of {seeds} seeds.", ""]
+        lines += planted_table(of["planted"], methods)
+    failures = [r for r in rows if r.outcome in ("error", "missing")]
+    if failures:
+        lines += ["## What failed", ""]
+        lines += [
+            f"* {r.method} on {r.graph}, {r.cluster}: {r.notes[0].strip().splitlines()[-1]}"
+            for r in failures
+        ]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def seconds_report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
+    """SECONDS.md."""
+    lines = ["# Seconds of planning", "", "As measured by the last run of `quality.py`, bound and "]
+    lines[-1] += f"simulation included, several processes at a time; at most {limit:g} s each."
+    body = []
+    for method in methods:
+        took = [r.seconds for r in rows if r.method == method and not math.isnan(r.seconds)]
+        if not took:
+            continue
+        slow = max((r for r in rows if r.method == method), key=lambda r: _or_zero(r.seconds))
+        body.append(
+            [
+                method,
+                f"{statistics.median(took):.3f}",
+                f"{max(took):.2f}",
+                f"{slow.graph}, {slow.cluster}",
+                str(sum(r.outcome == "late" for r in rows if r.method == method)),
+            ]
+        )
+    return "\n".join([*lines, "", *table(["method", "median", "most", "on", "late"], body)])
+
+
+def _or_zero(number: float) -> float:
+    return 0.0 if math.isnan(number) else number
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    """Every figure but the seconds."""
+    names = ["kind", "graph", "cluster", "method", "outcome", "makespan", "fraction", "bound"]
+    names += ["gap", "peak", "estimate"]
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(names)
+        for row in rows:
+            figures = [getattr(row, name) for name in names[5:]]
+            shown = ["" if math.isnan(f) else f"{f:.6g}" for f in figures]
+            out.writerow([*(getattr(row, name) for name in names[:5]), *shown])
+
+
+def draw(rows: list[Row], methods: Sequence[str], path: Path) -> None:
+    """Step time over the best method's, a line of dots per method, a column per interconnect."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    # Without these the same picture is another file every time.
+    plt.rcParams |= {"svg.hashsalt": "loadmaster", "svg.fonttype": "none", "font.size": 8}
+    here = [r for r in rows if r.kind == "models" and r.outcome == "fits"]
+    best: dict[tuple[str, str], float] = {}
+    for row in here:
+        place = row.graph, row.cluster
+        best[place] = min(best.get(place, math.inf), row.makespan)
+    panels = [name for name in ("PCIe", "NVLink") if any(name in r.cluster for r in here)]
+    figure, axes = plt.subplots(
+        1, max(len(panels), 1), figsize=(10, 1 + 0.3 * len(methods)), sharey=True, squeeze=False
+    )
+    colours = {2: "#4477aa", 4: "#228833", 8: "#cc6677"}
+    for axis, panel in zip(axes[0], panels, strict=False):
+        for n, colour in colours.items():
+            some = [r for r in here if r.cluster == f"{n} {panel}"]
+            shift = {2: -0.2, 4: 0.0, 8: 0.2}[n]
+            axis.plot(
+                [r.makespan / best[r.graph, r.cluster] for r in some],
+                [methods.index(r.method) + shift for r in some],
+                "o",
+                color=colour,
+                alpha=0.5,
+                markersize=3,
+                markeredgewidth=0,
+                label=f"{n} devices",
+            )
+        axis.set(xscale="log", title=panel, xlabel="step time / best method's")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
+        axis.grid(axis="x", which="both", linewidth=0.3)
+        axis.set_yticks(range(len(methods)), methods)
+    if panels:
+        axes[0][0].invert_yaxis()
+        axes[0][-1].legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    """Plans what is not planned yet, then writes the report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="three small models, 4 PCIe devices")
+    parser.add_argument("--graphs", nargs="+", help="only graphs whose names contain one of these")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
+    arguments = parser.parse_args()
+    if not DATA.exists():
+        parser.error(f"no graphs at {DATA}")
+    wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
+    run([t for t in map(kept.left, wanted) if t], arguments.jobs, arguments.limit, kept.add)
+    rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
+    rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
+    methods = arguments.methods
+    (arguments.out / "RESULTS.md").write_text(report(rows, methods))
+    (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
+    write_csv(rows, arguments.out / "RESULTS.csv")
+    draw(rows, methods, arguments.out / "RESULTS.svg")
+
+
+if __name__ == "__main__":
+    main()

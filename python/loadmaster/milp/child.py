@@ -1,0 +1,119 @@
+"""What runs inside a worker process: reads a task, solves it with python-mip, writes the answer.
+
+    python -m loadmaster.milp.child FOLDER
+
+FOLDER holds ``task.pickle``; ``answer.pickle`` appears there, whole or not at all. Everything the
+solver's C library prints goes to this process's own stdout, which the parent has put into a file.
+No other module imports a solver, and nothing imports this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.milp.model import Model
+
+#: Least seconds a solver is given when building the model has used up the limit.
+LEAST = 0.05
+
+
+def main() -> None:
+    """Solves the task in the folder named on the command line."""
+    began = time.monotonic()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(sys.argv[1])
+    model, solver, time_limit = pickle.loads((folder / "task.pickle").read_bytes())
+    try:
+        answer = run(model, solver, time_limit, began)
+    except ImportError as error:
+        answer = {"missing": str(error)}
+    unfinished = folder / "answer.part"
+    unfinished.write_bytes(pickle.dumps(answer))
+    unfinished.replace(folder / "answer.pickle")
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of stdin: at its end, however that came, there is no one left
+    to answer.
+    """
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    os._exit(1)
+
+
+def run(model: Model, solver: str, time_limit: float, began: float) -> dict[str, Any]:
+    """Builds and solves a model; status, objective, bound and values as plain data.
+
+    Rows are made from coefficient lists: python-mip 2.0.0 takes ``x + x`` for ``x``.
+    """
+    import mip
+
+    target = mip.Model(sense=mip.MINIMIZE, solver_name=solver.upper())
+    target.threads = 1
+    columns = (model.lower, model.upper, model.objective, model.integer)
+    for lower, upper, objective, whole in zip(*(c.tolist() for c in columns), strict=True):
+        kind = mip.INTEGER if whole else mip.CONTINUOUS
+        target.add_var(lb=lower, ub=upper, obj=objective, var_type=kind)
+    variables = list(target.vars)
+    bounds = model.row_start.tolist()
+    values = model.value.tolist()
+    entries = [variables[c] for c in model.column.tolist()]
+    for r, (low, high) in enumerate(
+        zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)
+    ):
+        at, coefficients = entries[bounds[r] : bounds[r + 1]], values[bounds[r] : bounds[r + 1]]
+        if low == high:
+            target.add_constr(mip.LinExpr(at, coefficients, -low, mip.EQUAL))
+            continue
+        if high < mip.INF:
+            target.add_constr(mip.LinExpr(at, coefficients, -high, mip.LESS_OR_EQUAL))
+        if low > -mip.INF:
+            target.add_constr(mip.LinExpr(at, coefficients, -low, mip.GREATER_OR_EQUAL))
+    if model.start is not None and model.n_integers:
+        target.start = list(zip(variables, model.start.tolist(), strict=True))
+    left = max(time_limit - (time.monotonic() - began), LEAST)
+    status = target.optimize(max_seconds=left)
+    return _answer(mip.OptimizationStatus, target, status, model)
+
+
+def _answer(statuses: Any, target: Any, status: Any, model: Model) -> dict[str, Any]:
+    words = {
+        statuses.OPTIMAL: "optimal",
+        statuses.FEASIBLE: "feasible",
+        statuses.INFEASIBLE: "infeasible",
+        statuses.INT_INFEASIBLE: "infeasible",
+        statuses.UNBOUNDED: "unbounded",
+        statuses.NO_SOLUTION_FOUND: "no_solution",
+        # A linear program cut short has a basis, but no point that is known to be feasible.
+        statuses.TRUNCATED: "no_solution",
+    }
+    word = words.get(status)
+    if word is None:
+        return {"failed": str(status)}
+    answer: dict[str, Any] = {"status": word, "objective": None, "bound": None, "values": None}
+    if word in ("optimal", "feasible"):
+        x = np.array([v.x for v in target.vars], dtype=np.float64)
+        x[model.integer] = np.rint(x[model.integer])
+        answer["values"] = x
+        answer["objective"] = float(model.objective @ x)
+    if word == "optimal" and not model.n_integers:
+        answer["bound"] = answer["objective"]
+    elif word in ("optimal", "feasible", "no_solution") and model.n_integers:
+        bound = target.objective_bound
+        if bound is not None and np.isfinite(bound) and abs(bound) < 1e49:
+            answer["bound"] = float(bound)
+    return answer
+
+
+if __name__ == "__main__":
+    main()

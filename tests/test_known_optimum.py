@@ -1,0 +1,49 @@
+"""Planted instances: the planted schedule takes exactly the optimum, and nothing takes less."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benches"))
+
+from known_optimum import LATENCY, instance
+
+CASES = [
+    (n, k, ccr, seed)
+    for n, k in ((40, 2), (200, 4), (1000, 8))
+    for ccr in (0.1, 1.0, 10.0)
+    for seed in (0, 1)
+]
+
+
+@pytest.mark.parametrize(("n_ops", "devices", "ccr", "seed"), CASES)
+def test_the_planted_schedule_is_optimal(n_ops, devices, ccr, seed):
+    found = instance(n_ops, devices, ccr, seed)
+    assert (found.graph.n_ops, found.cluster.n_devices) == (n_ops, devices)
+    seen = lm.simulate(found.graph, found.cluster, found.devices, found.priority)
+    assert round(seen.makespan * 1e9) == round(found.optimum * 1e9)
+    assert seen.utilisation.tolist() == pytest.approx([1.0] * devices)
+    bound = lm.lower_bound(found.graph, found.cluster).seconds
+    assert bound == pytest.approx(found.optimum, rel=1e-9), "no schedule is shorter"
+    sent = LATENCY * 1e-6 + found.graph.bytes / found.cluster.links[0].bandwidth
+    assert sent.sum() / found.graph.time["*"].sum() == pytest.approx(ccr, rel=0.021)
+    assert found.graph.n_edges >= 0.8 * n_ops
+    across = found.devices[found.graph.src] != found.devices[found.graph.dst]
+    assert across.any()
+
+
+def test_the_same_seed_gives_the_same_instance():
+    a, b, c = (instance(100, 4, 1.0, seed) for seed in (3, 3, 4))
+    assert a.graph.digest == b.graph.digest != c.graph.digest
+    assert np.array_equal(a.devices, b.devices)
+
+
+def test_a_ccr_below_latency_is_refused():
+    with pytest.raises(ValueError, match="latency alone"):
+        instance(100, 4, 0.001, 0)
