@@ -19,10 +19,10 @@ from loadmaster.strategies.base import (
     MemoryModel,
     Placement,
     better,
-    judged,
     settled,
     try_memory,
 )
+from loadmaster.strategies.listing import ordered
 from loadmaster.units import format_bytes
 
 #: Device per reduced op, given bytes per reduced op and capacity per device.
@@ -40,15 +40,10 @@ def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate
     in_kahn_order = ranks(fast.m_topo(problem.graph))
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
-        return assign(bytes_, capacity), in_kahn_order
+        return Placement(assign(bytes_, capacity), in_kahn_order)
 
     candidate = settled(problem, try_memory(problem, attempt, memory))
     return better(problem, ordered(problem, candidate.devices), candidate)
-
-
-def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
-    """A placement in an order of its own."""
-    return judged(problem, devices, ranks(fast.m_topo(problem.graph)))
 
 
 def allowed_devices(problem: Problem) -> NDArray[np.bool_]:

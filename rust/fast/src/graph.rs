@@ -7,8 +7,9 @@ use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph as CoreOpGraph};
 use loadmaster_core::workload::{Columns, Workload};
-use loadmaster_core::{contract, reduce};
+use loadmaster_core::{colocate, contract, reduce};
 use numpy::{IntoPyArray, PyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::convert;
@@ -194,6 +195,37 @@ impl Graph {
         let work = &self.work;
         let lead = work.set_of.iter().map(|&s| work.sets.row(s as usize)[0]).collect();
         Self { work: Arc::new(Workload { lead, ..(**work).clone() }), names: self.names.clone() }
+    }
+
+    /// The same graph with ops kept to some of the device types they allow. Colocated ops keep to what
+    /// all of them may use. O(V + E).
+    ///
+    /// Parameters
+    /// ----------
+    /// masks : uint64 [n_ops]
+    ///     Bit k: may run on device type k, if the graph allows it.
+    ///
+    /// Raises
+    /// ------
+    /// InputError
+    ///     Colocated ops that are left without a type in common.
+    /// ValueError
+    ///     A wrong dtype or length; an op that is left without a type.
+    fn restricted(&self, masks: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let work = &self.work;
+        let masks = convert::sizes("masks", masks)?;
+        if masks.len() != work.n_ops() {
+            let (got, n) = (masks.len(), work.n_ops());
+            return Err(PyValueError::new_err(format!("masks: got {got} values, wants {n} (one per op)")));
+        }
+        let mut allowed = self.by_op(masks, 1);
+        allowed.iter_mut().zip(&work.allowed).for_each(|(mask, allowed)| *mask &= allowed);
+        if let Some(op) = allowed.iter().position(|&mask| mask == 0) {
+            let index = work.graph.index(OpId::new(op));
+            return Err(PyValueError::new_err(format!("masks[{index}] leaves the op no device type")));
+        }
+        colocate::share_allowed(&work.sets, &mut allowed).map_err(|e| self.name(e))?;
+        Ok(Self { work: Arc::new(Workload { allowed, ..(**work).clone() }), names: self.names.clone() })
     }
 
     /// Source, destination, distinct tensors and bytes between each pair of ops.

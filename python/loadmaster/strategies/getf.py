@@ -1,0 +1,31 @@
+"""GETF (Su, Ren, Vardi and Wierman 2020): ETF in which ops keep to groups of devices of like speed.
+
+The groups come from :mod:`~loadmaster.strategies.getf_groups`' linear program; on equal devices
+there is one, and GETF is ETF.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadmaster import fast
+from loadmaster.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.etf import by_static_level
+from loadmaster.strategies.getf_groups import type_masks
+from loadmaster.strategies.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False`` is the paper's model: any number of transfers at once."""
+    groups = type_masks(problem)
+    ties = by_static_level(problem)
+
+    def scheduler(rules: Rules) -> Scheduled:
+        graph = problem.graph.restricted(groups.masks[rules.lead])
+        return fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
+
+    found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return replace(found, notes=(*found.notes, *groups.notes))
