@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -160,37 +159,31 @@ def children(pid: int) -> list[int]:
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="looks into /proc")
 
 
+def struck(by: signal.Signals):
+    """Sends a signal to this process's workers as soon as they print."""
+
+    def strike(_line: str) -> None:
+        for pid in children(os.getpid()):
+            os.kill(pid, by)
+
+    return strike
+
+
 @linux
 def test_a_worker_that_is_killed_is_an_error_with_the_log():
-    def kill() -> None:
-        time.sleep(1.5)
-        for pid in children(os.getpid()):
-            os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
     with pytest.raises(SolverError, match="signal 9") as caught:
-        solve(hard(), solver="cbc", time_limit=30)
-    thread.join()
+        solve(hard(), solver="cbc", time_limit=30, log=struck(signal.SIGKILL))
     assert caught.value.log.strip()
     assert "the last it said" in str(caught.value)
 
 
 @linux
 def test_a_worker_that_hangs_is_killed(monkeypatch):
-    def stop() -> None:
-        time.sleep(0.7)
-        for pid in children(os.getpid()):
-            os.kill(pid, signal.SIGSTOP)
-
     monkeypatch.setattr(worker, "GRACE", 0.5)
-    thread = threading.Thread(target=stop)
-    thread.start()
     began = time.monotonic()
     with pytest.raises(SolverError, match="was killed"):
-        solve(hard(), time_limit=1)
-    assert time.monotonic() - began < 4
-    thread.join()
+        solve(hard(), solver="cbc", time_limit=5, log=struck(signal.SIGSTOP))
+    assert time.monotonic() - began < 9
     assert children(os.getpid()) == []
 
 

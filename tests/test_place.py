@@ -396,9 +396,9 @@ def test_the_same_devices_in_every_process():
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_devices_every_time(any_example, method):
     cluster = cluster_for(any_example, 4)
-    plans = [
-        lm.place(any_example, cluster, method, on_oom="best_effort", seed=s) for s in (0, 0, 9)
-    ]
+    # Only these draw.
+    seeds = (0, 0) if method in ("metis", "random") else (0, 0, 9)
+    plans = [lm.place(any_example, cluster, method, on_oom="best_effort", seed=s) for s in seeds]
     for other in plans[1:]:
         assert other.devices.tolist() == plans[0].devices.tolist()
         assert other.priority.tolist() == plans[0].priority.tolist()
