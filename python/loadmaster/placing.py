@@ -46,9 +46,8 @@ def place(
     ----------
     graph, cluster
     method : str
-        ``"celeritas"``, ``"order-place"``, ``"m-topo"``, ``"dpos"``, ``"single"``, ... (see
-        :data:`loadmaster.strategies.METHODS`). ``"data-parallel"`` and ``"os-dpos"`` may transform
-        the graph, and the plan is then for the transformed one.
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"celeritas"``, ``"heft"``,
+        ``"m-sct"``, ``"os-dpos"``, ``"metis"``, ``"single"``, ...
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int
@@ -60,9 +59,11 @@ def place(
     progress : callable, optional
         Called with the stage and the best makespan so far.
     options
-        Of the method; for ``celeritas`` and ``order-place``: ``max_ops`` (the paper's R, 200),
-        ``max_bytes`` (M, as a share of the smallest memory, 0.25), ``max_time`` (seconds of compute
-        in a group; none).
+        Of the method. For ``celeritas``, ``order-place`` and ``glb``: ``max_ops`` (the paper's R,
+        200), ``max_bytes`` (M, as a share of the smallest memory, 0.25), ``max_time`` (seconds of
+        compute in a group; none). For list schedulers: ``contention=False`` for the classic model
+        of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
+        output bytes for the whole step, as the papers do.
 
     Returns
     -------
@@ -121,6 +122,7 @@ def _plan(
         bound_source=found.source,
         notes=candidate.notes,
         planning_seconds=seconds,
+        estimate=candidate.estimate,
         splits=candidate.splits,
         original_sha256=None if placed is problem else problem.model.digest,
     )

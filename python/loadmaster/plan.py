@@ -59,6 +59,8 @@ class Plan:
         What came up on the way.
     planning_seconds : float
         Wall time it took to make.
+    estimate : float or None
+        Seconds per step that the strategy itself expected, where it does.
     splits : tuple of Split
         Ops that were split (name, dimension, number of parts), in this order.
     original_sha256 : str or None
@@ -75,6 +77,7 @@ class Plan:
     bound_source: str
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
+    estimate: float | None = None
     splits: tuple[Split, ...] = ()
     original_sha256: str | None = None
 
@@ -223,6 +226,7 @@ class Plan:
             "bound_source": self.bound_source,
             "notes": list(self.notes),
             "planning_seconds": self.planning_seconds,
+            "estimate": self.estimate,
             "graph_sha256": self.graph.digest,
             **(transformed if self.original_sha256 is not None else {}),
             "cluster_sha256": self.cluster.digest,
@@ -335,10 +339,14 @@ class Plan:
         )
         placed = reduced_placement(problem, document["devices"], document["priority"])
         makespan = problem.simulate(placed.devices, placed.priority).makespan
-        lower_bound = document["lower_bound"]
+        lower_bound, estimate = document["lower_bound"], document.get("estimate")
         expect(
             isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),
             f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",
+        )
+        expect(
+            estimate is None or (isinstance(estimate, (int, float)) and estimate >= 0),
+            f"estimate is {estimate!r}: wants seconds >= 0, or null",
         )
         return cls(
             problem=problem,
@@ -350,6 +358,7 @@ class Plan:
             bound_source=document["bound_source"],
             notes=tuple(document["notes"]),
             planning_seconds=float(document["planning_seconds"]),
+            estimate=None if estimate is None else float(estimate),
             splits=splits,
             original_sha256=original,
         )

@@ -155,6 +155,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
         "planning_seconds": plan.planning_seconds,
+        "estimate": plan.estimate,
         "provenance": plan.provenance,
         **simulation_document(plan.schedule, plan.cluster),
         "notes": list(plan.notes),
