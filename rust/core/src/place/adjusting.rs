@@ -38,7 +38,7 @@ pub fn adjusting(
 ) -> Result<Scheduled, Error> {
     let mut state = State::new(work, cluster, clock, time);
     let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
     let mut previous: Option<DeviceId> = None;
     // Where the op that decides for others, or the first of them to come up, went.
     let mut bound = vec![DeviceId::NONE; work.n_ops()];
