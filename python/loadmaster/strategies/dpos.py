@@ -3,8 +3,9 @@ the rest where they finish earliest.
 
 Ranks count the largest time over device types and the slowest link. Where the paper leaves it open:
 FT is the earliest *finish* (its line 20 says start); critical-path ops are booked like others; ops
-of equal rank go topologically; an op that fits nowhere is an error. The critical-path device is chosen by the path's compute time over the prefix that the smallest device can hold, then
-by memory; when it is full the next one takes over.
+of equal rank go topologically; an op that fits nowhere is an error. The critical-path device is
+chosen by the path's compute time over the prefix that the smallest device can hold, then by memory;
+when it is full the next one takes over.
 """
 
 from __future__ import annotations

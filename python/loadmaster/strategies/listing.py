@@ -24,6 +24,7 @@ from loadmaster.strategies.base import (
     Outcome,
     Placement,
     attempts,
+    better,
     better_outcome,
     judged,
     settled,
@@ -149,7 +150,7 @@ def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     except InfeasibleError:
         return settled(problem, outcome)
     found = outcome.candidate
-    if found is not None and found.fits and found.schedule.makespan <= alone.schedule.makespan:
+    if found is not None and better(problem, found, alone) is found:
         return found
     device = problem.cluster.devices[int(alone.devices[0])].name
     if found is None or not found.fits:
