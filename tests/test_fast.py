@@ -372,6 +372,12 @@ PLACERS = {
     "fill_in_order": lambda g, c, **k: fast.fill_in_order(g, c, fast.m_topo(g), **k),
     "round_robin": lambda g, c, **k: fast.round_robin(g, c, fast.m_topo(g), **k),
     "follow_bytes": lambda g, c, **k: fast.follow_bytes(g, c, fast.m_topo(g), **k),
+    "schedule": lambda g, c, **k: fast.schedule(
+        g, c, fast.m_topo(g), np.ones((g.n_ops, len(c.types))), **k
+    )[0],
+    "schedule_earliest": lambda g, c, **k: fast.schedule_earliest(
+        g, c, np.ones((g.n_ops, len(c.types))), fast.m_topo(g), **k
+    )[0],
     "adjusting_placement": lambda g, c, **k: fast.adjusting_placement(
         g, c, fast.m_topo(g), np.ones((g.n_ops, len(c.types))), **k
     )[0],
@@ -523,6 +529,11 @@ def test_results_have_the_dtypes_the_design_says():
         fast.breakpoints(graph, ORDER, zeros),
         fast.segments(ORDER, np.array([2])),
         *[place(graph, TWO) for place in PLACERS.values()],
+        fast.priority_order(graph, ONES),
+        fast.critical_path(graph, ONES, zeros),
+        fast.placed_paths(graph, TWO, ONES, ORDER * 0)[1],
+        fast.linear_clusters(graph, ONES, zeros),
+        fast.dominant_sequences(graph, ONES, zeros),
         graph.lead,
         graph.colocation,
     ]
@@ -532,6 +543,11 @@ def test_results_have_the_dtypes_the_design_says():
     floats = [
         *fast.levels(graph, ONES, zeros),
         fast.mean_time(graph, TWO, ONES),
+        *fast.schedule(graph, TWO, ORDER, ONES)[1:],
+        *fast.schedule_earliest(graph, TWO, ONES, ORDER)[1:],
+        *fast.schedule_placed(graph, TWO, ORDER, ONES, ORDER * 0),
+        fast.optimistic_costs(graph, TWO, ONES[:, None], zeros),
+        fast.placed_paths(graph, TWO, ONES, ORDER * 0)[0],
         seen.start,
         seen.finish,
         seen.device_busy,
@@ -710,6 +726,78 @@ BAD = {
         lambda: fast.adjusting_placement(G, TWO, ORDER, np.ones(3)),
         "time: got",
     ),
+    "schedule's order": (
+        lambda: fast.schedule(G, TWO, ORDER[::-1], ONES),
+        "order: must list.*producers before consumers",
+    ),
+    "pinned is short": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0])),
+        "pinned: got 1 values, wants 4",
+    ),
+    "pinned is out of range": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0, -1, 2, 0])),
+        r"pinned\[2\] is 2: it must be -1 to 1",
+    ),
+    "pinned is below -1": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([-2, 0, 0, 0])),
+        r"pinned\[0\] is -2",
+    ),
+    "bias is infinite": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, bias=np.full((4, 1), np.inf)),
+        r"bias\[0, 0\] is inf",
+    ),
+    "bias has another shape": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, bias=np.ones((4, 2))),
+        r"bias: got .*\[4, 2\], wants .*\(4, 1\)",
+    ),
+    "lead makes a chain": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, lead=np.array([0, 0, 1, 3])),
+        r"lead\[2\] is 1: that op follows another one",
+    ),
+    "lead splits a set": (
+        lambda: fast.schedule(
+            diamond(colocation=np.array([0, 0, -1, -1])), TWO, ORDER, ONES, lead=ORDER
+        ),
+        r"lead\[1\] is 1: other ops of its colocation set follow another one",
+    ),
+    "lead is of another type": (
+        lambda: fast.schedule(
+            diamond(allowed=np.array([1, 3, 3, 3], dtype=U64)), TWO, ORDER, ONES, lead=ORDER * 0
+        ),
+        r"lead\[1\] is 0: that op may run on other device types",
+    ),
+    "ties twice": (
+        lambda: fast.schedule_earliest(G, TWO, ONES, np.array([0, 0, 1, 2])),
+        "ties: must list every op once",
+    ),
+    "favourite out of range": (
+        lambda: fast.schedule_earliest(G, TWO, ONES, ORDER, favourite=ORDER + 1),
+        r"favourite\[3\] is 4: it must be -1 to 3",
+    ),
+    "placed on no device": (
+        lambda: fast.schedule_placed(G, TWO, ORDER, ONES, ORDER),
+        r"devices\[2\] is 2",
+    ),
+    "placed_paths' devices": (
+        lambda: fast.placed_paths(G, TWO, ONES, np.array([0])),
+        "devices: got 1 values, wants 4",
+    ),
+    "priority is NaN": (
+        lambda: fast.priority_order(G, np.array([0, np.nan, 0, 0])),
+        r"priority\[1\] is NaN",
+    ),
+    "optimistic_costs' time": (
+        lambda: fast.optimistic_costs(G, TWO, np.full((4, 1), np.nan), Z),
+        r"time\[0, 0\] is NaN",
+    ),
+    "linear_clusters' tensor_time": (
+        lambda: fast.linear_clusters(G, ONES, np.zeros(2)),
+        r"tensor_time: got .*\[2\]",
+    ),
+    "dominant_sequences' op_time": (
+        lambda: fast.dominant_sequences(G, -ONES, Z),
+        r"op_time\[0\] is -1",
+    ),
     "devices is short": (
         lambda: fast.simulate(G, TWO, ONES, np.array([0])),
         "devices: got 1 values, wants 4",
@@ -792,6 +880,15 @@ def everything(graph, cluster, time, tensor_time) -> list[np.ndarray]:
         fast.follow_bytes(graph, cluster, order),
         fast.fill_in_order(graph, cluster, order),
         *fast.adjusting_placement(graph, cluster, order, time),
+        *fast.schedule(graph, cluster, order, time),
+        *fast.schedule_earliest(graph, cluster, time, order),
+        *fast.schedule_placed(graph, cluster, order, time, devices),
+        *fast.placed_paths(graph, cluster, time, devices),
+        fast.optimistic_costs(graph, cluster, time, tensor_time),
+        fast.priority_order(graph, time[:, 0].copy()),
+        fast.critical_path(graph, time[:, 0].copy(), tensor_time),
+        fast.linear_clusters(graph, time[:, 0].copy(), tensor_time),
+        fast.dominant_sequences(graph, time[:, 0].copy(), tensor_time),
         fast.peak_bytes(graph, order)[1],
         fast.mean_time(graph, cluster, time),
         np.array(list(fast.bounds(graph, cluster, time).values())[:4]),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
@@ -109,6 +109,9 @@ def test_documents_with_one_strange_value(column, at, value):
 
 
 arrays = st.one_of(
+    # One value per op of the graph below, most of them valid.
+    st.lists(st.integers(-1, 3), min_size=3, max_size=3).map(np.array),
+    st.lists(st.sampled_from([0.0, 1.0, 1e-9, 1e300]), min_size=3, max_size=3).map(np.array),
     st.lists(st.integers(-2, 9), max_size=12).map(np.array),
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6).map(
         lambda v: np.array(v, dtype=np.int64)
@@ -120,6 +123,7 @@ arrays = st.one_of(
 )
 BOTH = [("a", "b", 1e9, 1e-6, []), ("b", "a", 1e9, 1e-6, [])]
 TWO = fast.Cluster([("a", "gpu", 100), ("b", "gpu", 100)], BOTH)
+ORDER, ONES, NONE_LEFT = np.arange(3), np.ones(3), np.zeros(2, dtype=np.uint64)
 CALLS = {
     "levels": lambda g, a, b: fast.levels(g, a, b),
     "cpd_topo": lambda g, a, b: fast.cpd_topo(g, a, b),
@@ -132,9 +136,27 @@ CALLS = {
     "adjusting_placement": lambda g, a, b: fast.adjusting_placement(g, TWO, a, b),
     "simulate": lambda g, a, b: fast.simulate(g, TWO, b, a, policy="fixed"),
     "bounds": lambda g, a, b: fast.bounds(g, TWO, a),
+    "schedule": lambda g, a, b: fast.schedule(g, TWO, a, b),
+    "schedule, bent": lambda g, a, b: fast.schedule(g, TWO, ORDER, ONES, pinned=a, bias=b),
+    "schedule, leads": lambda g, a, b: fast.schedule(g, TWO, ORDER, ONES, lead=a, op_bytes=b),
+    "schedule_placed": lambda g, a, b: fast.schedule_placed(g, TWO, ORDER, a, b),
+    "schedule_earliest": lambda g, a, b: fast.schedule_earliest(g, TWO, b, a),
+    "schedule_earliest, bytes": lambda g, a, b: fast.schedule_earliest(
+        g, TWO, ONES, ORDER, favourite=a, capacity=b
+    ),
+    "schedule_earliest, best effort": lambda g, a, b: fast.schedule_earliest(
+        g, TWO, ONES, ORDER, lead=a, op_bytes=b, capacity=NONE_LEFT, best_effort=True
+    ),
+    "priority_order": lambda g, a, b: fast.priority_order(g, a),
+    "optimistic_costs": lambda g, a, b: fast.optimistic_costs(g, TWO, a, b),
+    "critical_path": lambda g, a, b: fast.critical_path(g, a, b),
+    "placed_paths": lambda g, a, b: fast.placed_paths(g, TWO, a, b),
+    "linear_clusters": lambda g, a, b: fast.linear_clusters(g, a, b),
+    "dominant_sequences": lambda g, a, b: fast.dominant_sequences(g, a, b),
 }
 
 
+@settings(max_examples=300)
 @given(
     n=st.integers(0, 9),
     columns=st.tuples(arrays, arrays, st.none() | arrays, arrays, arrays),

@@ -17,11 +17,18 @@ use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{OnOom, fill};
+use loadmaster_core::schedule::Engine;
+use loadmaster_core::schedule::admission::{Admission, Lifetimes};
+use loadmaster_core::schedule::earliest::earliest;
+use loadmaster_core::schedule::list::{Choice, list};
+use loadmaster_core::schedule::order::by_priority;
 use loadmaster_core::simulate::{self, Simulator};
 use loadmaster_core::topo::cpd_topo;
 use loadmaster_core::workload::{Times, Workload};
 
 const DEVICES: usize = 4;
+/// What list schedulers place on.
+const MANY: usize = 8;
 const R: usize = 200;
 
 /// A graph with everything its stages need, so that each bench measures its stage alone.
@@ -44,7 +51,7 @@ impl Case {
         let times = Times::new(n_ops, 1, op_seconds.clone()).expect("times are valid");
         let static_bytes = work.static_bytes();
         let total: u64 = static_bytes.iter().sum();
-        let cluster = mesh(total / DEVICES as u64 * 11 / 10);
+        let cluster = mesh(DEVICES, total / DEVICES as u64 * 11 / 10);
         let sending: f64 = columns.tensor_seconds.iter().sum();
         let clock = Clock::for_horizon(columns.op_seconds.iter().sum::<f64>() + sending).expect("hours");
         let seconds_of = |t| columns.tensor_seconds[work.graph.key(t) as usize];
@@ -84,12 +91,12 @@ impl Case {
     }
 }
 
-/// Four equal devices, a channel of 12 GB/s and 10 us for each directed pair.
-fn mesh(memory: u64) -> Cluster {
+/// Equal devices, a channel of 12 GB/s and 10 us for each directed pair.
+fn mesh(count: usize, memory: u64) -> Cluster {
     let name = |d: usize| format!("gpu{d}");
     let devices =
-        (0..DEVICES).map(|d| Device { name: name(d), type_name: "gpu".into(), memory }).collect::<Vec<_>>();
-    let pairs = (0..DEVICES * DEVICES).map(|i| (i / DEVICES, i % DEVICES)).filter(|(a, b)| a != b);
+        (0..count).map(|d| Device { name: name(d), type_name: "gpu".into(), memory }).collect::<Vec<_>>();
+    let pairs = (0..count * count).map(|i| (i / count, i % count)).filter(|(a, b)| a != b);
     let links: Vec<Link> = pairs
         .map(|(a, b)| Link {
             from: name(a),
@@ -131,6 +138,7 @@ fn stages(c: &mut Criterion) {
             b.iter(|| bounds(black_box(&case.work), &case.cluster, &case.times));
         });
         simulation(&mut group, ids, &case, &order);
+        list_scheduling(&mut group, ids, &case, &levels);
         group.finish();
     }
 }
@@ -150,6 +158,29 @@ fn simulation(group: &mut BenchmarkGroup<'_, WallTime>, ids: &str, case: &Case, 
     ] {
         group.bench_function(BenchmarkId::new(name, ids), |b| {
             b.iter(|| simulator.run(black_box(&placement), &priority, simulate::Options::default()));
+        });
+    }
+}
+
+/// HEFT and ETF with room for everything, b-levels given.
+fn list_scheduling(group: &mut BenchmarkGroup<'_, WallTime>, ids: &str, case: &Case, levels: &Levels) {
+    let cluster = mesh(MANY, u64::MAX);
+    let clock = case.work.clock(&case.times, &cluster).expect("hours");
+    let time = case.times.ticks(clock);
+    let order = by_priority(&case.work.graph, &levels.bottom);
+    let capacity = [u64::MAX; MANY];
+    let engine = |contention| {
+        let work = &case.work;
+        let memory = Admission::Lifetimes(Lifetimes::new(work, &cluster, &work.lead, &capacity, OnOom::Fail));
+        Engine::new(work, &cluster, clock, &time, &work.lead, contention, memory)
+    };
+    for (links, contention) in [("without contention", false), ("with contention", true)] {
+        let name = |rule: &str| BenchmarkId::new(format!("{rule} {links}, {MANY} devices"), ids);
+        group.bench_function(name("HEFT"), |b| {
+            b.iter(|| list(&mut engine(contention), black_box(&order), Choice::default()));
+        });
+        group.bench_function(name("ETF"), |b| {
+            b.iter(|| earliest(&mut engine(contention), black_box(&order), &[]));
         });
     }
 }

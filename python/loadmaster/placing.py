@@ -46,8 +46,8 @@ def place(
     ----------
     graph, cluster
     method : str
-        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"celeritas"``, ``"heft"``,
-        ``"m-sct"``, ``"os-dpos"``, ``"metis"``, ``"single"``, ...
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each does:
+        ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"os-dpos"``, ``"metis"``, ``"single"``, ...
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int

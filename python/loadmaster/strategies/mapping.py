@@ -121,11 +121,10 @@ def _roomiest(
         raise InfeasibleError(f"op {name!r} is allowed on no device of this cluster")
     device = max(np.flatnonzero(may).tolist(), key=lambda d: (free[d], -d))
     if not problem.best_effort:
-        where = problem.cluster.devices[device].name
-        short = needed - int(free[device])
+        where, short = problem.cluster.devices[device].name, needed - int(free[device])
         raise InfeasibleError(
-            f"the group of op {name!r} needs {needed} bytes; the most that is free is "
-            f"{free[device]} bytes, on {where}: {short} bytes short",
+            f"the group of op {name!r} takes {needed} bytes; the most that is free on a device "
+            f"it may use is {free[device]} bytes, on {where}: {short} bytes short",
             {where: short},
         )
     return device

@@ -138,7 +138,7 @@ fn scheduled<'py>(
         let MemoryRules { bytes, capacity, on_oom } = &rules.memory;
         let charge = if rules.charged { charge_to_leads(&rules.lead, bytes) } else { Vec::new() };
         let admission = if rules.charged {
-            Admission::Charged(Memory::new(work, cluster, &charge, capacity, *on_oom))
+            Admission::Charged(Memory::new(work, cluster, &rules.lead, &charge, capacity, *on_oom))
         } else {
             Admission::Lifetimes(Lifetimes::new(work, cluster, &rules.lead, capacity, *on_oom))
         };

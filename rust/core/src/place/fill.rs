@@ -27,7 +27,7 @@ pub fn in_order(
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
     let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut filling = 0;
     for op in deciding(work, order) {
@@ -61,7 +61,7 @@ pub fn round_robin(
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
     let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let k = cluster.n_devices();
     for (i, op) in deciding(work, order).into_iter().enumerate() {

@@ -29,7 +29,7 @@ pub fn follow_bytes(
     on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
     let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &charge, capacity, on_oom);
+    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut bound = vec![DeviceId::NONE; work.n_ops()];
     let mut sent = Sent::new(&work.graph);

@@ -25,6 +25,8 @@ pub enum OnOom {
 pub struct Memory<'a> {
     work: &'a Workload,
     cluster: &'a Cluster,
+    /// The op that decides for each.
+    lead: &'a [OpId],
     /// Bytes that placing each op takes: its own and those of the ops it decides for.
     charge: &'a [u64],
     free: Vec<u64>,
@@ -36,11 +38,12 @@ impl<'a> Memory<'a> {
     pub fn new(
         work: &'a Workload,
         cluster: &'a Cluster,
+        lead: &'a [OpId],
         charge: &'a [u64],
         capacity: &[u64],
         on_oom: OnOom,
     ) -> Self {
-        Self { work, cluster, charge, free: capacity.to_vec(), on_oom }
+        Self { work, cluster, lead, charge, free: capacity.to_vec(), on_oom }
     }
 
     /// Bytes still free on a device.
@@ -68,7 +71,7 @@ impl<'a> Memory<'a> {
             OnOom::BestEffort => Ok(device_id),
             OnOom::Fail => Err(Error::DoesNotFit {
                 op: op.into(),
-                members: self.work.lead.iter().filter(|&&l| l == op).count(),
+                members: self.lead.iter().filter(|&&l| l == op).count(),
                 needed: self.charge[op.ix()],
                 free: self.free(device_id),
                 device: self.cluster.name(device_id).to_owned(),

@@ -26,6 +26,7 @@ pub enum Admission<'a> {
 pub struct Lifetimes<'a> {
     work: &'a Workload,
     cluster: &'a Cluster,
+    lead: &'a [OpId],
     /// Resident bytes of all ops that each op decides for.
     resident: Vec<u64>,
     /// Whether those are on a device already.
@@ -43,7 +44,7 @@ impl<'a> Lifetimes<'a> {
     pub fn new(
         work: &'a Workload,
         cluster: &'a Cluster,
-        lead: &[OpId],
+        lead: &'a [OpId],
         capacity: &[u64],
         on_oom: OnOom,
     ) -> Self {
@@ -62,6 +63,7 @@ impl<'a> Lifetimes<'a> {
         Self {
             work,
             cluster,
+            lead,
             resident,
             settled: vec![false; work.n_ops()],
             capacity: capacity.to_vec(),
@@ -189,7 +191,7 @@ impl Admission<'_> {
             OnOom::BestEffort => Ok(device_id),
             OnOom::Fail => Err(Error::DoesNotFit {
                 op: op.into(),
-                members: 1,
+                members: l.lead.iter().filter(|&&other| other == lead).count(),
                 needed: l.needed(op, lead).saturating_add(copies(device_id)),
                 free: l.free(device_id),
                 device: l.cluster.name(device_id).to_owned(),

@@ -249,6 +249,7 @@ impl<'e, 'a> State<'e, 'a> {
     fn stuck(&mut self) -> Result<(OpId, DeviceId), Error> {
         for device in self.engine.cluster().device_ids() {
             for rank in std::mem::take(&mut self.queues[device.ix()].set_aside) {
+                // Another device may have taken it since.
                 if self.is_ready[rank as usize] {
                     self.offer(self.ties[rank as usize], device);
                 }

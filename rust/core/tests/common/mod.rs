@@ -124,7 +124,7 @@ pub fn adjust(
     on_oom: OnOom,
 ) -> Result<Scheduled, Error> {
     let charge = charge_to_leads(&work.lead, bytes);
-    let admission = Admission::Charged(Memory::new(work, cluster, &charge, capacity, on_oom));
+    let admission = Admission::Charged(Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom));
     let mut engine = Engine::new(work, cluster, clock, time, &work.lead, false, admission);
     adjusting(&mut engine, clock, order)?;
     Ok(engine.into_scheduled())
@@ -385,9 +385,19 @@ pub fn works(max_ops: usize) -> impl Strategy<Value = Workload> {
 
 /// Up to four devices of one or two types: full mesh, shared bridge, one-port NICs or a line of hops.
 pub fn clusters() -> impl Strategy<Value = Cluster> {
+    clusters_linked(0..4)
+}
+
+/// Those of them with a channel for each ordered pair.
+pub fn meshes() -> impl Strategy<Value = Cluster> {
+    clusters_linked(0..1)
+}
+
+/// `kinds` of [`clusters`], in the order in which it names them.
+fn clusters_linked(kinds: std::ops::Range<usize>) -> impl Strategy<Value = Cluster> {
     let latency = prop_oneof![Just(0.0), Just(1.0), Just(5.0)];
     let bandwidth = prop_oneof![Just(0.5e6), Just(1e6), Just(2e6)];
-    (0usize..4, 1usize..5, 1usize..3, latency, vec(bandwidth, 16), vec(0u64..150, 4)).prop_map(
+    (kinds, 1usize..5, 1usize..3, latency, vec(bandwidth, 16), vec(0u64..150, 4)).prop_map(
         |(kind, k, types, latency, bandwidth, memory)| {
             let type_name = |d: usize| if d.is_multiple_of(types) { "a" } else { "b" };
             let devices = (0..k).map(|d| device(d, type_name(d), memory[d])).collect();
@@ -440,8 +450,17 @@ impl Case {
 
 /// Cases whose placement obeys sets and allowed types. A third of them has no op of no time.
 pub fn cases_of(works: impl Strategy<Value = Workload>, max_ops: usize) -> impl Strategy<Value = Case> {
+    cases_on(works, clusters(), max_ops)
+}
+
+/// The same on given clusters.
+pub fn cases_on(
+    works: impl Strategy<Value = Workload>,
+    clusters: impl Strategy<Value = Cluster>,
+    max_ops: usize,
+) -> impl Strategy<Value = Case> {
     let per_op = vec((0u32..10, 0u32..10, any::<u8>(), -5i32..20), max_ops);
-    (works, clusters(), per_op, 0u32..3).prop_map(|(mut work, cluster, per_op, least)| {
+    (works, clusters, per_op, 0u32..3).prop_map(|(mut work, cluster, per_op, least)| {
         let n_types = cluster.types().len();
         if n_types == 1 {
             work.allowed.fill(ANY_TYPE);
