@@ -132,7 +132,7 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
     except InputError as error:
         return Info(**{**vars(facts), "missing": str(error)})
     fused = fuse(problem)
-    peak, _ = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
+    peak, _ = fast.peak_bytes(problem.graph)
     timed = {
         "cluster": cluster.name,
         "work": float(problem.op_time.sum()),

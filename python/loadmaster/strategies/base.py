@@ -220,7 +220,7 @@ def excess(problem: Problem, candidate: Candidate) -> int:
 
 def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError:
     """The error of an op that found no room, with what the whole graph needs beside it."""
-    peak, _ = fast.peak_bytes(problem.graph, fast.m_topo(problem.graph))
+    peak, _ = fast.peak_bytes(problem.graph)
     return InfeasibleError(
         f"does not fit: {refused}. One device alone would need {format_bytes(peak)} ({peak} bytes) "
         f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. "

@@ -10,20 +10,12 @@ pub struct Csr<T> {
 impl<T: Copy + Default> Csr<T> {
     /// Counting sort of `pairs` by row; items keep their order within a row. O(rows + pairs).
     pub fn from_pairs(n_rows: usize, pairs: impl Iterator<Item = (usize, T)> + Clone) -> Self {
-        let mut starts = vec![0u32; n_rows + 1];
-        for (row, _) in pairs.clone() {
-            starts[row + 1] += 1;
-        }
-        for r in 0..n_rows {
-            starts[r + 1] += starts[r];
-        }
-        let mut next = starts.clone();
-        let mut items = vec![T::default(); starts[n_rows] as usize];
+        let mut filling = Filling::new(n_rows, pairs.clone().map(|(row, _)| row));
+        let mut items = vec![T::default(); filling.n_items()];
         for (row, item) in pairs {
-            items[next[row] as usize] = item;
-            next[row] += 1;
+            items[filling.next(row)] = item;
         }
-        Self { starts, items }
+        Self { starts: filling.into_starts(), items }
     }
 
     /// From its two arrays: `starts` ascends from 0 to `items.len()`.
@@ -71,5 +63,44 @@ impl<T> Csr<T> {
     /// How many rows there are.
     pub fn n_rows(&self) -> usize {
         self.starts.len() - 1
+    }
+}
+
+/// Where the next item of each row goes, while rows are filled.
+pub(crate) struct Filling {
+    /// `next[r + 1]` is where the next item of row `r` goes: its start at first, its end when it is full.
+    next: Vec<u32>,
+}
+
+impl Filling {
+    /// Room for as many items in each row as it is named in `rows`.
+    pub fn new(n_rows: usize, rows: impl Iterator<Item = usize>) -> Self {
+        let mut next = vec![0u32; n_rows + 2];
+        rows.for_each(|row| next[row + 2] += 1);
+        let mut sum = 0;
+        for n in &mut next {
+            sum += *n;
+            *n = sum;
+        }
+        Self { next }
+    }
+
+    /// How many items there will be.
+    pub fn n_items(&self) -> usize {
+        self.next[self.next.len() - 1] as usize
+    }
+
+    /// The place of a row's next item.
+    #[inline(always)]
+    pub fn next(&mut self, row: usize) -> usize {
+        let next = &mut self.next[row + 1];
+        *next += 1;
+        *next as usize - 1
+    }
+
+    /// Where each row starts, once all are full.
+    pub fn into_starts(mut self) -> Vec<u32> {
+        self.next.pop();
+        self.next
     }
 }

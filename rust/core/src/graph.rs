@@ -6,7 +6,7 @@
 //! Besides the tensors that ops produce there may be *home tensors* (weights, inputs): there from time
 //! 0 on the device of their home op, and no dependency.
 
-use crate::csr::Csr;
+use crate::csr::{Csr, Filling};
 use crate::error::Error;
 use crate::ids::{OpId, TensorId};
 use crate::numbering::Numbering;
@@ -126,20 +126,20 @@ impl Graph {
         homes: &[HomeTensor],
         number: impl FnOnce(&[OpId]) -> Numbering,
     ) -> Result<Self, Error> {
+        // Tensor above, destination below: one word per edge, so that a row sorts as integers.
+        let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
         let mut base = homes.iter().map(|h| h.key + 1).max().unwrap_or(0);
         let (mut is_ordered, mut is_sorted) = (true, true);
-        let mut previous = (OpId(0), 0, OpId(0));
+        let mut previous = 0u128;
         for e in edges.clone() {
             // A control edge's tensor wraps round to 0.
             base = base.max(e.tensor.wrapping_add(1));
             is_ordered &= e.src < e.dst;
-            let this = (e.src, e.tensor, e.dst);
+            let this = u128::from(e.src.0) << 64 | u128::from(word(e));
             is_sorted &= previous <= this;
             previous = this;
         }
         let control_base = base.max(1);
-        // Tensor above, destination below: one word per edge, so that a row sorts as integers.
-        let word = |e: Edge| u64::from(e.tensor) << 32 | u64::from(e.dst.0);
         let mut rows = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), word(e))));
         for u in 0..if is_sorted { 0 } else { n_ops } {
             rows.row_mut(u).sort_unstable();
@@ -160,9 +160,8 @@ impl Graph {
         let Tensors { op_tensors, source, keys, starts, consumers } = tensors;
         let consumers = Csr::from_parts(starts, consumers);
 
-        let inputs = transpose(&consumers, 0..n_produced, n_ops);
-        let pulls = transpose(&consumers, n_produced..source.len(), n_ops);
-        let input_ops: Vec<OpId> = inputs.items().iter().map(|t| source[t.ix()]).collect();
+        let (inputs, input_ops) = transpose(&consumers, &source, 0..n_produced, n_ops);
+        let (pulls, _) = transpose(&consumers, &source, n_produced..source.len(), n_ops);
         Ok(Self {
             op_tensors,
             n_produced,
@@ -273,6 +272,12 @@ impl Graph {
     pub fn inputs_with_ops(&self, op: OpId) -> impl Iterator<Item = (TensorId, OpId)> {
         let range = self.inputs.range(op.ix());
         self.inputs.items()[range.clone()].iter().copied().zip(self.input_ops[range].iter().copied())
+    }
+
+    /// The producers of the tensors an op waits for; one of two such tensors comes twice.
+    #[inline(always)]
+    pub fn input_ops(&self, op: OpId) -> &[OpId] {
+        &self.input_ops[self.inputs.range(op.ix())]
     }
 
     /// The home tensors an op reads.
@@ -446,23 +451,22 @@ impl Tensors {
     }
 }
 
-/// Per op, the tensors of a range that it reads, ascending.
-fn transpose(consumers: &Csr<OpId>, tensors: std::ops::Range<usize>, n_ops: usize) -> Csr<TensorId> {
-    let mut starts = vec![0u32; n_ops + 1];
-    for c in consumers.rows(tensors.clone()) {
-        starts[c.ix() + 1] += 1;
-    }
-    for u in 0..n_ops {
-        starts[u + 1] += starts[u];
-    }
-    let mut next = starts.clone();
-    let mut items = vec![TensorId::default(); starts[n_ops] as usize];
+/// Per op, the tensors of a range that it reads, ascending, and the source of each.
+fn transpose(
+    consumers: &Csr<OpId>,
+    source: &[OpId],
+    tensors: std::ops::Range<usize>,
+    n_ops: usize,
+) -> (Csr<TensorId>, Vec<OpId>) {
+    let mut filling = Filling::new(n_ops, consumers.rows(tensors.clone()).iter().map(|c| c.ix()));
+    let mut items = vec![TensorId::default(); filling.n_items()];
+    let mut sources = vec![OpId::default(); items.len()];
     for t in tensors {
         for c in consumers.row(t) {
-            let at = &mut next[c.ix()];
-            items[*at as usize] = TensorId::new(t);
-            *at += 1;
+            let at = filling.next(c.ix());
+            items[at] = TensorId::new(t);
+            sources[at] = source[t];
         }
     }
-    Csr::from_parts(starts, items)
+    (Csr::from_parts(filling.into_starts(), items), sources)
 }

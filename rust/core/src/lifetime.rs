@@ -21,10 +21,11 @@ pub struct Peak {
 /// The peak of running ops in `order`, which is topological.
 pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
     let last_use = last_uses(work, order);
-    let frees = {
-        let ends = last_use.iter().enumerate().filter(|(_, p)| **p != u32::MAX);
-        crate::csr::Csr::from_pairs(order.len(), ends.map(|(s, &p)| (p as usize, s as u32)))
-    };
+    let mut frees = vec![0u64; order.len()];
+    for (storage, &end) in work.storages.iter().zip(&last_use).filter(|(_, end)| **end != u32::MAX) {
+        let freed = &mut frees[end as usize];
+        *freed = freed.saturating_add(storage.bytes);
+    }
     let resident: u64 = work.resident.iter().fold(0, |s, &b| s.saturating_add(b));
     let (mut used, mut worst, mut worst_at) = (resident, 0, 0);
     for (position, &op) in order.iter().enumerate() {
@@ -33,8 +34,7 @@ pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
         if now > worst {
             (worst, worst_at) = (now, position as u32);
         }
-        let freed = frees.row(position).iter().map(|&s| work.storages[s as usize].bytes);
-        used = freed.fold(used, u64::saturating_sub);
+        used = used.saturating_sub(frees[position]);
     }
     let mut born = vec![0u32; order.len()];
     order.iter().enumerate().for_each(|(p, op)| born[op.ix()] = p as u32);

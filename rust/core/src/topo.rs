@@ -100,15 +100,13 @@ fn stack_order(graph: &Graph, mut sort: impl FnMut(&mut [OpId])) -> Vec<OpId> {
 
 /// Whether `order` lists every op once, producers before consumers.
 pub fn is_topological(graph: &Graph, order: &[OpId]) -> bool {
-    let mut position = vec![u32::MAX; graph.n_ops()];
-    for (i, u) in order.iter().enumerate() {
-        match position.get_mut(u.ix()) {
-            Some(p) if *p == u32::MAX => *p = i as u32,
-            _ => return false,
-        }
-    }
-    order.len() == graph.n_ops()
-        && graph.ops().all(|u| graph.successors(u).iter().all(|v| position[u.ix()] < position[v.ix()]))
+    let mut seen = vec![false; graph.n_ops()];
+    let comes_next = |op: &OpId| {
+        op.ix() < seen.len()
+            && graph.input_ops(*op).iter().all(|producer| seen[producer.ix()])
+            && !std::mem::replace(&mut seen[op.ix()], true)
+    };
+    order.len() == graph.n_ops() && order.iter().all(comes_next)
 }
 
 /// Ops that wait for nothing, in their own order, which is that of the user's indices.

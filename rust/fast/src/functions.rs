@@ -795,8 +795,8 @@ pub fn bounds<'py>(
 /// Parameters
 /// ----------
 /// graph : Graph
-/// order : int [n_ops]
-///     A topological order.
+/// order : int [n_ops], optional
+///     A topological order; that of :func:`m_topo` if absent.
 ///
 /// Returns
 /// -------
@@ -815,16 +815,20 @@ pub fn bounds<'py>(
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(3, np.array([0, 1]), np.array([1, 2]), tensor_bytes=np.array([8, 4, 0]))
-/// >>> fast.peak_bytes(g, fast.m_topo(g))[0]
+/// >>> fast.peak_bytes(g)[0]
 /// 12
 #[pyfunction]
+#[pyo3(signature = (graph, order=None))]
 pub fn peak_bytes<'py>(
     py: Python<'py>,
     graph: &Graph,
-    order: &Bound<'_, PyAny>,
+    order: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(u64, Bound<'py, PyArray1<u64>>)> {
-    let order = topological("order", graph, order)?;
-    let peak = py.detach(|| lifetime::peak(&graph.work, &order));
+    let order = order.map(|order| topological("order", graph, order)).transpose()?;
+    let peak = py.detach(|| {
+        let order = order.unwrap_or_else(|| topo::m_topo(&graph.work.graph));
+        lifetime::peak(&graph.work, &order)
+    });
     Ok((peak.bytes, graph.by_index(peak.held).into_pyarray(py)))
 }
 
