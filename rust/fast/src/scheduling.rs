@@ -196,7 +196,7 @@ fn scheduled<'py>(
 /// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
 /// >>> devices, start, finish = fast.schedule(g, c, fast.m_topo(g), np.ones(4))
 /// >>> devices.tolist(), finish.tolist()
-/// ([0, 0, 1, 0], [1.0, 2.0, 2.5, 4.0])
+/// ([0, 0, 1, 1], [1.0, 2.0, 2.5, 3.5])
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, time, *, pinned=None, bias=None, lead=None, op_bytes=None,
                     capacity=None, best_effort=false, contention=true))]
