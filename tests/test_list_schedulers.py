@@ -20,6 +20,7 @@ from loadmaster.simulation import as_costs
 from loadmaster.strategies import METHODS, cpop, etf, heft, peft
 from loadmaster.strategies.base import Outcome, Placement, judged
 from loadmaster.strategies.listing import no_slower_than_one
+from loadmaster.strategies.mapping import guided_load_balancing
 
 #: Those that take ``contention``, and those that map groups.
 LISTED = ["heft", "cpop", "peft", "etf", "m-etf", "dpos"]
@@ -251,6 +252,36 @@ def test_drawn_plans_fit_and_keep_sets_together_and_ops_on_types_they_allow(meth
             if own == label
         }
         assert len(used) == 1
+
+
+def balanced(group: list[int], memory: int, taken: int = 0) -> list[int]:
+    """Devices of four ops of 4, 3, 2 and 1 ms apart from each other, in groups, on two devices."""
+    problem = problem_of(graph_of({"a": 4, "b": 3, "c": 2, "d": 1}), ms_mesh(2))
+    bytes_ = np.full(4, taken, dtype=np.uint64)
+    capacity = np.full(2, memory, dtype=np.uint64)
+    lead = np.arange(4, dtype=np.int32)
+    return guided_load_balancing(
+        problem, np.array(group, np.int32), lead, bytes_, capacity
+    ).tolist()
+
+
+def test_groups_go_where_their_load_is_done_first():
+    # 4 against 3; 2 is done at 5 on the second, then 1 at 5 on the first.
+    assert balanced([0, 1, 2, 3], 10) == [0, 1, 1, 0]
+    # 4 + 1 first, then 3 and 2 elsewhere.
+    assert balanced([0, 1, 1, 0], 10) == [0, 1, 1, 0]
+    assert balanced([0, 0, 0, 0], 10) == [0, 0, 0, 0]
+
+
+def test_a_group_without_room_is_taken_apart():
+    # 12 of 10 bytes together; op by op 4 + 1 and 3 + 2.
+    assert balanced([0, 0, 0, 0], 10, taken=3) == [0, 1, 1, 0]
+    # Where two fill a device, the others stay whole.
+    assert balanced([0, 0, 1, 1], 6, taken=3) == [0, 0, 1, 1]
+    with pytest.raises(
+        InfeasibleError, match=r"op 'c'.* needs 3 bytes.* 2 bytes, on gpu0: 1 bytes"
+    ):
+        balanced([0, 0, 0, 0], 5, taken=3)
 
 
 # -- options ---------------------------------------------------------------------------------

@@ -7,8 +7,9 @@
 //! child that is ready, or only waits for its inputs to arrive, takes nothing else that would delay it.
 //!
 //! Per device the ready ops are those whose inputs have arrived, by order, and those still waiting, by
-//! arrival. An arrival noted there may have moved back since, as channels filled up: it is
-//! checked when it comes up. O(D (E + V log V)) without contention.
+//! arrival. An arrival noted there may have moved since, as channels filled up: it is checked when it comes
+//! up. Rarely it has come forward (a tensor that others sent meanwhile); then a later op may be taken for the
+//! earliest. An op without room is tried again when nothing else can go. O(D (E + V log V)) without contention.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -155,8 +156,8 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// The offer that starts first. What the queues note is never later than the truth, so only the
-    /// earliest needs to be checked, again and again until one holds.
+    /// The offer that starts first. What the queues note is taken to be no later than the truth, so only
+    /// the earliest needs to be checked, again and again until one holds.
     fn next(&mut self) -> Option<Offer> {
         self.waits.fill(None);
         loop {
