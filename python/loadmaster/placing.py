@@ -114,7 +114,7 @@ def _plan(
     found = bound(placed)
     return Plan(
         problem=placed,
-        placed=Placed(candidate.devices, candidate.priority),
+        placed=Placed(candidate.devices, candidate.priority, candidate.policy),
         makespan=candidate.schedule.makespan,
         method=method,
         options=options,

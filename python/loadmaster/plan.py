@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 FORMAT = "loadmaster-plan"
 VERSION = 1
 
+#: How devices may follow a plan's priorities.
+PLAN_POLICIES = ("priority", "fixed")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -107,6 +110,15 @@ class Plan:
     def devices(self) -> NDArray[np.int32]:
         """Device index per op, int32 [n_ops]."""
         return _frozen(self.placed.devices[self.problem.reduced.map])
+
+    @property
+    def policy(self) -> str:
+        """How devices follow the priorities.
+
+        ``"priority"``: the ready op with the smallest one runs first; ``"fixed"``: exactly in their
+        order, waiting where the next op is not ready.
+        """
+        return self.placed.policy
 
     @cached_property
     def priority(self) -> NDArray[np.int32]:
@@ -201,7 +213,9 @@ class Plan:
         return replace(
             self,
             problem=problem,
-            makespan=problem.simulate(self.placed.devices, self.placed.priority).makespan,
+            makespan=problem.simulate(
+                self.placed.devices, self.placed.priority, policy=self.policy
+            ).makespan,
             lower_bound=found.seconds,
             bound_source=found.source,
         )
@@ -230,6 +244,7 @@ class Plan:
             "graph_sha256": self.graph.digest,
             **(transformed if self.original_sha256 is not None else {}),
             "cluster_sha256": self.cluster.digest,
+            "policy": self.policy,
             "devices": self.devices.tolist(),
             "priority": self.priority.tolist(),
             "costs": {
@@ -337,9 +352,13 @@ class Plan:
             Costs(given.time, given.types, words[sources]),
             seed=check_seed(document["seed"]),
         )
-        placed = reduced_placement(problem, document["devices"], document["priority"])
-        makespan = problem.simulate(placed.devices, placed.priority).makespan
-        lower_bound, estimate = document["lower_bound"], document.get("estimate")
+        policy = document["policy"]
+        expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
+        placed = replace(
+            reduced_placement(problem, document["devices"], document["priority"]), policy=policy
+        )
+        makespan = problem.simulate(placed.devices, placed.priority, policy=policy).makespan
+        lower_bound, estimate = document["lower_bound"], document["estimate"]
         expect(
             isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),
             f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",

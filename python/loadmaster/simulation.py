@@ -233,10 +233,13 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Placed:
-    """Device and priority per op of the reduced graph."""
+    """Device and priority per op of the reduced graph, and how devices follow the priorities:
+    ``"priority"`` or ``"fixed"``.
+    """
 
     devices: NDArray[np.int32]
     priority: NDArray[np.int32]
+    policy: str = "priority"
 
 
 def _user_times(
@@ -319,15 +322,17 @@ def run(
     problem: Problem,
     placed: Placed,
     *,
-    policy: str = "priority",
+    policy: str | None = None,
     contention: bool = True,
     link_order: str = "fifo",
 ) -> Simulation:
-    """Simulates a placement of the reduced graph and keeps every detail."""
+    """Simulates a placement of the reduced graph, by its own policy if none is given, and keeps
+    every detail.
+    """
     schedule = problem.simulate(
         placed.devices,
         placed.priority,
-        policy=policy,
+        policy=policy or placed.policy,
         contention=contention,
         link_order=link_order,
         record_memory=True,

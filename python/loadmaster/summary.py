@@ -156,6 +156,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
         "planning_seconds": plan.planning_seconds,
         "estimate": plan.estimate,
+        "policy": plan.policy,
         "provenance": plan.provenance,
         **simulation_document(plan.schedule, plan.cluster),
         "notes": list(plan.notes),

@@ -39,6 +39,8 @@ class Candidate:
         What the user should know about how it came about.
     estimate : float or None
         Makespan that the strategy itself expected, in seconds.
+    policy : "priority" or "fixed"
+        How devices follow the priorities.
     problem : Problem or None
         What was placed, if not the problem given: that of a transformed graph.
     splits : tuple of Split
@@ -50,6 +52,7 @@ class Candidate:
     schedule: fast.Schedule
     notes: tuple[str, ...] = ()
     estimate: float | None = None
+    policy: str = "priority"
     problem: Problem | None = None
     splits: tuple[Split, ...] = ()
 
@@ -67,11 +70,15 @@ class Placement(NamedTuple):
     devices, priority : int32 [n_reduced]
     estimate : float or None
         Makespan that the strategy itself expects, in seconds.
+    is_sequence : bool
+        Whether the priorities are a schedule's own sequence, which devices may also keep to
+        exactly: taking whatever is ready can be slower than waiting for what was planned.
     """
 
     devices: NDArray[np.int32]
     priority: NDArray[np.int32]
     estimate: float | None = None
+    is_sequence: bool = False
 
 
 #: Places ops within a capacity per device.
@@ -82,9 +89,15 @@ Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Placement]
 
 
 def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) -> Candidate:
-    """Simulates a placement."""
-    devices, priority, estimate = placement
-    return Candidate(devices, priority, problem.simulate(devices, priority), notes, estimate)
+    """Simulates a placement; one with a sequence by both policies, of which the better counts."""
+    devices, priority, estimate, is_sequence = placement
+
+    def by(policy: str) -> Candidate:
+        schedule = problem.simulate(devices, priority, policy=policy)
+        return Candidate(devices, priority, schedule, notes, estimate, policy)
+
+    dispatched = by("priority")
+    return better(problem, dispatched, by("fixed")) if is_sequence else dispatched
 
 
 def of_transformed(problem: Problem, done: Transformed) -> Problem:

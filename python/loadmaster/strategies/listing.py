@@ -104,7 +104,7 @@ def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
     devices, start, finish = scheduled
     topological = ranks(fast.m_topo(problem.graph))
     order = np.lexsort((topological, finish, start)).astype(np.int32)
-    return Placement(devices, ranks(order), float(finish.max()))
+    return Placement(devices, ranks(order), float(finish.max()), is_sequence=True)
 
 
 def simulated(problem: Problem, scheduled: Scheduled) -> tuple[bool, float]:
@@ -185,7 +185,7 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
     _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)
     placements = (
         in_order_of_start(problem, scheduled),
-        Placement(devices, ranks(order), float(finish.max())),
+        Placement(devices, ranks(order), float(finish.max()), is_sequence=True),
     )
     first, second = (judged(problem, placement) for placement in placements)
     return min(first, second, key=lambda c: (not c.fits, c.schedule.makespan))

@@ -55,7 +55,7 @@ def _attempt(
     capacity: NDArray[np.uint64],
 ) -> Placement:
     found = ordered(problem, guided_load_balancing(problem, group, lead, bytes_, capacity))
-    return Placement(found.devices, found.priority, found.estimate)
+    return Placement(found.devices, found.priority, found.estimate, found.policy == "fixed")
 
 
 def guided_load_balancing(
