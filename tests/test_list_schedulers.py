@@ -243,7 +243,7 @@ def test_drawn_plans_fit_and_keep_sets_together_and_ops_on_types_they_allow(meth
         assert plan.fits
         assert (plan.memory.peak <= plan.memory.capacity).all()
     # In place ops and views included: the simulator takes no placement that breaks a rule.
-    again = lm.simulate(graph, cluster, plan.devices, plan.priority, costs=plan.costs)
+    again = lm.simulate(graph, cluster, plan.devices, plan.priority, plan.policy, costs=plan.costs)
     assert again.makespan == plan.makespan
     for label in set(graph.colocation) - {"", None}:
         used = {
