@@ -20,6 +20,7 @@ __all__ = [
     "OpGraph",
     "Schedule",
     "adjusting_placement",
+    "batch_merge",
     "bounds",
     "breakpoints",
     "contract",
@@ -30,6 +31,7 @@ __all__ = [
     "levels",
     "m_topo",
     "mean_time",
+    "multilevel_partition",
     "peak_bytes",
     "round_robin",
     "segments",
@@ -46,6 +48,13 @@ class _Bounds(TypedDict):
     heads_and_tails: float
     best: float
     source: str
+
+class _Obstacles(TypedDict):
+    types: int
+    max_time: int
+    max_bytes: int
+    cycle: int
+    slow: bool
 
 @final
 class Graph:
@@ -181,6 +190,28 @@ def breakpoints(
     max_bytes: int | None = None,
     max_time: float | None = None,
 ) -> NDArray[np.int32]: ...
+def batch_merge(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def multilevel_partition(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
 def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]: ...
 def contract(graph: Graph, group: _Ids) -> Graph: ...
 def fill_in_order(

@@ -27,7 +27,7 @@ type Ids<'py> = Bound<'py, PyArray1<i32>>;
 type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 /// Ticks of op and tensor times on a clock that no sum of them overflows.
-fn ticks(
+pub(crate) fn ticks(
     graph: &Graph,
     op_time: &[f64],
     tensor_time: &[f64],
@@ -40,7 +40,7 @@ fn ticks(
     Ok((clock, clock.ticks_of(op_time), clock.ticks_of(&tensor_time)))
 }
 
-fn control_seconds(control: f64) -> PyResult<f64> {
+pub(crate) fn control_seconds(control: f64) -> PyResult<f64> {
     if control.is_finite() && control >= 0.0 {
         Ok(control)
     } else {
@@ -289,7 +289,7 @@ fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyRes
     }
 }
 
-fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
+pub(crate) fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
     let Some(bytes) = bytes else { return Ok(graph.work.static_bytes()) };
     let bytes = convert::sizes("op_bytes", bytes)?;
     if bytes.len() == graph.work.n_ops() {

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "what Python sees is documented in loadmaster/fast.pyi")]
 
 mod cluster;
+mod coarsening;
 mod convert;
 mod errors;
 mod functions;
@@ -24,6 +25,8 @@ use pyo3::prelude::*;
 mod fast {
     #[pymodule_export]
     use super::cluster::Cluster;
+    #[pymodule_export]
+    use super::coarsening::{batch_merge, multilevel_partition};
     #[pymodule_export]
     use super::functions::{
         adjusting_placement, bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes,
