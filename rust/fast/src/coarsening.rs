@@ -2,7 +2,7 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel};
+use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel};
 use loadmaster_core::graph::Graph as CoreGraph;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
@@ -187,4 +187,39 @@ pub fn multilevel_partition<'py>(
     let request =
         Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
     merge(py, &request, multilevel::partition)
+}
+
+/// Merging that keeps parallelism: the merge that lengthens paths least goes first.
+///
+/// A group runs as one, so merging ops of parallel branches serialises them. Pairs that lengthen no
+/// path go first (chains), then by how much they eat of the slack, then by how much they lengthen the
+/// critical path; of equals, those that save most transfer time. Pairs are an edge's ends, and ops that
+/// run at about the same time. Typically O((V + E) log V). Arguments, results and errors as for
+/// :func:`batch_merge`.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(6, np.array([0, 0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 5, 5]))
+/// >>> fast.parallel_merge(g, np.ones(6), np.zeros(6), 4)[0].tolist()
+/// [0, 1, 2, 1, 2, 3]
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, groups, *, control_time=0.0, op_bytes=None,
+                    max_time=None, max_bytes=None))]
+#[expect(clippy::too_many_arguments, reason = "one per limit")]
+pub fn parallel_merge<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'py, PyAny>,
+    tensor_time: &Bound<'py, PyAny>,
+    groups: &Bound<'py, PyAny>,
+    control_time: f64,
+    op_bytes: Option<&Bound<'py, PyAny>>,
+    max_time: Option<f64>,
+    max_bytes: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Groups<'py>> {
+    let request =
+        Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
+    merge(py, &request, parallel::merge)
 }

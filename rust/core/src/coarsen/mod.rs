@@ -11,6 +11,7 @@
 
 pub mod batch;
 pub mod multilevel;
+pub mod parallel;
 mod quotient;
 
 pub use quotient::Quotient;
