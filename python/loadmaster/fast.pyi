@@ -26,8 +26,11 @@ __all__ = [
     "contract",
     "cpd_topo",
     "dfs_topo",
+    "edges",
+    "exact_breakpoints",
     "fill_in_order",
     "follow_bytes",
+    "fuse",
     "levels",
     "m_topo",
     "mean_time",
@@ -224,6 +227,38 @@ def parallel_merge(
     max_time: float | None = None,
     max_bytes: int | None = None,
 ) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def fuse(
+    graph: Graph,
+    op_time: _Seconds,
+    kind: _Ids,
+    rules: list[list[list[int]]],
+    groups: int,
+    *,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def exact_breakpoints(
+    graph: Graph,
+    order: _Ids,
+    tensor_time: _Seconds,
+    segments: int,
+    *,
+    control_time: float = 0.0,
+    op_time: _Seconds | None = None,
+    op_bytes: _Sizes | None = None,
+    max_bytes: int | None = None,
+    max_time: float | None = None,
+) -> tuple[NDArray[np.int32], float]: ...
+def edges(
+    graph: Graph,
+) -> tuple[
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.uint64],
+    NDArray[np.bool_],
+]: ...
 def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]: ...
 def contract(graph: Graph, group: _Ids) -> Graph: ...
 def fill_in_order(

@@ -51,7 +51,7 @@ pub fn breakpoints(
     charges.cut(Price::NONE).cuts()
 }
 
-/// What the cuts of an order cost in all, and how many there should be.
+/// Cuts into a given number of segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exact {
     /// First positions of the segments after the first, ascending.
@@ -79,35 +79,45 @@ pub fn exactly(
     let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
     let wanted = segments.clamp(1, order.len().max(1));
     let most = Price::limit(order.len());
-    // Invariant: `few` has at most the wanted number of segments, or is at the highest price.
-    let mut few = charges.cut(Price::NONE);
-    let (mut dear, mut cheap);
-    if few.segments() > wanted {
-        (dear, cheap) = (most, 0);
-        few = charges.cut(Price(most));
-    } else {
-        (dear, cheap) = (0, -most);
+    // Invariant: `few` is at price `dear` and has at most the wanted number of segments, unless that is
+    // the highest price; at price `cheap` there are more than wanted.
+    let (mut dear, mut few) = (0, charges.cut(Price::NONE));
+    if few.segments() <= wanted {
+        // Cuts that cost nothing are common: often they are all it takes.
+        let (least, split) = (charges.split(few.cuts(), 1).cost, charges.split(few.cuts(), wanted));
+        if split.cost == least {
+            return split;
+        }
     }
-    // The price of a cut is about what a cut costs: search upwards from there.
-    let mut step = (charges.total / (order.len() as u64 + 1)).max(1) as i64;
-    let mut at = if dear > 0 { cheap + step } else { dear - step };
+    let mut cheap = -most;
+    // About what a cut costs: the scale of prices.
+    let mut step = (charges.total / (order.len() as u64 + 1)).clamp(1, most as u64 / 2) as i64;
     let mut rounds = 0;
-    while few.segments() < wanted && dear - cheap > 1 && rounds < PRICES {
-        let price = at.clamp(cheap + 1, dear - 1);
+    if few.segments() > wanted {
+        cheap = 0;
+        (dear, few) = (most, charges.cut(Price(most)));
+        rounds = 1;
+    }
+    while few.segments() != wanted && dear - cheap > 1 && rounds < PRICES {
+        let is_open = dear == most || cheap == -most;
+        let price = if is_open {
+            let next = if dear == most { cheap + step } else { dear - step };
+            step = step.saturating_mul(4);
+            next
+        } else if cheap / 8 < dear && dear < 0 {
+            // Prices of another order of magnitude: halve their ratio.
+            -((cheap as f64 * dear as f64).sqrt() as i64)
+        } else {
+            cheap + (dear - cheap) / 2
+        };
+        let price = price.clamp(cheap + 1, dear - 1);
         let found = charges.cut(Price(price));
         if found.segments() <= wanted {
-            dear = price;
-            few = found;
+            (dear, few) = (price, found);
         } else {
             cheap = price;
         }
         rounds += 1;
-        step = step.saturating_mul(4);
-        at = match (dear == most, cheap == -most) {
-            (true, _) => cheap.saturating_add(step),
-            (_, true) => dear.saturating_sub(step),
-            _ => cheap + (dear - cheap) / 2,
-        };
     }
     charges.split(few.cuts(), wanted)
 }
@@ -244,11 +254,11 @@ impl Charges {
         is_cut[0] = true;
         cuts.iter().for_each(|&c| is_cut[c as usize] = true);
         let mut bounds: Vec<u32> = std::iter::once(0).chain(cuts).chain([n as u32]).collect();
-        let mut segments: BinaryHeap<Reverse<(Ticks, u32, u32, u32)>> = BinaryHeap::new();
+        let mut segments: BinaryHeap<Reverse<Split>> = BinaryHeap::new();
         let mut change = vec![0; n + 1];
         let add = |heap: &mut BinaryHeap<_>, change: &mut [i64], from: u32, to: u32| {
             if let Some((cost, at)) = self.cheapest_split(change, from, to) {
-                heap.push(Reverse((cost, at, from, to)));
+                heap.push(Reverse((cost, Reverse(to - from), at, from, to)));
             }
         };
         let mut count = bounds.len() - 1;
@@ -258,7 +268,7 @@ impl Charges {
             }
         }
         while count < wanted
-            && let Some(Reverse((_, at, from, to))) = segments.pop()
+            && let Some(Reverse((_, _, at, from, to))) = segments.pop()
         {
             is_cut[at as usize] = true;
             count += 1;
@@ -280,7 +290,7 @@ impl Charges {
 
     /// Where a segment splits cheapest, and at what cost; nowhere, if it is one op.
     ///
-    /// In its middle half only, so that splitting over and over is O(n log n). A charge of a position
+    /// In its middle half only, so that splitting over and over is O(n log n); of equals, nearest the middle. A charge of a position
     /// with first candidate q is paid anew by a cut in q..=position. `change` is scratch.
     fn cheapest_split(&self, change: &mut [i64], from: u32, to: u32) -> Option<(Ticks, u32)> {
         change[from as usize..=to as usize].fill(0);
@@ -295,13 +305,18 @@ impl Charges {
         let mut best = None;
         for p in from + 1..to - quarter {
             sum += change[p as usize];
-            if p >= from + quarter && best.is_none_or(|(least, _)| sum < least) {
-                best = Some((sum, p));
+            let off_middle = (from + to).abs_diff(2 * p);
+            if p >= from + quarter && best.is_none_or(|(least, off, _)| (sum, off_middle) < (least, off)) {
+                best = Some((sum, off_middle, p));
             }
         }
-        best.map(|(cost, p)| (cost as Ticks, p))
+        best.map(|(cost, _, p)| (cost as Ticks, p))
     }
 }
+
+/// What a split costs, how long the segment is, where it is split, begins and ends: of equal costs the
+/// longest segment goes first.
+type Split = (Ticks, Reverse<u32>, u32, u32, u32);
 
 /// Where the segment that ends at each position begins.
 struct Cut {

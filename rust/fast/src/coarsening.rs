@@ -2,15 +2,16 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel};
+use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, rules};
+use loadmaster_core::fusion;
 use loadmaster_core::graph::Graph as CoreGraph;
-use numpy::PyArray1;
+use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert;
-use crate::functions::{bytes_per_op, control_seconds, ticks};
+use crate::functions::{bytes_per_op, control_seconds, ticks, topological};
 use crate::graph::{Graph, ids};
 
 type Ids<'py> = Bound<'py, PyArray1<i32>>;
@@ -39,9 +40,9 @@ fn most_seconds(max_time: Option<f64>) -> PyResult<Option<f64>> {
 }
 
 /// A number of groups, at least one.
-fn at_least_one(groups: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match convert::count("groups", groups)? {
-        0 => Err(PyValueError::new_err("groups is 0: there is at least one group")),
+fn at_least_one(argument: &str, number: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match convert::count(argument, number)? {
+        0 => Err(PyValueError::new_err(format!("{argument} is 0: there is at least one"))),
         n => Ok(n),
     }
 }
@@ -57,7 +58,7 @@ fn merge<'py>(
     let tensor_time = convert::seconds("tensor_time", request.tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(request.control_time)?;
     let op_bytes = bytes_per_op(graph, request.op_bytes)?;
-    let groups = at_least_one(request.groups)?;
+    let groups = at_least_one("groups", request.groups)?;
     let max_time = most_seconds(request.max_time)?;
     let max_bytes = request.max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
     let merged = py.detach(|| -> Result<Coarsening, Error> {
@@ -222,4 +223,179 @@ pub fn parallel_merge<'py>(
     let request =
         Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
     merge(py, &request, parallel::merge)
+}
+
+/// Fusion by rules (Moirai's GCOF): chains of op kinds that one kernel runs become one group.
+///
+/// Ops that follow each other and match a rule fuse if every one but the last has one successor. Of the
+/// rules that match at an op the longest wins, of these the first. O(V + E + V R L) for R rules of at
+/// most L kinds.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// op_time : float64 [n_ops]
+///     Seconds, for ``max_time``.
+/// kind : int [n_ops]
+///     A number per kind of op, 0 to 2^32 - 2.
+/// rules : list of list of list of int
+///     Per rule and position in it, the kinds that match there.
+/// groups : int
+///     How many groups to stop at.
+/// op_bytes, max_time, max_bytes
+///     As for :func:`batch_merge`.
+///
+/// Returns
+/// -------
+/// group, obstacles
+///     As for :func:`batch_merge`; obstacles are those of chains that matched a rule.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> conv, norm, relu = 0, 1, 2
+/// >>> kind = np.array([conv, norm, relu, conv])
+/// >>> fast.fuse(g, np.ones(4), kind, [[[conv], [norm]], [[conv], [norm], [relu]]], 1)[0].tolist()
+/// [0, 0, 0, 1]
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, kind, rules, groups, *, op_bytes=None, max_time=None, max_bytes=None))]
+#[expect(clippy::too_many_arguments, reason = "one per limit")]
+pub fn fuse<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'py, PyAny>,
+    kind: &Bound<'py, PyAny>,
+    rules: &Bound<'py, PyAny>,
+    groups: &Bound<'py, PyAny>,
+    op_bytes: Option<&Bound<'py, PyAny>>,
+    max_time: Option<f64>,
+    max_bytes: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Groups<'py>> {
+    let kind = convert::indices("kind", kind, graph.work.n_ops(), u32::MAX as usize)?;
+    let rules: Vec<rules::Rule> = rules.extract().map_err(|_| {
+        PyValueError::new_err("rules: wants a list of rules, each a list of lists of kinds (integers)")
+    })?;
+    let tensor_time = PyArray1::<f64>::zeros(py, graph.tensor_ids(), false);
+    let tensor_time = tensor_time.as_any();
+    let request =
+        Request { graph, op_time, tensor_time, groups, control_time: 0.0, op_bytes, max_time, max_bytes };
+    merge(py, &request, |graph, weights, limits| rules::fuse(graph, weights, limits, &kind, &rules))
+}
+
+/// The cuts of an order into a given number of segments that send about least.
+///
+/// As :func:`breakpoints`, with a price per segment (Lagrange) that steers their number. Where a price
+/// gives the very number the cuts are optimal; else the cheapest of the nearest smaller number are
+/// split where that costs least. About ten times :func:`breakpoints` at worst.
+///
+/// Parameters
+/// ----------
+/// graph, order, tensor_time, control_time, op_time, op_bytes, max_bytes, max_time
+///     As for :func:`breakpoints`.
+/// segments : int
+///     How many; the fewest that limits and device types allow, if those are more.
+///
+/// Returns
+/// -------
+/// cuts : int32
+///     First positions of the segments after the first, ascending.
+/// cost : float
+///     Seconds of transfer of the tensors that segments read and did not make, once per segment.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; an order that is not topological.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> cuts, cost = fast.exact_breakpoints(g, fast.m_topo(g), np.array([5.0, 1.0, 2.0, 0.0]), 3)
+/// >>> cuts.tolist(), cost
+/// ([2, 3], 3.0)
+#[pyfunction]
+#[pyo3(signature = (graph, order, tensor_time, segments, *, control_time=0.0, op_time=None,
+                    op_bytes=None, max_bytes=None, max_time=None))]
+#[expect(clippy::too_many_arguments, reason = "those of breakpoints")]
+pub fn exact_breakpoints<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    order: &Bound<'py, PyAny>,
+    tensor_time: &Bound<'py, PyAny>,
+    segments: &Bound<'py, PyAny>,
+    control_time: f64,
+    op_time: Option<&Bound<'py, PyAny>>,
+    op_bytes: Option<&Bound<'py, PyAny>>,
+    max_bytes: Option<&Bound<'py, PyAny>>,
+    max_time: Option<f64>,
+) -> PyResult<(Ids<'py>, f64)> {
+    let n = graph.work.n_ops();
+    let order = topological("order", graph, order)?;
+    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
+    let control = control_seconds(control_time)?;
+    let op_time = op_time.map(|t| convert::seconds("op_time", t, n, false)).transpose()?;
+    let op_time = op_time.unwrap_or_else(|| vec![0.0; n]);
+    let op_bytes = bytes_per_op(graph, op_bytes)?;
+    let max_bytes = max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
+    let max_time = most_seconds(max_time)?;
+    let segments = at_least_one("segments", segments)?;
+    let found = py.detach(|| -> Result<(Vec<u32>, f64), Error> {
+        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
+        let limits = fusion::Limits {
+            max_ops: usize::MAX,
+            max_bytes: max_bytes.unwrap_or(u64::MAX),
+            max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
+        };
+        let (inner, class) = (&graph.work.graph, &graph.work.allowed);
+        let exact =
+            fusion::exactly(inner, &order, &tensor_time, &op_bytes, &op_time, class, limits, segments);
+        Ok((exact.cuts, clock.seconds(exact.cost)))
+    });
+    let (cuts, cost) = found.map_err(|e| graph.name(e))?;
+    Ok((ids(py, cuts.into_iter()), cost))
+}
+
+/// Source, destination, tensor id (-1: no data), bytes, and whether the tensor is there at time 0.
+type Edges<'py> = (Ids<'py>, Ids<'py>, Ids<'py>, Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<bool>>);
+
+/// The edges of a graph, home tensors (there at time 0) included; their source is their home. O(E).
+///
+/// Returns
+/// -------
+/// src, dst : int32 [n]
+/// tensor : int32 [n]
+///     The tensor's id, -1 for an edge without data.
+/// bytes : uint64 [n]
+/// home : bool [n]
+///     Whether the tensor is there at time 0, and so orders nothing.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(2, np.array([0]), np.array([1]), tensor_bytes=np.array([7, 0]))
+/// >>> [column.tolist() for column in fast.edges(g)]
+/// [[0], [1], [0], [7], [False]]
+#[pyfunction]
+pub fn edges<'py>(py: Python<'py>, graph: &Graph) -> Edges<'py> {
+    let inner = &graph.work.graph;
+    let edges: Vec<_> =
+        inner.tensors().flat_map(|t| inner.consumers(t).iter().map(move |&dst| (t, dst))).collect();
+    let id = |t| if inner.is_control(t) { u32::MAX } else { inner.key(t) };
+    (
+        ids(py, edges.iter().map(|e| inner.source(e.0).0)),
+        ids(py, edges.iter().map(|e| e.1.0)),
+        ids(py, edges.iter().map(|e| id(e.0))),
+        edges.iter().map(|e| graph.work.tensor_bytes[e.0.ix()]).collect::<Vec<_>>().into_pyarray(py),
+        edges.iter().map(|e| inner.is_home(e.0)).collect::<Vec<_>>().into_pyarray(py),
+    )
 }

@@ -278,7 +278,7 @@ pub fn breakpoints<'py>(
 }
 
 /// An order checked to be topological.
-fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
+pub(crate) fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
     let order = convert::order(order, graph.work.n_ops())?;
     if topo::is_topological(&graph.work.graph, &order) {
         Ok(order)

@@ -26,7 +26,9 @@ mod fast {
     #[pymodule_export]
     use super::cluster::Cluster;
     #[pymodule_export]
-    use super::coarsening::{batch_merge, multilevel_partition, parallel_merge};
+    use super::coarsening::{
+        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge,
+    };
     #[pymodule_export]
     use super::functions::{
         adjusting_placement, bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes,

@@ -3,8 +3,8 @@
 //! An acyclic partition: groups stand in a row and data only flows forward. In the manner of Herrmann
 //! et al. (dagP, 2017) and Moreira, Popp and Schulz (2017):
 //! 1. *Start*: several topological orders, each cut into the wanted number of segments where that
-//!    costs least ([`fusion::exactly`]); the cheapest is kept. One of the orders lines up what batch
-//!    merging would merge: each of its groups, of any round, is an interval.
+//!    costs least ([`fusion::exactly`]); each goes through one V-cycle, the cheapest through more. One
+//!    of the orders lines up what batch merging would merge: each of its groups is an interval.
 //! 2. *V-cycle*: batch merging within groups gives a hierarchy of ever coarser graphs; from the
 //!    coarsest to the finest, nodes on the boundary move between groups (step 3). Moving a coarse node
 //!    moves many ops at once, past what moving them one by one would never cross.
@@ -57,11 +57,16 @@ const NEIGHBOURS: usize = 256;
 pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
     let base = Quotient::new(graph, weights);
-    let (order, cuts) = best_segments(graph, weights, limits, &base);
-    let n_groups = cuts.len() + 1;
-    let by_op = fusion::segments(&order, &cuts);
-    let mut group: Vec<u32> = graph.topo().iter().map(|u| by_op[u.ix()]).collect();
-    let mut cost = cut(&base, &group);
+    let starts = starts(graph, weights, limits, &base);
+    // Where the order that cuts best leaves least to gain, another may end up better.
+    let begin = |group: Vec<u32>| {
+        let n_groups = group.iter().max().map_or(0, |&g| g as usize + 1);
+        let moved = v_cycle(&base, &group, n_groups, limits);
+        let (before, after) = (cut(&base, &group), cut(&base, &moved));
+        if after < before { (n_groups, after, moved) } else { (n_groups, before, group) }
+    };
+    let best = starts.into_iter().map(begin).min_by_key(|(n_groups, cost, _)| (*n_groups, *cost));
+    let (n_groups, mut cost, mut group) = best.unwrap_or_default();
     for _ in 0..CYCLES {
         let moved = v_cycle(&base, &group, n_groups, limits);
         let now = cut(&base, &moved);
@@ -95,13 +100,8 @@ pub fn cut(nodes: &Quotient, group: &[u32]) -> Ticks {
     sum
 }
 
-/// The order, of several, that is cut most cheaply, with its cuts.
-fn best_segments(
-    graph: &Graph,
-    weights: &Weights<'_>,
-    limits: &Limits,
-    base: &Quotient,
-) -> (Vec<OpId>, Vec<u32>) {
+/// Segments of several orders, as groups by node.
+fn starts(graph: &Graph, weights: &Weights<'_>, limits: &Limits, base: &Quotient) -> Vec<Vec<u32>> {
     let segment =
         fusion::Limits { max_ops: usize::MAX, max_bytes: limits.max_bytes, max_time: limits.max_time };
     let levels = Levels::new(graph, weights.op_time, weights.tensor_time);
@@ -112,11 +112,10 @@ fn best_segments(
         topo::cpd_topo(graph, &levels),
         merging_order(graph, base, limits),
     ];
-    let mut best: Option<(usize, Ticks, Vec<OpId>, Vec<u32>)> = None;
-    for order in orders {
+    let groups = |order: &Vec<OpId>| {
         let found = fusion::exactly(
             graph,
-            &order,
+            order,
             weights.tensor_time,
             weights.op_bytes,
             weights.op_time,
@@ -124,11 +123,10 @@ fn best_segments(
             segment,
             limits.groups,
         );
-        if best.as_ref().is_none_or(|b| (found.cuts.len(), found.cost) < (b.0, b.1)) {
-            best = Some((found.cuts.len(), found.cost, order, found.cuts));
-        }
-    }
-    best.map(|b| (b.2, b.3)).unwrap_or_default()
+        let by_op = fusion::segments(order, &found.cuts);
+        graph.topo().iter().map(|u| by_op[u.ix()]).collect()
+    };
+    orders.iter().map(groups).collect()
 }
 
 /// A topological order in which every group of every round of batch merging is an interval.
