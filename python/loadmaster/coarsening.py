@@ -172,7 +172,7 @@ def coarsen(
         Seconds, as for :func:`loadmaster.place`.
     balance : float, optional
         Most time in a group, as a multiple of the mean over ``groups`` groups (or the longest op,
-        if that is longer). If absent 1.35 for ``sequential`` and ``multilevel``, none for the others.
+        if that is longer). If absent 1.35 for ``sequential`` and ``multilevel``, else none.
     max_bytes : int, optional
         Most bytes in a group: resident and outputs.
     order : str

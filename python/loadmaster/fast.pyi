@@ -37,6 +37,7 @@ __all__ = [
     "multilevel_partition",
     "parallel_merge",
     "peak_bytes",
+    "refine_placement",
     "round_robin",
     "segments",
     "simulate",
@@ -250,6 +251,18 @@ def exact_breakpoints(
     max_bytes: int | None = None,
     max_time: float | None = None,
 ) -> tuple[NDArray[np.int32], float]: ...
+def refine_placement(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    order: _Ids,
+    devices: _Ids,
+    levels: list[NDArray[np.int32]],
+    *,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    budget: int = 100000000,
+) -> tuple[NDArray[np.int32], float, int]: ...
 def edges(
     graph: Graph,
 ) -> tuple[

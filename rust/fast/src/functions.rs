@@ -396,13 +396,13 @@ pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyRe
 }
 
 /// Memory rules shared by the placing functions.
-struct MemoryRules {
-    bytes: Vec<u64>,
-    capacity: Vec<u64>,
+pub(crate) struct MemoryRules {
+    pub bytes: Vec<u64>,
+    pub capacity: Vec<u64>,
     on_oom: OnOom,
 }
 
-fn memory_rules(
+pub(crate) fn memory_rules(
     graph: &Graph,
     cluster: &Cluster,
     op_bytes: Option<&Bound<'_, PyAny>>,
@@ -450,7 +450,7 @@ fn device_order(cluster: &Cluster, devices: Option<&Bound<'_, PyAny>>) -> PyResu
     Ok(order.into_iter().map(DeviceId).collect())
 }
 
-fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
+pub(crate) fn device_ids<'py>(py: Python<'py>, placement: &[DeviceId]) -> Ids<'py> {
     ids(py, placement.iter().map(|d| d.0))
 }
 
@@ -705,7 +705,7 @@ pub fn adjusting_placement<'py>(
     ))
 }
 
-fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
+pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
     let (n, k) = (graph.work.n_ops(), cluster.core.types().len());
     let seconds = convert::time_matrix(time, n, k)?;
     Ok(Times::new(n, k, seconds).map_err(|e| graph.name(e))?)

@@ -27,7 +27,7 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::coarsening::{
-        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge,
+        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge, refine_placement,
     };
     #[pymodule_export]
     use super::functions::{

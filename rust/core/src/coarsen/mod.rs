@@ -13,6 +13,7 @@ pub mod batch;
 pub mod multilevel;
 pub mod parallel;
 mod quotient;
+pub mod refine;
 pub mod rules;
 
 pub use quotient::Quotient;

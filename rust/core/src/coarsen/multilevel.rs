@@ -3,7 +3,7 @@
 //! An acyclic partition: groups stand in a row and data only flows forward. In the manner of Herrmann
 //! et al. (dagP, 2017) and Moreira, Popp and Schulz (2017):
 //! 1. *Start*: several topological orders, each cut into the wanted number of segments where that
-//!    costs least ([`fusion::exactly`]); each goes through one V-cycle, the cheapest through more. One
+//!    costs least ([`fusion::exactly`]); the cheapest before and after a V-cycle go on. One
 //!    of the orders lines up what batch merging would merge: each of its groups is an interval.
 //! 2. *V-cycle*: batch merging within groups gives a hierarchy of ever coarser graphs; from the
 //!    coarsest to the finest, nodes on the boundary move between groups (step 3). Moving a coarse node
@@ -58,18 +58,28 @@ pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Resul
     weights.check(graph)?;
     let base = Quotient::new(graph, weights);
     let starts = starts(graph, weights, limits, &base);
-    // Where the order that cuts best leaves least to gain, another may end up better.
-    let begin = |group: Vec<u32>| {
-        let n_groups = group.iter().max().map_or(0, |&g| g as usize + 1);
-        let moved = v_cycle(&base, &group, n_groups, limits);
-        let (before, after) = (cut(&base, &group), cut(&base, &moved));
-        if after < before { (n_groups, after, moved) } else { (n_groups, before, group) }
-    };
-    let best = starts.into_iter().map(begin).min_by_key(|(n_groups, cost, _)| (*n_groups, *cost));
-    let (n_groups, mut cost, mut group) = best.unwrap_or_default();
+    let size = |group: &[u32]| group.iter().max().map_or(0, |&g| g as usize + 1);
+    let rank = |group: &Vec<u32>| (size(group), cut(&base, group));
+    // The order that is cut best, and the one that is best after a V-cycle: neither is always ahead
+    // in the end.
+    let cycled = starts.iter().map(|group| v_cycle(&base, group, size(group), limits)).min_by_key(&rank);
+    let cheapest = starts.into_iter().min_by_key(&rank);
+    let settled = cycled.into_iter().chain(cheapest).map(|group| settle(&base, group, limits));
+    let group = settled.min_by_key(&rank).unwrap_or_default();
+    let n_groups = size(&group);
+    let mut by_op = vec![0; graph.n_ops()];
+    graph.topo().iter().zip(&group).for_each(|(u, &g)| by_op[u.ix()] = g);
+    let obstacles = obstacles(&base, &group, n_groups, limits);
+    Ok(Coarsening { group: by_op, n_groups, obstacles })
+}
+
+/// V-cycles until one gains next to nothing.
+fn settle(base: &Quotient, mut group: Vec<u32>, limits: &Limits) -> Vec<u32> {
+    let n_groups = group.iter().max().map_or(0, |&g| g as usize + 1);
+    let mut cost = cut(base, &group);
     for _ in 0..CYCLES {
-        let moved = v_cycle(&base, &group, n_groups, limits);
-        let now = cut(&base, &moved);
+        let moved = v_cycle(base, &group, n_groups, limits);
+        let now = cut(base, &moved);
         if now >= cost {
             break;
         }
@@ -80,10 +90,7 @@ pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Resul
             break;
         }
     }
-    let mut by_op = vec![0; graph.n_ops()];
-    graph.topo().iter().zip(&group).for_each(|(u, &g)| by_op[u.ix()] = g);
-    let obstacles = obstacles(&base, &group, n_groups, limits);
-    Ok(Coarsening { group: by_op, n_groups, obstacles })
+    group
 }
 
 /// Transfer time between groups, each tensor once per group that reads it and did not make it.
