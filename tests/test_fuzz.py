@@ -132,6 +132,12 @@ CALLS = {
     "adjusting_placement": lambda g, a, b: fast.adjusting_placement(g, TWO, a, b),
     "simulate": lambda g, a, b: fast.simulate(g, TWO, b, a, policy="fixed"),
     "bounds": lambda g, a, b: fast.bounds(g, TWO, a),
+    "batch_merge": lambda g, a, b: fast.batch_merge(g, a, b, 1),
+    "parallel_merge": lambda g, a, b: fast.parallel_merge(g, a, np.zeros(3), 2, op_bytes=b),
+    "multilevel_partition": lambda g, a, b: fast.multilevel_partition(g, a, b, 2, max_time=1.0),
+    "fuse": lambda g, a, b: fast.fuse(g, a, b, [[[0], [1]]], 1),
+    "exact_breakpoints": lambda g, a, b: fast.exact_breakpoints(g, a, b, 2),
+    "refine_placement": lambda g, a, b: fast.refine_placement(g, TWO, np.ones(3), a, b, [a]),
 }
 
 

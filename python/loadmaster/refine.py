@@ -1,8 +1,8 @@
 """Refinement: a placement of any strategy, made better by moving groups of ops between devices.
 
 The uncoarsening half of multilevel placement as a stage of its own: a hierarchy of groups is built
-once, and on each level, coarse to fine, groups on the boundary move where an estimated schedule gets
-shorter (:func:`loadmaster.fast.refine_placement`). The simulator has the last word.
+once, and on each level, coarse to fine, groups move where an estimated schedule gets shorter
+(:func:`loadmaster.fast.refine_placement`). The simulator has the last word.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEVELS = (32, 128, 512, 2048)
 #: A group of a level takes this many times the mean at most.
 EVENNESS = 3.0
 
-#: Shares of each device's memory that refinement may fill, one after another, until the result fits.
+#: Shares of each device's memory that refinement may fill, in turn, until the result fits.
 SHARES = (1.0, 0.9, 0.7)
 
 #: Visits of ops over all schedules that one refinement tries: about a second.
@@ -42,7 +42,8 @@ def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> 
     --------
     >>> import loadmaster as lm
     >>> from loadmaster.refine import refined
-    >>> plan = lm.place(lm.read("example:googlenet"), lm.Cluster.preset("moirai-intra"), "round-robin")
+    >>> cluster = lm.Cluster.preset("4xV100-PCIe")
+    >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
     >>> from loadmaster.strategies.base import judged
     >>> before = judged(plan.problem, plan.placed.devices, plan.placed.priority)
     >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
@@ -53,9 +54,8 @@ def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> 
     best = candidate
     levels = hierarchy(problem)
     for order in _orders(problem, candidate):
-        best = better(
-            problem, best, judged(problem, candidate.devices, ranks(order), candidate.notes)
-        )
+        reordered = judged(problem, candidate.devices, ranks(order), candidate.notes)
+        best = better(problem, best, reordered)
         for share in SHARES:
             devices, _, _ = fast.refine_placement(
                 problem.graph,
@@ -103,7 +103,7 @@ def _orders(problem: Problem, candidate: Candidate) -> list[NDArray[np.int32]]:
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
     )
     rank = np.lexsort((_depth(problem), -b_level)).astype(np.int32)
-    return [own, rank]
+    return [own.astype(np.int32), rank]
 
 
 def _depth(problem: Problem) -> NDArray[np.int32]:

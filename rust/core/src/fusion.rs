@@ -258,7 +258,7 @@ impl Charges {
         let mut change = vec![0; n + 1];
         let add = |heap: &mut BinaryHeap<_>, change: &mut [i64], from: u32, to: u32| {
             if let Some((cost, at)) = self.cheapest_split(change, from, to) {
-                heap.push(Reverse((cost, Reverse(to - from), at, from, to)));
+                heap.push(Reverse((cost, at, from, to)));
             }
         };
         let mut count = bounds.len() - 1;
@@ -268,7 +268,7 @@ impl Charges {
             }
         }
         while count < wanted
-            && let Some(Reverse((_, _, at, from, to))) = segments.pop()
+            && let Some(Reverse((_, at, from, to))) = segments.pop()
         {
             is_cut[at as usize] = true;
             count += 1;
@@ -305,18 +305,16 @@ impl Charges {
         let mut best = None;
         for p in from + 1..to - quarter {
             sum += change[p as usize];
-            let off_middle = (from + to).abs_diff(2 * p);
-            if p >= from + quarter && best.is_none_or(|(least, off, _)| (sum, off_middle) < (least, off)) {
-                best = Some((sum, off_middle, p));
+            if p >= from + quarter && best.is_none_or(|(least, _)| sum < least) {
+                best = Some((sum, p));
             }
         }
-        best.map(|(cost, _, p)| (cost as Ticks, p))
+        best.map(|(cost, p)| (cost as Ticks, p))
     }
 }
 
-/// What a split costs, how long the segment is, where it is split, begins and ends: of equal costs the
-/// longest segment goes first.
-type Split = (Ticks, Reverse<u32>, u32, u32, u32);
+/// What a split costs, where it is, and where its segment begins and ends.
+type Split = (Ticks, u32, u32, u32);
 
 /// Where the segment that ends at each position begins.
 struct Cut {

@@ -6,7 +6,9 @@ mod common;
 use common::{plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel};
+use loadmaster_core::coarsen::{
+    Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, refine, rules,
+};
 use loadmaster_core::colocate::Union;
 use loadmaster_core::contract::contract;
 use loadmaster_core::graph::Graph;
@@ -261,4 +263,165 @@ fn columns_of_the_wrong_length_are_refused() {
         let error = method(g, &bad, &NO_LIMITS).expect_err(name).to_string();
         assert_eq!(error, "op_bytes has 1 values where 3 are wanted (one per op)");
     }
+}
+
+// -- fusion by rules ----------------------------------------------------------------------------
+
+fn run_rules(case: &Case, kind: &[u32], rules: &[rules::Rule]) -> Coarsening {
+    rules::fuse(&case.work.graph, &case.weights(), &case.limits, kind, rules).expect("columns fit")
+}
+
+proptest! {
+    #![proptest_config(common::config(300))]
+
+    #[test]
+    fn fused_chains_match_a_rule_and_none_is_missed(
+        case in cases(works(20), 20),
+        kind in vec(0u32..3, 20),
+        rules in vec(vec(vec(0u32..3, 1..3), 2..4), 0..4),
+    ) {
+        let mut case = case;
+        case.limits.groups = 1;
+        let (g, n) = (&case.work.graph, case.work.n_ops());
+        let c = run_rules(&case, &kind[..n], &rules);
+        check(&case, &c)?;
+        prop_assert_eq!(&c, &run_rules(&case, &kind[..n], &rules));
+        // Every list of ops, each the only successor of the one before, that some rule matches.
+        let sole = |u: usize| {
+            let all: std::collections::BTreeSet<usize> =
+                g.successors(loadmaster_core::ids::OpId::new(u)).iter().map(|v| v.ix()).collect();
+            if all.len() == 1 { all.into_iter().next() } else { None }
+        };
+        let matched = |ops: &[usize], rule: &rules::Rule| {
+            ops.len() == rule.len() && ops.iter().zip(rule).all(|(u, kinds)| kinds.contains(&kind[*u]))
+        };
+        for m in members(&c).into_iter().filter(|m| m.len() > 1) {
+            let last = *m.iter().find(|u| sole(**u).is_none_or(|v| !m.contains(&v))).expect("a last op");
+            let mut chain = vec![last];
+            while let Some(&before) = m.iter().find(|u| sole(**u) == Some(chain[0])) {
+                chain.insert(0, before);
+            }
+            prop_assert_eq!(chain.len(), m.len(), "a chain");
+            prop_assert!(rules.iter().any(|rule| matched(&chain, rule)));
+        }
+        // What is left alone could not be fused any more.
+        let alone = |u: usize| c.group.iter().filter(|x| **x == c.group[u]).count() == 1;
+        for first in (0..n).filter(|&u| alone(u)) {
+            let mut chain = vec![first];
+            while let Some(next) = sole(chain[chain.len() - 1]).filter(|&v| alone(v)) {
+                chain.push(next);
+                let fits = {
+                    let sum = |column: &[u64]| chain.iter().map(|&u| column[u]).sum::<u64>();
+                    sum(&case.op_time) <= case.limits.max_time
+                        && sum(&case.op_bytes) <= case.limits.max_bytes
+                        && chain.iter().all(|&u| case.work.allowed[u] == case.work.allowed[first])
+                };
+                // A longer rule over the limits hides a shorter one: only the longest counts.
+                if !fits {
+                    break;
+                }
+                let longer = c.obstacles != Obstacles::default();
+                prop_assert!(longer || !rules.iter().any(|rule| matched(&chain, rule)), "missed {chain:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_papers_example_is_fused_as_in_its_figure() {
+    // Moirai, Fig. 7: add -> relu (twice read) -> upper: conv1 -> bn; lower: conv2 -> bn -> add -> relu.
+    let (conv, bn, add, relu) = (0, 1, 2, 3);
+    let kind = [add, conv, bn, conv, bn, add, relu];
+    let edges = [(0, 1), (0, 3), (1, 2), (3, 4), (4, 5), (2, 5), (5, 6)];
+    let list = |kinds: &[u32]| kinds.iter().map(|k| vec![*k]).collect::<rules::Rule>();
+    let rules = [list(&[conv, bn]), list(&[conv, bn, relu]), list(&[conv, bn, add, relu])];
+    let case = plain_case(7, &edges, &[1; 7], NO_LIMITS);
+    let c = run_rules(&case, &kind, &rules);
+    check(&case, &c).expect("a coarsening");
+    let together = |a: usize, b: usize| c.group[a] == c.group[b];
+    // The chain that comes first in topological order takes the add.
+    assert!(together(1, 2) && together(3, 4) && together(5, 6));
+    assert!(together(2, 5) != together(4, 5));
+    assert_eq!(c.n_groups, 3);
+}
+
+#[test]
+fn a_chain_of_a_hundred_thousand_ops_is_fused_without_recursion() {
+    let n = 100_000;
+    let edges: Vec<(i64, i64)> = (1..n).map(|v| (v - 1, v)).collect();
+    let case = plain_case(n as usize, &edges, &vec![1; n as usize], NO_LIMITS);
+    let c = run_rules(&case, &vec![0; n as usize], &[vec![vec![0]; 4]]);
+    assert_eq!(c.n_groups, 25_000);
+}
+
+// -- refinement -----------------------------------------------------------------------------------
+
+proptest! {
+    #![proptest_config(common::config(200))]
+
+    #[test]
+    fn refinement_keeps_rules_and_never_gets_worse(
+        case in common::cases(14),
+        group in vec(0u32..5, 14),
+    ) {
+        let work = &case.work;
+        let n = work.n_ops();
+        let order = work.graph.topo().to_vec();
+        let levels = [group[..n].to_vec(), (0..n as u32).collect()];
+        let (bytes, capacity) = (vec![1; n], vec![n as u64; case.cluster.n_devices()]);
+        let run = |budget| {
+            let request = refine::Request {
+                order: &order,
+                placement: &case.placement,
+                levels: &levels,
+                op_bytes: &bytes,
+                capacity: &capacity,
+                budget,
+            };
+            refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request")
+        };
+        let (before, after) = (run(0), run(1_000_000));
+        prop_assert_eq!(&before.placement, &case.placement);
+        prop_assert!(after.makespan <= before.makespan);
+        prop_assert!(work.check_placement(&case.cluster, &after.placement).is_ok());
+        prop_assert_eq!(&after, &run(1_000_000));
+    }
+
+    #[test]
+    fn a_full_device_takes_no_more(case in common::cases(12)) {
+        let work = &case.work;
+        let n = work.n_ops();
+        let order = work.graph.topo().to_vec();
+        let mut held = vec![0u64; case.cluster.n_devices()];
+        case.placement.iter().for_each(|d| held[d.ix()] += 1);
+        let request = refine::Request {
+            order: &order,
+            placement: &case.placement,
+            levels: &[(0..n as u32).collect()],
+            op_bytes: &vec![1; n],
+            capacity: &held,
+            budget: 1_000_000,
+        };
+        let after = refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request");
+        let mut now = vec![0u64; held.len()];
+        after.placement.iter().for_each(|d| now[d.ix()] += 1);
+        prop_assert_eq!(now, held);
+    }
+}
+
+#[test]
+fn two_free_ops_are_spread_over_two_devices() {
+    let work = common::plain(2, &[], &[]);
+    let (cluster, times) = (common::mesh(2, 1.0), common::micros(&[5, 5]));
+    let order = work.graph.topo().to_vec();
+    let request = refine::Request {
+        order: &order,
+        placement: &common::on(&[0, 0]),
+        levels: &[vec![0, 1]],
+        op_bytes: &[0, 0],
+        capacity: &[0, 0],
+        budget: 100,
+    };
+    let refined = refine::refine(&work, &cluster, &times, &request).expect("a valid request");
+    assert_eq!(refined.makespan, 5e-6);
 }

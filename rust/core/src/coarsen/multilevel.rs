@@ -42,7 +42,7 @@ const TRIES: usize = 24;
 const NODES_PER_GROUP: usize = 4;
 
 /// Steps of local search per reader and node of the graph, over all levels of a V-cycle.
-const BUDGET: usize = 50;
+const BUDGET: usize = 300;
 
 /// A tensor with more readers is read in so many groups that no move changes much: left out of gains.
 const HUB: usize = 512;
