@@ -275,9 +275,9 @@ def _sequential(
 ) -> tuple[NDArray[np.int32], Mapping[str, Any]]:
     graph = problem.graph
     tensor_time = problem.tensor_time(graph)
-    best: tuple[tuple[int, float], NDArray[np.int32], NDArray[np.int32]] | None = None
+    found: list[tuple[tuple[int, float], NDArray[np.int32]]] = []
     for sequence in _orders(problem, order):
-        cuts, cost = fast.exact_breakpoints(
+        cuts, _ = fast.exact_breakpoints(
             graph,
             sequence,
             tensor_time,
@@ -287,11 +287,11 @@ def _sequential(
             max_time=limits.max_time,
             max_bytes=limits.max_bytes,
         )
-        if best is None or (len(cuts), cost) < best[0]:
-            best = ((len(cuts), cost), sequence, cuts)
-    assert best is not None
-    _, sequence, cuts = best
-    group = fast.segments(sequence, cuts)
+        group = fast.segments(sequence, cuts)
+        # The cuts know nothing of where parameters are at home; the coarse graph does.
+        sent = _sent(problem, fast.contract(graph, group))
+        found.append(((len(cuts), sent), group))
+    _, group = min(found, key=lambda pair: pair[0])
     return group, _between_segments(problem, limits, group)
 
 
