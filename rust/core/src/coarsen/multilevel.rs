@@ -44,6 +44,9 @@ const NODES_PER_GROUP: usize = 4;
 /// Steps of local search per reader and node of the graph, over all levels of a V-cycle.
 const BUDGET: usize = 300;
 
+/// Steps of local search in a V-cycle, whatever the graph.
+const MOST: usize = 100_000_000;
+
 /// A tensor with more readers is read in so many groups that no move changes much: left out of gains.
 const HUB: usize = 512;
 
@@ -163,7 +166,7 @@ fn v_cycle(base: &Quotient, group: &[u32], n_groups: usize, limits: &Limits) -> 
     let mut hierarchy = Vec::new();
     let (top, _) = batch::rounds(start, &within, |nodes, map| hierarchy.push((nodes, map)));
     let mut groups = Groups::new(base, group, n_groups);
-    let mut budget = base.size().saturating_mul(BUDGET);
+    let mut budget = base.size().saturating_mul(BUDGET).min(MOST);
     let mut of: Vec<u32> = top.class.iter().map(|&g| g as u32).collect();
     search(&top, &mut of, &mut groups, limits, &mut budget);
     for (nodes, map) in hierarchy.into_iter().rev() {
