@@ -187,3 +187,17 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     after = refined(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits
+
+
+def test_refine_is_an_option_of_every_method(tmp_path):
+    graph, cluster = example("lenet"), lm.Cluster.preset("4xV100-PCIe")
+    for method in ("celeritas", "round-robin", "m-topo"):
+        plain = lm.place(graph, cluster, method)
+        plan = lm.place(graph, cluster, method, refine=True)
+        assert plan.makespan <= plain.makespan
+        plan.save(tmp_path / "plan.json")
+        again = lm.Plan.load(tmp_path / "plan.json")
+        assert again.makespan == plan.makespan
+        assert again.options["refine"] is True
+    with pytest.raises(lm.InputError, match="refine is 'yes'"):
+        lm.place(graph, cluster, refine="yes")
