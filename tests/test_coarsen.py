@@ -201,3 +201,14 @@ def test_refine_is_an_option_of_every_method(tmp_path):
         assert again.options["refine"] is True
     with pytest.raises(lm.InputError, match="refine is 'yes'"):
         lm.place(graph, cluster, refine="yes")
+
+
+def test_coarseners_give_the_same_from_several_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    graph = example("inception-v3")
+    for method in METHODS:
+        with ThreadPoolExecutor(4) as pool:
+            run = pool.map(lambda _, m=method: lm.coarsen(graph, m, 150).mapping.tolist(), range(4))
+            first, *others = run
+        assert all(other == first for other in others)
