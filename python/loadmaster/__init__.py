@@ -13,6 +13,7 @@ from importlib import metadata
 from loadmaster import costs, errors, fast, readers, transforms
 from loadmaster.bounds import Bound, lower_bound
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
+from loadmaster.coarsening import Coarse, coarsen
 from loadmaster.costs import Costs
 from loadmaster.errors import (
     InfeasibleError,
@@ -32,6 +33,7 @@ __version__ = metadata.version("loadmaster")
 __all__ = [
     "Bound",
     "Cluster",
+    "Coarse",
     "Comparison",
     "Costs",
     "Device",
@@ -46,6 +48,7 @@ __all__ = [
     "Route",
     "Simulation",
     "SolverError",
+    "coarsen",
     "compare",
     "costs",
     "errors",

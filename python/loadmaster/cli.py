@@ -115,6 +115,20 @@ def _parser() -> argparse.ArgumentParser:
     _graph_arguments(info)
     _cluster_argument(info)
 
+    coarsen = _command(commands, "coarsen", _coarsen, "merge ops into groups, and draw them")
+    _graph_arguments(coarsen)
+    _cluster_argument(coarsen)
+    coarsen.add_argument("--method", default="parallel", help="default: parallel")
+    coarsen.add_argument("--groups", type=int, default=200, help="default: 200")
+    coarsen.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="balance, max_bytes, order or rules (repeatable)",
+    )
+    coarsen.add_argument("-o", "--output", metavar="FILE", help="draw: .dot, .gv or .graphml")
+
     presets = _command(commands, "presets", _presets, "list the clusters that come along")
     presets.add_argument("name", nargs="?", help="print this one's TOML")
     _command(commands, "examples", _examples, "list the graphs that come along")
@@ -323,6 +337,30 @@ def _info(arguments: argparse.Namespace) -> None:
         _print_json(facts.to_document())
     else:
         print(facts)
+
+
+def _coarsen(arguments: argparse.Namespace) -> None:
+    from loadmaster.coarsening import coarsen
+    from loadmaster.writers.coarse import write
+
+    options = _options(arguments.option)
+    unknown = sorted(set(options) - {"balance", "max_bytes", "order", "rules"})
+    if unknown:
+        raise InputError(f"coarsen has no option {unknown[0]!r}")
+    coarse = coarsen(
+        _read_graph(arguments),
+        arguments.method,
+        arguments.groups,
+        cluster=_read_cluster(arguments.cluster),
+        **options,
+    )
+    if arguments.output:
+        write(coarse, arguments.output)
+        print(f"loadmaster: graph written to {arguments.output}", file=sys.stderr)
+    if arguments.json:
+        _print_json(coarse.report.to_document())
+    else:
+        print(coarse.report)
 
 
 def _presets(arguments: argparse.Namespace) -> None:

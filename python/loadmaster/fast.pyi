@@ -20,6 +20,7 @@ __all__ = [
     "OpGraph",
     "Schedule",
     "adjusting_placement",
+    "batch_merge",
     "bounds",
     "breakpoints",
     "contract",
@@ -27,16 +28,22 @@ __all__ = [
     "critical_path",
     "dfs_topo",
     "dominant_sequences",
+    "edges",
+    "exact_breakpoints",
     "fill_in_order",
     "follow_bytes",
+    "fuse",
     "levels",
     "linear_clusters",
     "m_topo",
     "mean_time",
+    "multilevel_partition",
     "optimistic_costs",
+    "parallel_merge",
     "peak_bytes",
     "placed_paths",
     "priority_order",
+    "refine_placement",
     "round_robin",
     "schedule",
     "schedule_earliest",
@@ -55,6 +62,13 @@ class _Bounds(TypedDict):
     heads_and_tails: float
     best: float
     source: str
+
+class _Obstacles(TypedDict):
+    types: int
+    max_time: int
+    max_bytes: int
+    cycle: int
+    slow: bool
 
 @final
 class Graph:
@@ -193,6 +207,83 @@ def breakpoints(
     max_bytes: int | None = None,
     max_time: float | None = None,
 ) -> NDArray[np.int32]: ...
+def batch_merge(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def multilevel_partition(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def parallel_merge(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    groups: int,
+    *,
+    control_time: float = 0.0,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def fuse(
+    graph: Graph,
+    op_time: _Seconds,
+    kind: _Ids,
+    rules: list[list[list[int]]],
+    groups: int,
+    *,
+    op_bytes: _Sizes | None = None,
+    max_time: float | None = None,
+    max_bytes: int | None = None,
+) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def exact_breakpoints(
+    graph: Graph,
+    order: _Ids,
+    tensor_time: _Seconds,
+    segments: int,
+    *,
+    control_time: float = 0.0,
+    op_time: _Seconds | None = None,
+    op_bytes: _Sizes | None = None,
+    max_bytes: int | None = None,
+    max_time: float | None = None,
+) -> tuple[NDArray[np.int32], float]: ...
+def refine_placement(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    order: _Ids,
+    devices: _Ids,
+    levels: list[NDArray[np.int32]],
+    *,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    budget: int = 100000000,
+) -> tuple[NDArray[np.int32], float, int]: ...
+def edges(
+    graph: Graph,
+) -> tuple[
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.uint64],
+    NDArray[np.bool_],
+]: ...
 def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]: ...
 def contract(graph: Graph, group: _Ids) -> Graph: ...
 def fill_in_order(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.cluster import Cluster
+from loadmaster.coarsening import Report, coarsen_problem
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
@@ -66,6 +67,8 @@ class Info:
         What one device would need.
     reduced, coarse : Shape or None
         Without views and placeholders; after sequential fusion.
+    parallel : Report or None
+        Of the coarsening that keeps parallelism, to 200 groups.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Info:
     peak_bytes: int | None = None
     reduced: Shape | None = None
     coarse: Shape | None = None
+    parallel: Report | None = None
     missing: str = ""
 
     def to_document(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class Info:
                 f"{label:<12} {shape.ops:<8} {shape.edges:<8} {shape.ccr:<8.3g} "
                 f"{shape.parallelism:<12.2f} {shape.largest_share:.1%}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, str(self.parallel)] if self.parallel else lines)
 
 
 def info(graph: OpGraph, cluster: Cluster) -> Info:
@@ -139,6 +143,7 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
         "peak_bytes": peak,
         "reduced": _shape(problem, problem.graph, problem.op_time),
         "coarse": _shape(problem, fused.coarse, fused.sum(problem.op_time)),
+        "parallel": coarsen_problem(problem, "parallel", 200).report,
     }
     return Info(**{**vars(facts), **timed})
 

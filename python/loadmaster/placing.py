@@ -18,6 +18,7 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
+from loadmaster.refine import refined
 from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.registry import Method, strategy
@@ -37,6 +38,7 @@ def place(
     time_limit: float | None = None,
     *,
     on_oom: OnOom = "error",
+    refine: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -56,6 +58,9 @@ def place(
         Seconds for methods that search; those here are done in milliseconds and need none.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
+    refine : bool
+        Whether the method's placement is then refined (:func:`loadmaster.refine.refined`): about a
+        second, and never worse.
     progress : callable, optional
         Called with the stage and the best makespan so far.
     options
@@ -86,6 +91,8 @@ def place(
     """
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
+    if not isinstance(refine, bool):
+        raise InputError(f"refine is {refine!r}: wants True or False")
     if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
@@ -103,6 +110,10 @@ def place(
     )
     tell(method, None)
     candidate = function(problem, **options)
+    if refine:
+        tell("refine", candidate.schedule.makespan)
+        candidate = refined(problem, candidate)
+        options["refine"] = True
     tell("bound", candidate.schedule.makespan)
     return _plan(problem, candidate, method, options, time.perf_counter() - began)
 

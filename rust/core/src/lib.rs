@@ -8,6 +8,7 @@
 pub mod bounds;
 pub mod clock;
 pub mod cluster;
+pub mod coarsen;
 pub mod colocate;
 pub mod contract;
 pub mod csr;

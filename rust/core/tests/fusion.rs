@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::{dags, graph, models, ops};
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::fusion::{Limits, breakpoints, exactly, segments};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::OpId;
 use loadmaster_core::topo::dfs_topo;
@@ -268,4 +268,44 @@ fn device_types_never_mix() {
     let mut p = chain(6, &[9, 9, 9, 9, 9], 6);
     p.class = vec![3, 3, 1, 3, 3, 3];
     assert_eq!(p.cuts(), [2, 3]);
+}
+
+proptest! {
+    #![proptest_config(common::config(200))]
+
+    /// The number asked for, or the fewest there can be; never cheaper than the best of that number.
+    #[test]
+    fn a_given_number_of_segments_is_met_within_limits(p in problems(14), wanted in 1usize..16) {
+        let mut p = p;
+        p.limits.max_ops = p.order.len();
+        let n = p.order.len();
+        let exact = exactly(
+            &p.graph, &p.order, &p.cost, &p.bytes, &p.time, &p.class, p.limits, wanted,
+        );
+        let segments = p.bounds_of(&exact.cuts);
+        prop_assert!(segments.iter().all(|&(from, to)| p.may_join(from, to)));
+        prop_assert_eq!(exact.cost, segments.iter().map(|&(from, to)| p.cost(from, to)).sum::<Ticks>());
+        // Least cost of every prefix by number of segments.
+        let mut best = vec![vec![None; n + 1]; n + 1];
+        best[0][0] = Some(0u64);
+        for k in 1..=n {
+            for to in 1..=n {
+                best[k][to] = (0..to)
+                    .filter(|&from| p.may_join(from, to))
+                    .filter_map(|from| best[k - 1][from].map(|c: u64| c + p.cost(from, to)))
+                    .min();
+            }
+        }
+        let fewest = (1..=n).find(|&k| best[k][n].is_some()).expect("single ops are always allowed");
+        let expected = wanted.clamp(fewest, n);
+        prop_assert_eq!(segments.len(), expected);
+        prop_assert!(Some(exact.cost) >= best[expected][n]);
+    }
+}
+
+#[test]
+fn three_segments_of_a_chain_are_cut_where_it_is_thin() {
+    let p = chain(6, &[5, 1, 9, 2, 5], 6);
+    let exact = exactly(&p.graph, &p.order, &p.cost, &p.bytes, &p.time, &p.class, p.limits, 3);
+    assert_eq!((exact.cuts, exact.cost), (vec![2, 4], 3));
 }

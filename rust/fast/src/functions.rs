@@ -296,7 +296,7 @@ pub(crate) fn topological(argument: &str, graph: &Graph, order: &Bound<'_, PyAny
     }
 }
 
-fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
+pub(crate) fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
     let Some(bytes) = bytes else { return Ok(graph.work.static_bytes()) };
     let bytes = convert::sizes("op_bytes", bytes)?;
     if bytes.len() == graph.work.n_ops() {

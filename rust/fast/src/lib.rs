@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "what Python sees is documented in loadmaster/fast.pyi")]
 
 mod cluster;
+mod coarsening;
 mod convert;
 mod errors;
 mod functions;
@@ -25,6 +26,10 @@ use pyo3::prelude::*;
 mod fast {
     #[pymodule_export]
     use super::cluster::Cluster;
+    #[pymodule_export]
+    use super::coarsening::{
+        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge, refine_placement,
+    };
     #[pymodule_export]
     use super::functions::{
         bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, levels, m_topo,

@@ -116,7 +116,11 @@ fn optional_ids(
 }
 
 /// A device per op.
-fn placement(graph: &Graph, cluster: &Cluster, devices: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
+pub(crate) fn placement(
+    graph: &Graph,
+    cluster: &Cluster,
+    devices: &Bound<'_, PyAny>,
+) -> PyResult<Vec<DeviceId>> {
     let devices = convert::indices("devices", devices, graph.work.n_ops(), cluster.core.n_devices())?;
     Ok(graph.by_op(devices.into_iter().map(DeviceId).collect(), 1))
 }

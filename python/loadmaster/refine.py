@@ -1,0 +1,121 @@
+"""Refinement: a placement of any strategy, made better by moving groups of ops between devices.
+
+The uncoarsening half of multilevel placement as a stage of its own: a hierarchy of groups is built
+once, and on each level, coarse to fine, groups move where an estimated schedule gets shorter
+(:func:`loadmaster.fast.refine_placement`). The simulator has the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.problem import Problem, ranks
+from loadmaster.strategies.base import Candidate, Placement, better, judged
+
+#: Groups on each level of the hierarchy; the finest level is single ops.
+LEVELS = (32, 128, 512, 2048)
+
+#: A group of a level takes this many times the mean at most.
+EVENNESS = 3.0
+
+#: Shares of each device's memory that refinement may fill, in turn, until the result fits.
+SHARES = (1.0, 0.9, 0.7)
+
+#: Visits of ops over all schedules that one refinement tries: about a second.
+BUDGET = 100_000_000
+
+
+def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> Candidate:
+    """The candidate, or a better one near it: never worse, for the simulator decides.
+
+    Parameters
+    ----------
+    problem : Problem
+        That of the candidate.
+    candidate : Candidate
+        From any strategy.
+    budget : int
+        Most visits of ops over all schedules tried: the time it takes, but the same on any machine.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from loadmaster.refine import refined
+    >>> cluster = lm.Cluster.preset("4xV100-PCIe")
+    >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
+    >>> from loadmaster.strategies.base import Placement, judged
+    >>> before = judged(plan.problem, Placement(plan.placed.devices, plan.placed.priority))
+    >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
+    True
+    """
+    if problem.cluster.n_devices == 1:
+        return candidate
+    best = candidate
+    levels = hierarchy(problem)
+    for order in _orders(problem, candidate):
+        reordered = _judged(problem, candidate, candidate.devices, order)
+        best = better(problem, best, reordered)
+        for share in SHARES:
+            devices, _, _ = fast.refine_placement(
+                problem.graph,
+                problem.links,
+                problem.time,
+                order,
+                candidate.devices,
+                levels,
+                op_bytes=problem.held_at_peak,
+                capacity=(problem.capacity * share).astype(np.uint64),
+                budget=budget // 2,
+            )
+            found = _judged(problem, candidate, devices, order)
+            best = better(problem, best, found)
+            if found.fits:
+                break
+    return best
+
+
+def _judged(
+    problem: Problem, candidate: Candidate, devices: NDArray[np.int32], order: NDArray[np.int32]
+) -> Candidate:
+    found = judged(problem, Placement(devices, ranks(order), is_sequence=True), candidate.notes)
+    return replace(found, problem=candidate.problem, splits=candidate.splits)
+
+
+def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:
+    """Groups of even time with little between them, ever finer, down to single ops."""
+    graph, op_time = problem.graph, problem.op_time
+    levels = []
+    for groups in LEVELS:
+        if 2 * groups > graph.n_ops:
+            break
+        group, _ = fast.batch_merge(
+            graph,
+            op_time,
+            problem.tensor_time(graph),
+            groups,
+            control_time=problem.control_time,
+            max_time=EVENNESS * float(op_time.sum()) / groups,
+        )
+        levels.append(group)
+    return [*levels, np.arange(graph.n_ops, dtype=np.int32)]
+
+
+def _orders(problem: Problem, candidate: Candidate) -> list[NDArray[np.int32]]:
+    """The order of the candidate's own schedule, and by b-level (HEFT's upward rank)."""
+    graph = problem.graph
+    own = np.lexsort((candidate.priority, candidate.schedule.start, _depth(problem)))
+    own = own[np.argsort(candidate.schedule.start[own], kind="stable")].astype(np.int32)
+    _, b_level = fast.levels(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+    rank = np.lexsort((_depth(problem), -b_level)).astype(np.int32)
+    return [own.astype(np.int32), rank]
+
+
+def _depth(problem: Problem) -> NDArray[np.int32]:
+    """Position in Kahn's order: breaks ties so that an order stays topological."""
+    return ranks(fast.m_topo(problem.graph))

@@ -1,0 +1,234 @@
+//! Batch merging: rounds of merges that close no cycle together, heaviest edge first.
+//!
+//! Pesto (Hafeez et al. 2021), section 3.3, Theorem 3.5. H(v) is the height of v: ops on the longest
+//! path that ends there. An edge (u, v) may merge in a round if
+//! * u has no other successor, or every other successor of u is higher than v (*in*); or
+//! * v has no other predecessor (*out*); or
+//! * H(v) = H(u) + 1 (*step*), and no other step (u', v') of the round with H(u') = H(u) has an edge
+//!   (u, v') or (u', v).
+//!
+//! Changed from the paper:
+//! * Condition (iii) is void as printed (`h(u_i) != h(v_j) + d_j` always holds where (u_i, v_j) is an
+//!   edge): both diagonals of K(2,2) would merge. It reads `h(v_j) - d_j`, and is needed between
+//!   *steps* only.
+//! * The edges of a round need not be a matching: any number of *in* edges may share their head, and
+//!   any number of *out* edges their tail, or a star of n leaves would take n rounds.
+//! * Corollary 3.6 (any number of groups can be reached) is false for disconnected graphs, device
+//!   types and limits: merging stops when nothing merges.
+//!
+//! Why no cycle: give a group with *in* or *step* edges the level H(v) of its head, one with *out*
+//! edges the level H(u) of its tail, an op its own height. What leaves a group of *in* edges goes to
+//! above v, of *out* edges to above u, of a *step* to above u, hence not below v; and a group is
+//! entered nowhere above its level (*out* edges are the only ones into their heads). So levels never
+//! fall along an edge between groups, and stay the same only where it leaves the tail of a *step* and
+//! enters its group at the very level. Around a cycle all levels are the same, so all its groups are
+//! *steps* of one height, each left at its tail and entered at its head, which the last condition
+//! forbids.
+//!
+//! A round is O(V + E log E). Rounds halve what is left in practice; a row of rounds that merges next
+//! to nothing is cut off.
+
+use std::cmp::Reverse;
+
+use crate::clock::Ticks;
+use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights};
+use crate::error::Error;
+use crate::graph::Graph;
+
+/// Rounds may look at this many times the size of the graph in all.
+const PATIENCE: usize = 400;
+
+/// Merges to `limits.groups` groups, or as far as limits and structure allow.
+///
+/// # Errors
+/// Weights of the wrong length.
+pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
+    weights.check(graph)?;
+    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_, _| {});
+    Ok(nodes.groups(graph, obstacles))
+}
+
+/// Rounds on a graph of nodes, until it has few enough. `finer` is given the graph before each round,
+/// and to which node of the next each of its nodes belongs.
+pub(crate) fn rounds(
+    mut nodes: Quotient,
+    limits: &Limits,
+    mut finer: impl FnMut(Quotient, Vec<u32>),
+) -> (Quotient, Obstacles) {
+    let mut patience = nodes.size().saturating_mul(PATIENCE);
+    while nodes.len() > limits.groups {
+        if patience < nodes.size() {
+            return (nodes, Obstacles { slow: true, ..Obstacles::default() });
+        }
+        patience -= nodes.size();
+        let round = Round::run(&nodes, limits);
+        if round.merges == 0 {
+            return (nodes, round.obstacles);
+        }
+        let (map, n) = round.numbered();
+        let coarser = nodes.merged(&map, n);
+        finer(std::mem::replace(&mut nodes, coarser), map);
+    }
+    (nodes, Obstacles::default())
+}
+
+/// What a node is in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Free,
+    /// Head of *in* edges.
+    In,
+    /// Tail of *out* edges.
+    Out,
+    /// Tail of a *step*.
+    Tail,
+    /// Head of a *step*.
+    Head,
+    /// The other end of an *in* or *out* edge.
+    Member,
+}
+
+/// How an edge may merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+    Step,
+}
+
+/// One round: who merges with whom.
+struct Round {
+    role: Vec<Role>,
+    /// The node each is merged into; itself, if none.
+    into: Vec<u32>,
+    merges: usize,
+    obstacles: Obstacles,
+}
+
+/// An edge that may merge, as far as heights go.
+struct Candidate {
+    cost: Ticks,
+    tail: u32,
+    head: u32,
+    way: Way,
+}
+
+impl Round {
+    fn run(nodes: &Quotient, limits: &Limits) -> Self {
+        let n = nodes.len();
+        let height = heights(nodes);
+        let mut obstacles = Obstacles::default();
+        let candidates = candidates(nodes, &height, limits, &mut obstacles);
+        let mut round =
+            Self { role: vec![Role::Free; n], into: (0..n as u32).collect(), merges: 0, obstacles };
+        let mut time = nodes.time.clone();
+        let mut bytes = nodes.bytes.clone();
+        // A step that was refused once at a node is refused there for the rest of the round.
+        let (mut no_tail, mut no_head) = (vec![false; n], vec![false; n]);
+        let wanted = n - limits.groups;
+        for c in &candidates {
+            if round.merges == wanted {
+                break;
+            }
+            let (u, v) = (c.tail as usize, c.head as usize);
+            let (tail, head) = (round.role[u], round.role[v]);
+            let (hub, leaf, roles) = match (c.way, tail, head) {
+                (Way::In, Role::Free, Role::Free | Role::In) => (v, u, (Role::Member, Role::In)),
+                (Way::Out, Role::Free | Role::Out, Role::Free) => (u, v, (Role::Out, Role::Member)),
+                (Way::Step, Role::Free, Role::Free) => {
+                    let steps = |node: u32, role| {
+                        round.role[node as usize] == role && {
+                            let other = if role == Role::Head { v } else { u };
+                            height[node as usize] == height[other]
+                        }
+                    };
+                    no_tail[u] = no_tail[u] || nodes.succ.row(u).iter().any(|a| steps(a.node, Role::Head));
+                    no_head[v] = no_head[v] || nodes.pred.row(v).iter().any(|a| steps(a.node, Role::Tail));
+                    if no_tail[u] || no_head[v] {
+                        round.obstacles.cycle += 1;
+                        continue;
+                    }
+                    (u, v, (Role::Tail, Role::Head))
+                }
+                _ => continue,
+            };
+            if time[hub] + time[leaf] > limits.max_time {
+                round.obstacles.max_time += 1;
+                continue;
+            }
+            if bytes[hub].saturating_add(bytes[leaf]) > limits.max_bytes {
+                round.obstacles.max_bytes += 1;
+                continue;
+            }
+            time[hub] += time[leaf];
+            bytes[hub] = bytes[hub].saturating_add(bytes[leaf]);
+            (round.role[u], round.role[v]) = roles;
+            round.into[leaf] = hub as u32;
+            round.merges += 1;
+        }
+        round
+    }
+
+    /// New nodes by first member.
+    fn numbered(&self) -> (Vec<u32>, usize) {
+        let n = self.into.len();
+        let mut number = vec![u32::MAX; n];
+        let mut count = 0;
+        let mut map = vec![0; n];
+        for (u, slot) in map.iter_mut().enumerate() {
+            let hub = self.into[u] as usize;
+            if number[hub] == u32::MAX {
+                number[hub] = count;
+                count += 1;
+            }
+            *slot = number[hub];
+        }
+        (map, count as usize)
+    }
+}
+
+/// Ops on the longest path that ends at each node.
+fn heights(nodes: &Quotient) -> Vec<u32> {
+    let mut height = vec![1u32; nodes.len()];
+    for u in nodes.topo() {
+        let above = height[u as usize] + 1;
+        for arc in nodes.succ.row(u as usize) {
+            let h = &mut height[arc.node as usize];
+            *h = (*h).max(above);
+        }
+    }
+    height
+}
+
+/// Edges that may merge within limits, heaviest first.
+fn candidates(
+    nodes: &Quotient,
+    height: &[u32],
+    limits: &Limits,
+    obstacles: &mut Obstacles,
+) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for u in 0..nodes.len() {
+        let successors = nodes.succ.row(u);
+        let lowest = successors.iter().map(|a| height[a.node as usize]).min().unwrap_or(0);
+        let alone = successors.iter().filter(|a| height[a.node as usize] == lowest).count() == 1;
+        for arc in successors {
+            let v = arc.node as usize;
+            let way = if alone && height[v] == lowest {
+                Way::In
+            } else if nodes.pred.row(v).len() == 1 {
+                Way::Out
+            } else if height[v] == height[u] + 1 {
+                Way::Step
+            } else {
+                obstacles.cycle += 1;
+                continue;
+            };
+            if obstacles.allow(nodes, u, v, limits) {
+                found.push(Candidate { cost: arc.cost, tail: u as u32, head: arc.node, way });
+            }
+        }
+    }
+    found.sort_unstable_by_key(|c| (Reverse(c.cost), c.tail, c.head));
+    found
+}

@@ -1,0 +1,420 @@
+//! Merging that keeps parallelism: the merge that lengthens paths least goes first.
+//!
+//! Ours. A group runs as one: it starts when all its members' inputs are there, and what reads any
+//! of them waits for all. So merging ops of parallel branches serialises them, and no measure of cut
+//! sees it. Here every merge is judged by the longest path through the merged group, transfers free:
+//! top + time + tail, where top is the longest path to the group's start and tail the longest from its
+//! end. Merged are, in this order,
+//! * pairs whose path does not exceed the critical path, by how much longer it is than the paths
+//!   through either of them: nothing for a chain, little for small ops of branches of equal length;
+//! * then pairs that lengthen the critical path, by how much;
+//! * of equals, those that save most transfer time.
+//!
+//! Levels are brought up to date after every merge. Pairs are an edge's two ends, and neighbours in
+//! time: ops that read the same op, are read by the same op, or start at about the same time.
+//! Merging a pair closes a cycle if a path other than the edge leads from one to the other: looked for
+//! between their places in a topological order, which is kept up to date as well (Pearce and
+//! Kelly 2006).
+//!
+//! Typically O((V + E) log V) with small constants. What the searches for paths and the updates of
+//! levels may cost in all is bounded; past that, what is left merges in batches ([`super::batch`]).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::clock::Ticks;
+use crate::coarsen::quotient::Arc;
+use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
+use crate::error::Error;
+use crate::graph::Graph;
+
+/// Steps in all, per node and arc of the graph.
+const BUDGET: usize = 2_000;
+
+/// Steps in all, whatever the graph.
+const MOST: usize = 200_000_000;
+
+/// Neighbours in time are looked at again when one node in so many has gone.
+const REFILL: usize = 32;
+
+/// Nodes between two that a search for a path may visit.
+const REACH: usize = 4_096;
+
+/// Siblings that a node is compared with, per op that joins them.
+const SIBLINGS: usize = 32;
+
+/// Ops that join a node with siblings.
+const JOINTS: usize = 8;
+
+/// Merges to `limits.groups` groups, or as far as limits and structure allow.
+///
+/// # Errors
+/// Weights of the wrong length.
+pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
+    weights.check(graph)?;
+    let base = Quotient::new(graph, weights);
+    let mut merging = Merging::new(&base, limits);
+    merging.run();
+    let (map, n) = merging.numbered();
+    let nodes = base.merged(&map, n);
+    let stopped = if nodes.len() > limits.groups { merging.obstacles } else { Obstacles::default() };
+    if merging.budget > 0 {
+        return Ok(nodes.groups(graph, stopped));
+    }
+    let (nodes, stopped) = batch::rounds(nodes, limits, |_, _| {});
+    Ok(nodes.groups(graph, stopped))
+}
+
+/// How bad a merge is: delay of the critical path, growth of its own path, then what it does not save.
+type Harm = (Ticks, Ticks, Reverse<Ticks>);
+
+/// Nodes being merged.
+///
+/// Invariants: arcs join live nodes, one per pair and direction; `top` and `tail` are exact; `place`
+/// orders live nodes topologically.
+struct Merging<'a> {
+    limits: &'a Limits,
+    live: usize,
+    /// The node each was merged into; itself while it lives.
+    into: Vec<u32>,
+    time: Vec<Ticks>,
+    bytes: Vec<u64>,
+    class: Vec<u64>,
+    succ: Vec<Vec<Arc>>,
+    pred: Vec<Vec<Arc>>,
+    top: Vec<Ticks>,
+    tail: Vec<Ticks>,
+    critical: Ticks,
+    place: Vec<u32>,
+    heap: BinaryHeap<Reverse<(Harm, u32, u32)>>,
+    /// Visited in the search with this number.
+    seen: Vec<u32>,
+    searches: u32,
+    budget: usize,
+    obstacles: Obstacles,
+}
+
+impl<'a> Merging<'a> {
+    fn new(base: &Quotient, limits: &'a Limits) -> Self {
+        let n = base.len();
+        let mut merging = Self {
+            limits,
+            live: n,
+            into: (0..n as u32).collect(),
+            time: base.time.clone(),
+            bytes: base.bytes.clone(),
+            class: base.class.clone(),
+            succ: (0..n).map(|u| base.succ.row(u).to_vec()).collect(),
+            pred: (0..n).map(|u| base.pred.row(u).to_vec()).collect(),
+            top: vec![0; n],
+            tail: vec![0; n],
+            critical: 0,
+            place: (0..n as u32).collect(),
+            heap: BinaryHeap::new(),
+            seen: vec![0; n],
+            searches: 0,
+            budget: base.size().saturating_mul(BUDGET).min(MOST),
+            obstacles: Obstacles::default(),
+        };
+        // The nodes of a quotient by op are numbered topologically.
+        for u in 0..n as u32 {
+            merging.top[u as usize] = merging.top_of(u);
+        }
+        for u in (0..n as u32).rev() {
+            merging.tail[u as usize] = merging.tail_of(u);
+            merging.critical = merging.critical.max(merging.path(u));
+        }
+        for (i, u) in merging.by_start().into_iter().enumerate() {
+            merging.place[u as usize] = i as u32;
+        }
+        merging
+    }
+
+    /// Merges until there are few enough nodes, no pair is left, or the budget is spent.
+    fn run(&mut self) {
+        for u in 0..self.into.len() as u32 {
+            for i in 0..self.succ[u as usize].len() {
+                self.consider(u, self.succ[u as usize][i].node);
+            }
+        }
+        let mut filled = usize::MAX;
+        while self.live > self.limits.groups && self.budget > 0 {
+            let next = self.heap.pop();
+            let harmless = next.is_some_and(|Reverse((harm, _, _))| harm.0 == 0);
+            if !harmless && filled - self.live > self.live / REFILL {
+                // Before anything is delayed, and when no pair is left, look at neighbours in time.
+                filled = self.live;
+                self.heap.extend(next);
+                self.obstacles = Obstacles::default();
+                for pair in self.by_start().windows(2) {
+                    self.consider(pair[0], pair[1]);
+                }
+                continue;
+            }
+            let Some(Reverse((harm, a, b))) = next else { break };
+            if !self.lives(a) || !self.lives(b) {
+                continue;
+            }
+            let now = self.harm(a, b);
+            if now > harm {
+                self.heap.push(Reverse((now, a, b)));
+            } else if self.allows(a, b) {
+                self.merge(a, b);
+            }
+        }
+    }
+
+    fn lives(&self, u: u32) -> bool {
+        self.into[u as usize] == u
+    }
+
+    /// Live nodes by when they can start, a topological order.
+    fn by_start(&self) -> Vec<u32> {
+        let mut nodes: Vec<u32> = (0..self.into.len() as u32).filter(|&u| self.lives(u)).collect();
+        nodes.sort_by_key(|&u| (self.top[u as usize], self.place[u as usize]));
+        nodes
+    }
+
+    /// Length of the longest path through a node.
+    fn path(&self, u: u32) -> Ticks {
+        self.top[u as usize] + self.time[u as usize] + self.tail[u as usize]
+    }
+
+    fn finish(&self, u: u32) -> Ticks {
+        self.top[u as usize] + self.time[u as usize]
+    }
+
+    fn rest(&self, u: u32) -> Ticks {
+        self.time[u as usize] + self.tail[u as usize]
+    }
+
+    fn top_of(&self, u: u32) -> Ticks {
+        self.pred[u as usize].iter().map(|a| self.finish(a.node)).max().unwrap_or(0)
+    }
+
+    fn tail_of(&self, u: u32) -> Ticks {
+        self.succ[u as usize].iter().map(|a| self.rest(a.node)).max().unwrap_or(0)
+    }
+
+    fn degree(&self, u: u32) -> usize {
+        self.pred[u as usize].len() + self.succ[u as usize].len()
+    }
+
+    fn spend(&mut self, steps: usize) {
+        self.budget = self.budget.saturating_sub(steps);
+    }
+
+    /// How bad merging two live nodes would be.
+    fn harm(&mut self, a: u32, b: u32) -> Harm {
+        self.spend(self.degree(a) + self.degree(b) + 1);
+        let (x, y) = (a as usize, b as usize);
+        let longest = |list: &[Arc], other: u32, level: &dyn Fn(u32) -> Ticks| {
+            list.iter().filter(|arc| arc.node != other).map(|arc| level(arc.node)).max().unwrap_or(0)
+        };
+        let (finish, rest) = (|u| self.finish(u), |u| self.rest(u));
+        let top = longest(&self.pred[x], b, &finish).max(longest(&self.pred[y], a, &finish));
+        let tail = longest(&self.succ[x], b, &rest).max(longest(&self.succ[y], a, &rest));
+        let path = top + self.time[x] + self.time[y] + tail;
+        let joining = self.succ[x].iter().chain(&self.pred[x]).find(|arc| arc.node == b);
+        (
+            path.saturating_sub(self.critical),
+            path.saturating_sub(self.path(a)) + path.saturating_sub(self.path(b)),
+            Reverse(joining.map_or(0, |arc| arc.cost)),
+        )
+    }
+
+    fn consider(&mut self, a: u32, b: u32) {
+        let harm = self.harm(a, b);
+        self.heap.push(Reverse((harm, a.min(b), a.max(b))));
+    }
+
+    /// Whether limits allow a merge; counts why not.
+    fn allows(&mut self, a: u32, b: u32) -> bool {
+        let (x, y) = (a as usize, b as usize);
+        if self.class[x] != self.class[y] {
+            self.obstacles.types += 1;
+        } else if self.time[x] + self.time[y] > self.limits.max_time {
+            self.obstacles.max_time += 1;
+        } else if self.bytes[x].saturating_add(self.bytes[y]) > self.limits.max_bytes {
+            self.obstacles.max_bytes += 1;
+        } else {
+            return true;
+        }
+        false
+    }
+
+    /// Nodes that a node leads to (or that lead to it) and whose place lies before (after) another's,
+    /// in order of place; none, if the other one is met past the arc between the two.
+    fn between(&mut self, from: u32, to: u32, forward: bool) -> Option<Vec<u32>> {
+        self.searches += 1;
+        let end = self.place[to as usize];
+        let mut found = Vec::new();
+        let mut next = 0;
+        let mut node = from;
+        loop {
+            let arcs = if forward { &self.succ[node as usize] } else { &self.pred[node as usize] };
+            for arc in arcs {
+                let v = arc.node;
+                if v == to {
+                    if node != from {
+                        return None;
+                    }
+                    continue;
+                }
+                let place = self.place[v as usize];
+                let inside = if forward { place < end } else { place > end };
+                if inside && self.seen[v as usize] != self.searches {
+                    self.seen[v as usize] = self.searches;
+                    found.push(v);
+                }
+            }
+            let steps = arcs.len() + 1;
+            self.spend(steps);
+            if found.len() > REACH {
+                return None;
+            }
+            let Some(&following) = found.get(next) else { break };
+            node = following;
+            next += 1;
+        }
+        found.sort_unstable_by_key(|&u| self.place[u as usize]);
+        Some(found)
+    }
+
+    /// Merges two nodes, unless that closes a cycle (or it takes too long to find out).
+    fn merge(&mut self, a: u32, b: u32) {
+        let (a, b) = if self.place[a as usize] < self.place[b as usize] { (a, b) } else { (b, a) };
+        let (Some(after), Some(before)) = (self.between(a, b, true), self.between(b, a, false)) else {
+            self.obstacles.cycle += 1;
+            return;
+        };
+        // What must come before the group, the group, what must come after it.
+        let mut places: Vec<u32> =
+            before.iter().chain(&after).chain(&[a, b]).map(|&u| self.place[u as usize]).collect();
+        places.sort_unstable();
+        let (early, late) = (&places[..before.len()], &places[before.len() + 2..]);
+        before.iter().zip(early).for_each(|(&u, &p)| self.place[u as usize] = p);
+        after.iter().zip(late).for_each(|(&u, &p)| self.place[u as usize] = p);
+        let place = places[before.len()];
+
+        // The one with fewer arcs is renamed.
+        let (keep, gone) = if self.degree(a) < self.degree(b) { (b, a) } else { (a, b) };
+        self.place[keep as usize] = place;
+        self.rename(gone, keep);
+        let (k, g) = (keep as usize, gone as usize);
+        self.into[g] = keep;
+        self.live -= 1;
+        self.time[k] += self.time[g];
+        self.bytes[k] = self.bytes[k].saturating_add(self.bytes[g]);
+        self.update_levels(keep);
+        self.consider_around(keep);
+    }
+
+    /// Hands the arcs of a node on to another.
+    fn rename(&mut self, gone: u32, keep: u32) {
+        let (g, k) = (gone as usize, keep as usize);
+        for forward in [true, false] {
+            let (there, back) =
+                if forward { (&mut self.succ, &mut self.pred) } else { (&mut self.pred, &mut self.succ) };
+            let arcs = std::mem::take(&mut there[g]);
+            let mut steps = there[k].len();
+            there[k].retain(|arc| arc.node != gone);
+            for arc in arcs {
+                if arc.node == keep {
+                    continue;
+                }
+                steps += there[k].len() + back[arc.node as usize].len();
+                join(&mut there[k], arc);
+                let list = &mut back[arc.node as usize];
+                list.retain(|other| other.node != gone);
+                join(list, Arc { node: keep, cost: arc.cost });
+            }
+            self.spend(steps);
+        }
+    }
+
+    /// Levels after a merge: the group's own, then those that theirs change.
+    fn update_levels(&mut self, group: u32) {
+        let mut waiting = BinaryHeap::from([Reverse((self.place[group as usize], group))]);
+        while let Some(Reverse((_, u))) = waiting.pop() {
+            self.spend(self.degree(u) + 1);
+            let top = self.top_of(u);
+            if u == group || top != self.top[u as usize] {
+                self.top[u as usize] = top;
+                waiting.extend(
+                    self.succ[u as usize].iter().map(|a| Reverse((self.place[a.node as usize], a.node))),
+                );
+            }
+        }
+        let mut waiting = BinaryHeap::from([(self.place[group as usize], group)]);
+        while let Some((_, u)) = waiting.pop() {
+            self.spend(self.degree(u) + 1);
+            let tail = self.tail_of(u);
+            if u == group || tail != self.tail[u as usize] {
+                self.tail[u as usize] = tail;
+                waiting.extend(self.pred[u as usize].iter().map(|a| (self.place[a.node as usize], a.node)));
+            }
+        }
+        self.critical = self.critical.max(self.path(group));
+    }
+
+    /// New pairs that a new group may make.
+    fn consider_around(&mut self, group: u32) {
+        for i in 0..self.succ[group as usize].len() {
+            self.consider(group, self.succ[group as usize][i].node);
+        }
+        for i in 0..self.pred[group as usize].len() {
+            self.consider(group, self.pred[group as usize][i].node);
+        }
+        for forward in [true, false] {
+            for i in 0..JOINTS {
+                let Some(sibling) = self.nearest_sibling(group, i, forward) else { continue };
+                self.consider(group, sibling);
+            }
+        }
+    }
+
+    /// Of the ops that read what the group's i-th predecessor makes (or that make what its i-th
+    /// successor reads), the one with which the group makes the shortest path.
+    fn nearest_sibling(&self, group: u32, i: usize, forward: bool) -> Option<u32> {
+        let (there, back) = if forward { (&self.pred, &self.succ) } else { (&self.succ, &self.pred) };
+        let joint = there[group as usize].get(i)?.node;
+        let siblings = back[joint as usize].iter().take(SIBLINGS).map(|a| a.node).filter(|&v| v != group);
+        let g = group as usize;
+        siblings.min_by_key(|&v| {
+            let top = self.top[g].max(self.top[v as usize]);
+            let tail = self.tail[g].max(self.tail[v as usize]);
+            (top + tail + self.time[v as usize], v)
+        })
+    }
+
+    /// New nodes, numbered by first member.
+    fn numbered(&mut self) -> (Vec<u32>, usize) {
+        let n = self.into.len();
+        let mut number = vec![u32::MAX; n];
+        let mut count = 0;
+        let mut map = vec![0; n];
+        for (u, slot) in map.iter_mut().enumerate() {
+            let mut root = u;
+            while self.into[root] as usize != root {
+                let grand = self.into[self.into[root] as usize];
+                self.into[root] = grand;
+                root = grand as usize;
+            }
+            if number[root] == u32::MAX {
+                number[root] = count;
+                count += 1;
+            }
+            *slot = number[root];
+        }
+        (map, count as usize)
+    }
+}
+
+/// Adds an arc, or its cost where there is one to that node.
+fn join(list: &mut Vec<Arc>, arc: Arc) {
+    match list.iter_mut().find(|other| other.node == arc.node) {
+        Some(other) => other.cost += arc.cost,
+        None => list.push(arc),
+    }
+}
