@@ -112,7 +112,7 @@ def place(
     candidate = function(problem, **options)
     if refine:
         tell("refine", candidate.schedule.makespan)
-        candidate = refined(problem, candidate)
+        candidate = refined(candidate.problem or problem, candidate)
         options["refine"] = True
     tell("bound", candidate.schedule.makespan)
     return _plan(problem, candidate, method, options, time.perf_counter() - began)
