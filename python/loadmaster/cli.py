@@ -93,9 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("plan", help="a plan that place saved")
     simulate.add_argument("--graph", help="check that the plan is for this graph")
     simulate.add_argument("--cluster", help="simulate on another cluster: preset or TOML file")
-    simulate.add_argument(
-        "--policy", default="priority", choices=["priority", "fifo", "random", "fixed"]
-    )
+    simulate.add_argument("--policy", default=None, choices=["priority", "fifo", "random", "fixed"])
     simulate.add_argument("--link-order", default="fifo", choices=["fifo", "priority"])
     simulate.add_argument(
         "--no-contention", action="store_true", help="unlimited channels, the classic model"
@@ -281,9 +279,10 @@ def _simulate(arguments: argparse.Namespace) -> None:
     if arguments.json:
         _print_json(simulation_document(simulation, plan.cluster))
         return
+    policy = arguments.policy or plan.policy
     print(
         f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}, "
-        f"policy {arguments.policy}{', no contention' if arguments.no_contention else ''}"
+        f"policy {policy}{', no contention' if arguments.no_contention else ''}"
     )
     print("\n".join(simulation_lines(simulation, plan.cluster, plan.graph)))
 

@@ -153,7 +153,7 @@ def _alternative(plan: Plan, op: int, moved: NDArray[np.int64], device: int) -> 
         return Alternative(name, op_time, None, None, {})
     devices = plan.placed.devices.copy()
     devices[moved] = device
-    schedule = problem.simulate(devices, plan.placed.priority)
+    schedule = problem.simulate(devices, plan.placed.priority, policy=plan.placed.policy)
     over = {
         d.name: int(peak) - d.memory
         for d, peak in zip(plan.cluster.devices, schedule.peak, strict=True)

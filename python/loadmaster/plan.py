@@ -22,7 +22,7 @@ from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.graph import OpGraph
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.simulation import (
     Memory,
     Placed,
@@ -109,6 +109,13 @@ class Plan:
     def priority(self) -> NDArray[np.int32]:
         """Priority per op, int32 [n_ops]: smaller runs first."""
         return _frozen(self.placed.priority[self.problem.reduced.map])
+
+    @property
+    def policy(self) -> PlanPolicy:
+        """How a device heeds priorities: ``"priority"``, the first of the ops that are ready, or
+        ``"fixed"``, exactly in this order, waiting where the next op is not ready.
+        """
+        return self.placed.policy
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""
@@ -198,7 +205,9 @@ class Plan:
         return replace(
             self,
             problem=problem,
-            makespan=problem.simulate(self.placed.devices, self.placed.priority).makespan,
+            makespan=problem.simulate(
+                self.placed.devices, self.placed.priority, policy=self.policy
+            ).makespan,
             lower_bound=found.seconds,
             bound_source=found.source,
         )
@@ -228,6 +237,7 @@ class Plan:
             "cluster_sha256": self.cluster.digest,
             "devices": self.devices.tolist(),
             "priority": self.priority.tolist(),
+            **({} if self.policy == "priority" else {"policy": self.policy}),
             "costs": {
                 "types": list(self.costs.types),
                 "time": self.costs.time.tolist(),
@@ -334,7 +344,10 @@ class Plan:
             seed=check_seed(document["seed"]),
         )
         placed = reduced_placement(problem, document["devices"], document["priority"])
-        makespan = problem.simulate(placed.devices, placed.priority).makespan
+        policy = document.get("policy", "priority")
+        expect(policy in ("priority", "fixed"), f"policy is {policy!r}")
+        placed = replace(placed, policy=policy)
+        makespan = problem.simulate(placed.devices, placed.priority, policy=policy).makespan
         lower_bound = document["lower_bound"]
         expect(
             isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),

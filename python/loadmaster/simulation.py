@@ -18,7 +18,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.costs import Costs, estimate
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 
 Policy = Literal["priority", "fifo", "random", "fixed"]
 LinkOrder = Literal["fifo", "priority"]
@@ -233,10 +233,11 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Placed:
-    """Device and priority per op of the reduced graph."""
+    """Device and priority per op of the reduced graph, and the policy by which devices heed it."""
 
     devices: NDArray[np.int32]
     priority: NDArray[np.int32]
+    policy: PlanPolicy = "priority"
 
 
 def _user_times(
@@ -319,15 +320,17 @@ def run(
     problem: Problem,
     placed: Placed,
     *,
-    policy: str = "priority",
+    policy: str | None = None,
     contention: bool = True,
     link_order: str = "fifo",
 ) -> Simulation:
-    """Simulates a placement of the reduced graph and keeps every detail."""
+    """Simulates a placement of the reduced graph and keeps every detail; by the placement's own
+    policy if none is given.
+    """
     schedule = problem.simulate(
         placed.devices,
         placed.priority,
-        policy=policy,
+        policy=policy or placed.policy,
         contention=contention,
         link_order=link_order,
         record_memory=True,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.transforms.base import Split, Transformed
 from loadmaster.units import format_bytes
 
@@ -43,6 +43,8 @@ class Candidate:
         What was placed, if not the problem given: that of a transformed graph.
     splits : tuple of Split
         Ops that were split to make it, in this order.
+    policy : "priority" or "fixed"
+        How devices heed priorities: taking the first op that is ready, or waiting for the next.
     """
 
     devices: NDArray[np.int32]
@@ -52,6 +54,7 @@ class Candidate:
     estimate: float | None = None
     problem: Problem | None = None
     splits: tuple[Split, ...] = ()
+    policy: PlanPolicy = "priority"
 
     @property
     def fits(self) -> bool:

@@ -46,7 +46,7 @@ fn rules(
 }
 
 /// The op that decides for each: a member of its set, or one that stands for a whole set.
-fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> {
+pub(crate) fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> {
     let work = &graph.work;
     let Some(lead) = lead else { return Ok(work.lead.clone()) };
     let n = work.n_ops();
@@ -116,7 +116,11 @@ fn optional_ids(
 }
 
 /// A device per op.
-fn placement(graph: &Graph, cluster: &Cluster, devices: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
+pub(crate) fn placement(
+    graph: &Graph,
+    cluster: &Cluster,
+    devices: &Bound<'_, PyAny>,
+) -> PyResult<Vec<DeviceId>> {
     let devices = convert::indices("devices", devices, graph.work.n_ops(), cluster.core.n_devices())?;
     Ok(graph.by_op(devices.into_iter().map(DeviceId).collect(), 1))
 }
