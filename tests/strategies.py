@@ -237,3 +237,8 @@ def placements(draw, graph: lm.OpGraph, cluster: lm.Cluster):
         )
     )
     return np.array(device, dtype=np.int32)[sets][reduced.map]
+
+
+def brief(method):
+    """Options under which a method that searches stops after a few moves, the same on every run."""
+    return {"moves": 300} if method == "auto" else {}

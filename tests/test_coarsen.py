@@ -18,7 +18,7 @@ from loadmaster.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.problem import Problem
 from loadmaster.refine import refined
 from loadmaster.simulation import as_costs
-from loadmaster.strategies.base import judged
+from loadmaster.strategies.base import Placement, judged
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
@@ -183,7 +183,8 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     n_sets = int(sets.max()) + 1
     drawn = data.draw(st.lists(device, min_size=n_sets, max_size=n_sets))
     devices = np.array(drawn, dtype=np.int32)[sets]
-    before = judged(problem, devices, np.arange(problem.graph.n_ops, dtype=np.int32))
+    order = np.arange(problem.graph.n_ops, dtype=np.int32)
+    before = judged(problem, Placement(devices, order))
     after = refined(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits

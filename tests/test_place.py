@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import V100, clusters, graph_of, ms_mesh, op_graphs, v100_mesh
+from strategies import V100, brief, clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
 from loadmaster.errors import InfeasibleError, InputError
@@ -71,7 +71,7 @@ def check_infeasible(cluster: lm.Cluster, error: InfeasibleError) -> None:
 def test_every_method_on_every_example(any_example, method, n_devices):
     cluster = cluster_for(any_example, n_devices)
     try:
-        plan = lm.place(any_example, cluster, method)
+        plan = lm.place(any_example, cluster, method, **brief(method))
     except InfeasibleError as error:
         check_infeasible(cluster, error)
     else:
@@ -88,7 +88,7 @@ def test_where_memory_is_tight_plans_fit_or_say_what_is_short(name, method):
     for memory in ("64MiB", "512MiB", "1GiB", "2GiB", "3GiB", "4GiB", "8GiB"):
         cluster = v100_mesh(4, memory)
         try:
-            plan = lm.place(graph, cluster, method)
+            plan = lm.place(graph, cluster, method, **brief(method))
         except InfeasibleError as error:
             check_infeasible(cluster, error)
             outcomes.add("short")
@@ -115,10 +115,10 @@ def test_drawn_graphs_with_views_sets_and_little_memory(method, data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(memory=data.draw(st.sampled_from([12, 20, 40, 10**6]))))
     try:
-        plan = lm.place(graph, cluster, method)
+        plan = lm.place(graph, cluster, method, **brief(method))
     except InfeasibleError as error:
         check_infeasible(cluster, error)
-        plan = lm.place(graph, cluster, method, on_oom="best_effort")
+        plan = lm.place(graph, cluster, method, **brief(method), on_oom="best_effort")
     else:
         assert plan.fits
     check_plan(graph, cluster, plan)
@@ -143,7 +143,7 @@ def test_ops_stay_on_the_types_they_allow(method, data):
     devices = [lm.Device(f"d{i}", f"t{i % 2}", 10**6) for i in range(4)]
     links = [lm.Link(a.name, b.name, 1000.0) for a in devices for b in devices if a != b]
     try:
-        plan = lm.place(restricted, lm.Cluster(devices, links), method)
+        plan = lm.place(restricted, lm.Cluster(devices, links), method, **brief(method))
     except InputError as clash:
         if "no device type allows both" not in str(clash):
             raise
@@ -324,9 +324,9 @@ def test_best_effort_gives_a_plan_that_says_it_does_not_fit(alexnet):
     cluster = v100_mesh(2, "128MiB")
     for method in METHODS:
         with pytest.raises(InfeasibleError) as caught:
-            lm.place(alexnet, cluster, method)
+            lm.place(alexnet, cluster, method, **brief(method))
         check_infeasible(cluster, caught.value)
-        plan = lm.place(alexnet, cluster, method, on_oom="best_effort")
+        plan = lm.place(alexnet, cluster, method, **brief(method), on_oom="best_effort")
         assert not plan.fits
         assert plan.memory.overflow is not None
         assert plan.memory.overflow.over > 0
@@ -367,12 +367,12 @@ HASH = """
 import hashlib, sys, loadmaster as lm
 from loadmaster.strategies import METHODS
 sys.path.insert(0, sys.argv[1])
-from strategies import v100_mesh
+from strategies import brief, v100_mesh
 digest = hashlib.sha256()
 for name in ("alexnet", "inception-v3"):
     for method in METHODS:
         graph = lm.read(f"example:{name}")
-        plan = lm.place(graph, v100_mesh(4), method, on_oom="best_effort")
+        plan = lm.place(graph, v100_mesh(4), method, **brief(method), on_oom="best_effort")
         digest.update(plan.devices.tobytes() + plan.priority.tobytes())
         digest.update(repr(plan.makespan).encode())
 print(digest.hexdigest())
@@ -397,8 +397,11 @@ def test_the_same_devices_in_every_process():
 def test_the_same_devices_every_time(any_example, method):
     cluster = cluster_for(any_example, 4)
     # Only these draw.
-    seeds = (0, 0) if method in ("metis", "random") else (0, 0, 9)
-    plans = [lm.place(any_example, cluster, method, on_oom="best_effort", seed=s) for s in seeds]
+    seeds = (0, 0) if method in ("metis", "random", "auto") else (0, 0, 9)
+    plans = [
+        lm.place(any_example, cluster, method, **brief(method), on_oom="best_effort", seed=s)
+        for s in seeds
+    ]
     for other in plans[1:]:
         assert other.devices.tolist() == plans[0].devices.tolist()
         assert other.priority.tolist() == plans[0].priority.tolist()

@@ -9,6 +9,7 @@ is a ``ValueError`` that says which argument, what it got and what it wants; a b
 op has one output); messages without data take ``control_time``.
 """
 
+from collections.abc import Callable
 from typing import Any, TypedDict, final
 
 import numpy as np
@@ -48,6 +49,7 @@ __all__ = [
     "schedule",
     "schedule_earliest",
     "schedule_placed",
+    "search",
     "segments",
     "simulate",
 ]
@@ -361,6 +363,23 @@ def schedule_placed(
     *,
     contention: bool = True,
 ) -> tuple[_Seconds, _Seconds]: ...
+def search(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    devices: _Ids,
+    order: _Ids,
+    *,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    lead: _Ids | None = None,
+    seed: int | None = None,
+    moves: int | None = None,
+    time_limit: float | None = None,
+    chains: int = 1,
+    threads: int = 1,
+    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
 def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
 def optimistic_costs(
     graph: Graph,

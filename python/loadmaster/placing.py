@@ -21,7 +21,7 @@ from loadmaster.problem import Problem
 from loadmaster.refine import refined
 from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
-from loadmaster.strategies.registry import Method, strategy
+from loadmaster.strategies.registry import Method, strategy, takes
 
 OnOom = Literal["error", "best_effort"]
 
@@ -55,7 +55,7 @@ def place(
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search; those here are done in milliseconds and need none.
+        Seconds for methods that search (``auto``); the others are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
@@ -109,7 +109,9 @@ def place(
         best_effort=on_oom == "best_effort",
     )
     tell(method, None)
-    candidate = function(problem, **options)
+    searching = {"time_limit": time_limit, "progress": tell}
+    asked = {name: value for name, value in searching.items() if takes(function, name)}
+    candidate = function(problem, **options, **asked)
     if refine:
         tell("refine", candidate.schedule.makespan)
         candidate = refined(candidate.problem or problem, candidate)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.graph import OpGraph
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.simulation import (
     Memory,
     Placed,
@@ -41,7 +41,7 @@ FORMAT = "loadmaster-plan"
 VERSION = 1
 
 #: How devices may follow a plan's priorities.
-PLAN_POLICIES = ("priority", "fixed")
+PLAN_POLICIES = get_args(PlanPolicy)
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,17 @@ class Plan:
         """Device index per op, int32 [n_ops]."""
         return _frozen(self.placed.devices[self.problem.reduced.map])
 
-    @property
-    def policy(self) -> str:
-        """How devices follow the priorities.
-
-        ``"priority"``: the ready op with the smallest one runs first; ``"fixed"``: exactly in their
-        order, waiting where the next op is not ready.
-        """
-        return self.placed.policy
-
     @cached_property
     def priority(self) -> NDArray[np.int32]:
         """Priority per op, int32 [n_ops]: smaller runs first."""
         return _frozen(self.placed.priority[self.problem.reduced.map])
+
+    @property
+    def policy(self) -> PlanPolicy:
+        """How a device heeds priorities: ``"priority"``, the first of the ops that are ready, or
+        ``"fixed"``, exactly in this order, waiting where the next op is not ready.
+        """
+        return self.placed.policy
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""

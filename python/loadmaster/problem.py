@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from loadmaster import fast
 from loadmaster.cluster import Cluster
 from loadmaster.costs import Costs
 from loadmaster.graph import OpGraph, Reduced
+
+#: How devices heed the priorities of a plan.
+PlanPolicy = Literal["priority", "fixed"]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.costs import Costs, estimate
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 
 Policy = Literal["priority", "fifo", "random", "fixed"]
 LinkOrder = Literal["fifo", "priority"]
@@ -239,7 +239,7 @@ class Placed:
 
     devices: NDArray[np.int32]
     priority: NDArray[np.int32]
-    policy: str = "priority"
+    policy: PlanPolicy = "priority"
 
 
 def _user_times(

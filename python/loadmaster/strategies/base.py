@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
+from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.transforms.base import Split, Transformed
 from loadmaster.units import format_bytes
 
@@ -52,7 +52,7 @@ class Candidate:
     schedule: fast.Schedule
     notes: tuple[str, ...] = ()
     estimate: float | None = None
-    policy: str = "priority"
+    policy: PlanPolicy = "priority"
     problem: Problem | None = None
     splits: tuple[Split, ...] = ()
 
@@ -92,7 +92,7 @@ def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) 
     """Simulates a placement; one with a sequence by both policies, of which the better counts."""
     devices, priority, estimate, is_sequence = placement
 
-    def by(policy: str) -> Candidate:
+    def by(policy: PlanPolicy) -> Candidate:
         schedule = problem.simulate(devices, priority, policy=policy)
         return Candidate(devices, priority, schedule, notes, estimate, policy)
 

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from loadmaster.errors import InputError
 from loadmaster.strategies import (
+    auto,
     celeritas,
     cpop,
     data_parallel,
@@ -33,6 +34,7 @@ from loadmaster.strategies import (
 from loadmaster.strategies.base import Candidate
 
 Method = Literal[
+    "auto",
     "celeritas",
     "order-place",
     "heft",
@@ -58,6 +60,7 @@ Method = Literal[
 
 #: What each method does, in a line for a person.
 METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
+    "auto": (auto.place, "the best of many, then local search for as long as there is time"),
     "celeritas": (celeritas.place, "fuse, then Adjusting Placement or Order-Place (Celeritas)"),
     "order-place": (order_place.place, "fuse, then fill one device after another (Celeritas)"),
     "heft": (heft.place, "by upward rank, each where it finishes earliest (HEFT)"),
@@ -85,6 +88,19 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
 }
 assert set(METHODS) == set(get_args(Method))
 
+#: What :func:`loadmaster.place` itself passes on to methods that take it.
+SEARCHING = ("time_limit", "progress")
+
+
+def _keywords(function: Callable[..., Candidate]) -> list[str]:
+    parameters = inspect.signature(function).parameters.items()
+    return [name for name, p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def takes(function: Callable[..., Candidate], name: str) -> bool:
+    """Whether a strategy has a keyword of this name."""
+    return name in _keywords(function)
+
 
 def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
     """The function behind a method's name, after checking its options.
@@ -97,11 +113,7 @@ def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
     function = METHODS[method][0]
-    known = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    known = [name for name in _keywords(function) if name not in SEARCHING]
     unknown = sorted(set(options) - set(known))
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no options"

@@ -2,7 +2,7 @@
 //!
 //! Data moves one way: [`opgraph`] (a model as its user knows it) is reduced ([`reduce`]) to a
 //! [`workload`], which is ordered ([`topo`]), coarsened ([`fusion`], [`contract`]), placed
-//! ([`place`]) on a [`cluster`], and judged ([`simulate`], [`bounds`]). Nothing here reads files,
+//! ([`place`]) on a [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads files,
 //! prints, or keeps state between calls.
 
 pub mod bounds;
@@ -23,6 +23,7 @@ pub mod opgraph;
 pub mod place;
 pub mod reduce;
 pub mod schedule;
+pub mod search;
 pub mod simulate;
 pub mod topo;
 pub mod workload;

@@ -10,6 +10,7 @@ mod functions;
 mod graph;
 mod schedule;
 mod scheduling;
+mod searching;
 
 use pyo3::prelude::*;
 
@@ -44,4 +45,6 @@ mod fast {
         adjusting_placement, critical_path, dominant_sequences, linear_clusters, optimistic_costs,
         placed_paths, priority_order, schedule, schedule_earliest, schedule_placed,
     };
+    #[pymodule_export]
+    use super::searching::search;
 }

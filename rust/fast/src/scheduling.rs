@@ -46,7 +46,7 @@ fn rules(
 }
 
 /// The op that decides for each: a member of its set, or one that stands for a whole set.
-fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> {
+pub(crate) fn leads(graph: &Graph, lead: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OpId>> {
     let work = &graph.work;
     let Some(lead) = lead else { return Ok(work.lead.clone()) };
     let n = work.n_ops();

@@ -1,0 +1,197 @@
+"""Local search: how near the best known it comes, and how fast, on one core.
+
+    python benches/search.py coarse [--seconds 1 10] [--seeds 0 1 2] [--only TEXT]
+    python benches/search.py models [--seconds 1 15] [--only TEXT]
+
+``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
+to the best known makespan is worked out from the instance's own transfer times. Seconds are of
+CPU: a short run tells how many moves they buy. ``models``: the eight graphs of
+the design's table at its costs by the method ``auto``, as fractions of one device; seconds on the
+clock, with those of CPU beside each figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from quality import DATA, DESIGN, design_problem
+
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError
+from loadmaster.strategies import auto
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """An instance as the engine takes it."""
+
+    raw: dict[str, Any]
+    graph: fast.Graph
+    cluster: fast.Cluster
+    time: NDArray[np.float64]
+    op_bytes: NDArray[np.uint64]
+    capacity: NDArray[np.uint64]
+
+    @classmethod
+    def read(cls, name: str) -> Coarse:
+        """Transfer times between two devices are a linear function of those of devices 0 and 1."""
+        raw = json.loads((DATA / "scheduling" / f"{name}.json").read_text())
+        n, k, tensors = raw["n"], raw["K"], raw["tensors"]
+        edges = [(t["src"], d, i) for i, t in enumerate(tensors) for d in t["dsts"]]
+        src, dst, tensor = np.array(edges, dtype=np.int64).T
+        base = np.array([t["c"][0][1] for t in tensors], dtype=np.float64)
+        least = 0.0
+        fits = {}
+        for a in range(k):
+            for b in (b for b in range(k) if b != a):
+                of = np.array([t["c"][a][b] for t in tensors], dtype=np.float64)
+                slope, offset = np.polyfit(base, of, 1) if (of != base).any() else (1.0, 0.0)
+                fits[a, b] = slope, offset
+                least = max(least, -offset / slope)
+        # A byte is a microsecond from 0 to 1; bytes are fewer by what keeps latencies from being
+        # negative.
+        bytes_ = np.maximum(base - math.ceil(least), 0).astype(np.uint64)
+        links = [
+            (f"d{a}", f"d{b}", 1e6 / s, max(e + s * math.ceil(least), 0.0) * 1e-6, [])
+            for (a, b), (s, e) in fits.items()
+        ]
+        devices = [(f"d{d}", f"t{d}", int(raw["cap"][d])) for d in range(k)]
+        return cls(
+            raw,
+            fast.Graph(n, src, dst, tensor, tensor_bytes=bytes_),
+            fast.Cluster(devices, links),
+            np.array(raw["p"], dtype=np.float64) * 1e-6,
+            np.array(raw["mem"], dtype=np.uint64),
+            np.array(raw["cap"], dtype=np.uint64),
+        )
+
+    def start(self) -> tuple[Ids, Ids]:
+        """HEFT's placement and order; where it finds no room, the first that fits in order."""
+        rank = self.time.mean(axis=1)
+        _, upward = fast.levels(self.graph, rank, self.graph.tensor_bytes * 1e-6)
+        order = fast.priority_order(self.graph, upward)
+        rules = {"op_bytes": self.op_bytes, "capacity": self.capacity}
+        try:
+            devices, begin, finish = fast.schedule(
+                self.graph, self.cluster, order, self.time, **rules
+            )
+        except InfeasibleError:
+            return fast.fill_in_order(
+                self.graph, self.cluster, order, op_bytes=self.op_bytes, capacity=self.capacity
+            ), order
+        position = np.argsort(order)
+        return devices, np.lexsort((position, finish, begin)).astype(np.int32)
+
+    def makespan(self, devices: Ids, order: Ids) -> int:
+        """Microseconds, first come first served, by the instance's own times."""
+        raw = self.raw
+        outputs: list[list[Any]] = [[] for _ in range(raw["n"])]
+        for t in raw["tensors"]:
+            outputs[t["src"]].append(t)
+        ready = [0] * raw["n"]
+        free = [0] * raw["K"]
+        channel: dict[tuple[int, int], int] = {}
+        for u in order:
+            d = int(devices[u])
+            free[d] = max(free[d], ready[u]) + raw["p"][u][d]
+            for t in outputs[u]:
+                there = {d: free[d]}
+                for v in t["dsts"]:
+                    to = int(devices[v])
+                    if to not in there:
+                        at = max(free[d], channel.get((d, to), 0)) + t["c"][d][to]
+                        there[to] = channel[d, to] = at
+                    ready[v] = max(ready[v], there[to])
+        return max(free)
+
+    def search(self, moves: int, seed: int) -> tuple[Ids, Ids, float, int]:
+        """So many moves from the start."""
+        devices, order = self.start()
+        return fast.search(
+            self.graph,
+            self.cluster,
+            self.time,
+            devices,
+            order,
+            op_bytes=self.op_bytes,
+            capacity=self.capacity,
+            seed=seed,
+            moves=moves,
+        )
+
+    def rate(self) -> float:
+        """Moves per CPU second."""
+        began = time.process_time()
+        self.search(200_000, 0)
+        return 200_000 / (time.process_time() - began)
+
+
+def coarse(seconds: list[float], seeds: list[int], only: str) -> None:
+    """Gaps to the best known."""
+    best = json.loads((DATA / "scheduling" / "best_known.json").read_text())
+    gaps: dict[tuple[int, float], list[float]] = {}
+    print("instance | moves/s | gap % to the best known after CPU seconds " + str(seconds))
+    for name in (name for name in sorted(best) if only in name):
+        instance = Coarse.read(name)
+        rate = instance.rate()
+        row = []
+        for limit in seconds:
+            for seed in seeds:
+                devices, order, _, _ = instance.search(int(rate * limit), seed)
+                gap = instance.makespan(devices, order) / best[name]["makespan"] - 1
+                gaps.setdefault((instance.raw["n"], limit), []).append(gap)
+                row.append(f"{100 * gap:.2f}")
+        print(f"{name:40} {rate / 1e6:.2f} M/s  {' '.join(row)}", flush=True)
+    for (n, limit), values in sorted(gaps.items()):
+        mean, worst = 100 * statistics.mean(values), 100 * max(values)
+        print(f"{n} groups, {limit:g} s: mean {mean:.2f} %, worst {worst:.2f} %")
+
+
+def models(seconds: list[float], only: str) -> None:
+    """The design's table, with its own figure for HEFT and for 15 s of search."""
+    print("graph | critical path, HEFT, design's search | fraction of one device after seconds")
+    fractions: dict[float, list[float]] = {}
+    for name in (name for name in DESIGN if only in name):
+        problem = design_problem(name, "")
+        one = float(problem.time.sum(axis=0).min())
+        row = []
+        for limit in seconds:
+            began = time.process_time()
+            found = auto.place(problem, time_limit=limit)
+            spent = time.process_time() - began
+            fraction = found.schedule.makespan / one
+            fractions.setdefault(limit, []).append(fraction)
+            row.append(f"{fraction:.4f} ({spent:.1f} s)")
+        path, heft, *_, search = DESIGN[name]
+        figures = f"{path:.2f} {heft:.2f} {search:.2f}"
+        print(f"{name:36} {figures} | {' '.join(row)}", flush=True)
+    for limit, values in fractions.items():
+        print(f"{limit:g} s: geometric mean {statistics.geometric_mean(values):.4f}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("what", choices=["coarse", "models"])
+    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", default="", help="names that contain this")
+    arguments = parser.parse_args()
+    if arguments.what == "coarse":
+        coarse(arguments.seconds, arguments.seeds, arguments.only)
+    else:
+        models(arguments.seconds, arguments.only)
+
+
+if __name__ == "__main__":
+    main()

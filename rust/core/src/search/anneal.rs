@@ -1,0 +1,151 @@
+//! One chain of moves: simulated annealing (Kirkpatrick, Gelatt, Vecchi 1983) in cycles.
+//!
+//! The limit that a move must keep to is drawn before it is evaluated, which lets the evaluation stop
+//! early: a move that lengthens the makespan by x is accepted with probability exp(-x / temperature), so the
+//! limit is the makespan plus temperature times an exponential variate. A cycle cools geometrically from one
+//! of a portfolio of temperatures; the next starts from the best state known and takes longer.
+
+use crate::clock::Ticks;
+use crate::ids::{DeviceId, OpId};
+use crate::search::critical::Critical;
+use crate::search::moves::Moves;
+use crate::search::problem::Problem;
+use crate::search::random::Random;
+use crate::search::state::State;
+
+/// Ops from which on moves are so many that only a temperature near zero pays.
+const LARGE: usize = 1000;
+
+/// First temperatures of a cycle, as shares of the makespan.
+const SMALL_PORTFOLIO: [f64; 4] = [0.01, 0.002, 0.03, 0.0005];
+const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.0001];
+
+/// How far a cycle cools.
+const COOLING: f64 = 0.02;
+
+/// Moves between changes of temperature.
+const STEP: u64 = 256;
+
+/// A placement, an order and their makespan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Device per op.
+    pub device: Vec<DeviceId>,
+    /// Ops in order.
+    pub order: Vec<OpId>,
+    /// Their makespan.
+    pub makespan: Ticks,
+}
+
+/// A chain.
+#[derive(Clone, Debug)]
+pub struct Chain<'a> {
+    state: State<'a>,
+    moves: Moves,
+    critical: Critical,
+    /// Moves after which the critical ops are found anew, and whether they have to be.
+    refresh: u64,
+    is_stale: bool,
+    random: Random,
+    best: Found,
+    temperature: f64,
+    cycle: usize,
+    /// Moves in this cycle, done and in all.
+    done: u64,
+    length: u64,
+}
+
+impl<'a> Chain<'a> {
+    /// The chain of a number, from a state that [`Problem::check`] has passed.
+    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize) -> Self {
+        let state = State::new(problem, &start.device, &start.order);
+        let n = problem.n_ops() as u64;
+        let critical = Critical::new(&state);
+        let best = Found { makespan: state.makespan(), ..start.clone() };
+        Self {
+            moves: Moves::new(problem.units.n_rows()),
+            critical,
+            refresh: 16 + n / 32,
+            is_stale: true,
+            random: Random::new(seed, number as u64),
+            best,
+            temperature: 0.0,
+            cycle: number,
+            done: 0,
+            length: (200 * n).max(10_000).next_multiple_of(STEP),
+            state,
+        }
+    }
+
+    /// The best state so far.
+    pub fn best(&self) -> &Found {
+        &self.best
+    }
+
+    /// Takes over a better state; the next cycle starts from it.
+    pub fn learn(&mut self, found: &Found) {
+        if found.makespan < self.best.makespan {
+            self.best.clone_from(found);
+        }
+    }
+
+    /// Makes a number of moves. Many calls are the same as one.
+    pub fn run(&mut self, moves: u64) {
+        for _ in 0..moves {
+            if self.done == self.length {
+                self.next_cycle();
+            }
+            if self.done.is_multiple_of(STEP) {
+                self.temperature = self.temperature();
+            }
+            if self.done.is_multiple_of(self.refresh) && self.is_stale {
+                self.critical.find(&self.state);
+                self.is_stale = false;
+            }
+            self.done += 1;
+            self.step();
+        }
+    }
+
+    fn next_cycle(&mut self) {
+        self.state.set(&self.best.device, &self.best.order);
+        self.is_stale = true;
+        self.cycle += 1;
+        self.done = 0;
+        self.length = (self.length * 5 / 4).next_multiple_of(STEP);
+    }
+
+    fn temperature(&self) -> f64 {
+        let portfolio: &[f64] =
+            if self.state.problem.n_ops() < LARGE { &SMALL_PORTFOLIO } else { &LARGE_PORTFOLIO };
+        let share = portfolio[self.cycle % portfolio.len()];
+        let progress = self.done as f64 / self.length as f64;
+        self.best.makespan as f64 * share * COOLING.powf(progress)
+    }
+
+    fn step(&mut self) {
+        let critical = self.critical.ops();
+        let u = if self.random.below(2) == 0 && !critical.is_empty() {
+            critical[self.random.below(critical.len())]
+        } else {
+            OpId::new(self.random.below(self.state.problem.n_ops()))
+        };
+        self.moves.draw(&mut self.state, u, &mut self.random);
+        if !self.state.is_changed() {
+            return;
+        }
+        let slack = -self.random.unit().ln() * self.temperature;
+        match self.state.evaluate(self.state.makespan() + slack as Ticks) {
+            None => self.state.undo(),
+            Some(makespan) => {
+                self.state.keep();
+                self.is_stale = true;
+                if makespan < self.best.makespan {
+                    self.best.makespan = makespan;
+                    self.best.device.copy_from_slice(self.state.device());
+                    self.best.order.copy_from_slice(self.state.order());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Chains of moves that exchange what they find.
+//!
+//! After every round, a fixed number of moves, each chain learns the best state of all; of equals that of
+//! the first chain. So the result depends on the seed, the number of chains and of moves, and on nothing
+//! else: threads only share the chains among them, and a caller who pauses in the middle of a round changes
+//! nothing.
+
+use crate::search::anneal::{Chain, Found};
+use crate::search::problem::Problem;
+
+/// Moves of each chain in a round.
+pub const ROUND: u64 = 1 << 14;
+
+/// All chains of a search.
+#[derive(Debug)]
+pub struct Chains<'a> {
+    chains: Vec<Chain<'a>>,
+    threads: usize,
+    /// Moves of each chain.
+    moves: u64,
+}
+
+impl<'a> Chains<'a> {
+    /// `count` chains from a state that [`Problem::check`] has passed, on so many threads.
+    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, count: usize, threads: usize) -> Self {
+        let chains = (0..count.max(1)).map(|number| Chain::new(problem, start, seed, number)).collect();
+        Self { chains, threads: threads.clamp(1, count.max(1)), moves: 0 }
+    }
+
+    /// The best state so far.
+    pub fn best(&self) -> &Found {
+        let mut best = self.chains[0].best();
+        for chain in &self.chains[1..] {
+            if chain.best().makespan < best.makespan {
+                best = chain.best();
+            }
+        }
+        best
+    }
+
+    /// Moves that all chains have made.
+    pub fn moves(&self) -> u64 {
+        self.moves * self.chains.len() as u64
+    }
+
+    /// Makes a number of moves in each chain. Many calls are the same as one.
+    pub fn run(&mut self, moves: u64) {
+        let mut left = moves;
+        while left > 0 {
+            let slice = left.min(ROUND - self.moves % ROUND);
+            self.run_slice(slice);
+            self.moves += slice;
+            left -= slice;
+            if self.moves.is_multiple_of(ROUND) {
+                self.exchange();
+            }
+        }
+    }
+
+    fn run_slice(&mut self, moves: u64) {
+        let Some((first, rest)) = self.chains.split_first_mut() else { return };
+        if self.threads == 1 {
+            first.run(moves);
+            rest.iter_mut().for_each(|chain| chain.run(moves));
+            return;
+        }
+        let share = self.chains.len().div_ceil(self.threads);
+        std::thread::scope(|scope| {
+            for chains in self.chains.chunks_mut(share) {
+                scope.spawn(move || chains.iter_mut().for_each(|chain| chain.run(moves)));
+            }
+        });
+    }
+
+    fn exchange(&mut self) {
+        if self.chains.len() > 1 {
+            let best = self.best().clone();
+            self.chains.iter_mut().for_each(|chain| chain.learn(&best));
+        }
+    }
+}

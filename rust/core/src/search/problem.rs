@@ -1,0 +1,209 @@
+//! What a search needs to know of a workload, laid out for its inner loop.
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::csr::Csr;
+use crate::error::Error;
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::workload::Workload;
+
+/// Devices are kept as bits of a word.
+pub const MAX_DEVICES: usize = 64;
+
+/// A search's input, validated. Immutable; all chains share it.
+#[derive(Debug)]
+pub struct Problem<'a> {
+    pub(super) work: &'a Workload,
+    pub(super) cluster: &'a Cluster,
+    pub(super) n_devices: usize,
+    /// Ticks per op and device, row-major.
+    pub(super) time: Vec<Ticks>,
+    /// Tensors that each op reads, home tensors included.
+    pub(super) reads: Csr<TensorId>,
+    /// Ticks per tensor and kind of route, row-major.
+    transfer: Vec<Ticks>,
+    n_routes: usize,
+    /// The kind of route per ordered pair of devices.
+    route: Vec<u32>,
+    /// Home tensors in the order in which their channels serve them at time 0.
+    pub(super) homes: Vec<TensorId>,
+    /// Whether the op is the home of a tensor or reads a home tensor.
+    pub(super) at_home: Vec<bool>,
+    /// Lower bound on the time from each op's finish to the end: the rest of its longest path, each op
+    /// where it is fastest, transfers for nothing.
+    pub(super) tail: Vec<Ticks>,
+    /// The unit each op moves with: a colocated set, or the ops that one op decides for.
+    pub(super) unit_of: Vec<u32>,
+    pub(super) units: Csr<OpId>,
+    /// Devices each unit may use, as bits.
+    pub(super) allowed: Vec<u64>,
+    /// Bytes each unit is charged.
+    pub(super) charge: Vec<u64>,
+    pub(super) capacity: Vec<u64>,
+}
+
+impl<'a> Problem<'a> {
+    /// `time` is ticks per op and device type, row-major; `bytes` what each op is charged for the whole
+    /// step, none where empty. Ops move with the op that `lead` names for them, or, without, with their
+    /// colocated set. O(D (V + E)).
+    ///
+    /// # Errors
+    /// More than [`MAX_DEVICES`] devices.
+    pub fn new(
+        work: &'a Workload,
+        cluster: &'a Cluster,
+        clock: Clock,
+        time: &[Ticks],
+        bytes: &[u64],
+        capacity: &[u64],
+        lead: Option<&[OpId]>,
+    ) -> Result<Self, Error> {
+        let (graph, n, k) = (&work.graph, work.n_ops(), cluster.n_devices());
+        if k > MAX_DEVICES {
+            let reason = format!("{k} devices: the search takes at most {MAX_DEVICES}");
+            return Err(Error::BadArgument { argument: "cluster", reason });
+        }
+        let n_types = cluster.types().len();
+        let on = |u: OpId, d: DeviceId| time[u.ix() * n_types + cluster.type_of(d)];
+        let time = graph.ops().flat_map(|u| cluster.device_ids().map(move |d| on(u, d))).collect();
+        let reads = graph.ops().flat_map(|u| {
+            graph.inputs(u).iter().chain(graph.pulls(u)).map(move |&t| (u.ix(), t)).collect::<Vec<_>>()
+        });
+        let reads: Vec<(usize, TensorId)> = reads.collect();
+        let reads = Csr::from_pairs(n, reads.into_iter());
+
+        let mut kinds: Vec<(f64, f64, DeviceId, DeviceId)> = Vec::new();
+        let mut route = Vec::with_capacity(k * k);
+        for from in cluster.device_ids() {
+            for to in cluster.device_ids() {
+                let (latency, bandwidth) = cluster.route(from, to);
+                let known = kinds.iter().position(|r| r.0 == latency && r.1 == bandwidth);
+                route.push(known.unwrap_or(kinds.len()) as u32);
+                if known.is_none() {
+                    kinds.push((latency, bandwidth, from, to));
+                }
+            }
+        }
+        let ticks = |t: TensorId, from, to| {
+            clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]))
+        };
+        let transfer =
+            graph.tensors().flat_map(|t| kinds.iter().map(move |&(_, _, a, b)| ticks(t, a, b))).collect();
+
+        let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
+        homes.sort_unstable_by_key(|&t| graph.key(t));
+        let mut at_home = vec![false; n];
+        for &t in &homes {
+            at_home[graph.source(t).ix()] = true;
+            graph.consumers(t).iter().for_each(|u| at_home[u.ix()] = true);
+        }
+        let may = |u: OpId| cluster.device_ids().filter(move |&d| work.allows(u, cluster, d));
+        let mut tail = vec![0; n];
+        for &u in graph.topo().iter().rev() {
+            let least = may(u).map(|d| on(u, d)).min().unwrap_or(0);
+            for (_, source) in graph.inputs_with_ops(u) {
+                tail[source.ix()] = tail[source.ix()].max(tail[u.ix()] + least);
+            }
+        }
+
+        let (unit_of, units) = units(work, lead);
+        let first = |unit: usize| units.row(unit)[0];
+        let allowed =
+            (0..units.n_rows()).map(|unit| may(first(unit)).fold(0, |mask, d| mask | 1 << d.0)).collect();
+        let mut charge = vec![0u64; units.n_rows()];
+        for (op, &b) in bytes.iter().enumerate() {
+            let c = &mut charge[unit_of[op] as usize];
+            *c = c.saturating_add(b);
+        }
+        Ok(Self {
+            work,
+            cluster,
+            n_devices: k,
+            time,
+            reads,
+            transfer,
+            n_routes: kinds.len(),
+            route,
+            homes,
+            at_home,
+            tail,
+            unit_of,
+            units,
+            allowed,
+            charge,
+            capacity: capacity.to_vec(),
+        })
+    }
+
+    /// Number of ops.
+    pub fn n_ops(&self) -> usize {
+        self.work.n_ops()
+    }
+
+    #[inline(always)]
+    pub(super) fn length(&self, op: OpId, device: DeviceId) -> Ticks {
+        self.time[op.ix() * self.n_devices + device.ix()]
+    }
+
+    #[inline(always)]
+    pub(super) fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
+        let route = self.route[from.ix() * self.n_devices + to.ix()] as usize;
+        self.transfer[t.ix() * self.n_routes + route]
+    }
+
+    /// The unit of an op.
+    #[inline(always)]
+    pub(super) fn unit(&self, op: OpId) -> usize {
+        self.unit_of[op.ix()] as usize
+    }
+
+    /// Bytes charged per device.
+    pub fn charged(&self, placement: &[DeviceId]) -> Vec<u64> {
+        let mut used = vec![0u64; self.n_devices];
+        for (unit, &bytes) in self.charge.iter().enumerate() {
+            let sum = &mut used[placement[self.units.row(unit)[0].ix()].ix()];
+            *sum = sum.saturating_add(bytes);
+        }
+        used
+    }
+
+    /// Checks a state to start from.
+    ///
+    /// # Errors
+    /// A placement that breaks a rule, parts ops that move together, or charges a device more than it may
+    /// hold.
+    pub fn check(&self, placement: &[DeviceId]) -> Result<(), Error> {
+        self.work.check_placement(self.cluster, placement)?;
+        let bad = |reason| Err(Error::BadArgument { argument: "devices", reason });
+        for members in (0..self.units.n_rows()).map(|unit| self.units.row(unit)) {
+            let first = members[0];
+            if let Some(&u) = members.iter().find(|u| placement[u.ix()] != placement[first.ix()]) {
+                let (u, first) = (self.work.graph.index(u), self.work.graph.index(first));
+                return bad(format!("ops {first} and {u} move together, and are on two devices"));
+            }
+        }
+        let used = self.charged(placement);
+        match (0..self.n_devices).find(|&d| used[d] > self.capacity[d]) {
+            None => Ok(()),
+            Some(d) => {
+                bad(format!("the ops on device {d} take {} bytes: it may hold {}", used[d], self.capacity[d]))
+            }
+        }
+    }
+}
+
+/// Which ops move together.
+fn units(work: &Workload, lead: Option<&[OpId]>) -> (Vec<u32>, Csr<OpId>) {
+    let Some(lead) = lead else { return (work.set_of.clone(), work.sets.clone()) };
+    let mut number = vec![u32::MAX; work.n_ops()];
+    let mut count = 0;
+    for &l in lead {
+        if number[l.ix()] == u32::MAX {
+            number[l.ix()] = count;
+            count += 1;
+        }
+    }
+    let unit_of: Vec<u32> = lead.iter().map(|l| number[l.ix()]).collect();
+    let units = Csr::from_pairs(count as usize, work.graph.ops().map(|u| (unit_of[u.ix()] as usize, u)));
+    (unit_of, units)
+}

@@ -1,0 +1,179 @@
+//! Local search in `loadmaster.fast`.
+
+use std::time::{Duration, Instant};
+
+use loadmaster_core::Error;
+use loadmaster_core::clock::Clock;
+use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::search::anneal::Found;
+use loadmaster_core::search::chains::Chains;
+use loadmaster_core::search::problem::Problem;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::cluster::Cluster;
+use crate::convert;
+use crate::functions::{Ids, MemoryRules, device_ids, memory_rules, times, topological};
+use crate::graph::Graph;
+use crate::scheduling::{leads, placement};
+
+/// Moves of each chain before their speed is known.
+const FIRST_SLICE: u64 = 32;
+
+/// How long the chains run before Ctrl-C and the clock are looked at.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Devices, order, makespan, moves done.
+type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
+
+/// Local search from a placement and an order: annealing over both, never worse than the start.
+///
+/// What is searched for is the makespan of :func:`schedule_placed`, which is exactly the simulator's (policy
+/// "fixed") where every channel serves one pair of devices, and an estimate on shared channels. Colocated
+/// sets stay together, device types and capacities are obeyed at every step. Given `moves`, the result
+/// depends on the input, `seed` and `chains` alone, whatever the number of threads. O(V + E) per move at
+/// worst. Can be interrupted.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+///     At most 64 devices.
+/// time : float64 [n_ops, n_types]
+///     Seconds per op and device type.
+/// devices : int [n_ops]
+///     The placement to start from.
+/// order : int [n_ops]
+///     The topological order to start from.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op is charged for the whole step; if absent, residents and outputs.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// lead : int [n_ops], optional
+///     The op with which each op moves; its colocated set's first if absent.
+/// seed : int
+/// moves : int, optional
+///     Moves that each chain makes.
+/// time_limit : float, optional
+///     Seconds after which the search stops. Of `moves` and this at least one is needed.
+/// chains : int
+///     Independent chains, which learn the best state found after every 16,384 moves.
+/// threads : int
+///     How many run at a time.
+/// progress : callable, optional
+///     Called with devices, order and makespan of what is best so far, some 20 times a second if there is
+///     news.
+///
+/// Returns
+/// -------
+/// devices, order : int32 [n_ops]
+/// makespan : float
+///     Seconds.
+/// moves_done : int
+///     Of all chains.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; a start that breaks a rule or overfills a device.
+/// InputError
+///     Ops of the start on devices they may not use.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 2]), np.array([1, 3]))
+/// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> start = np.zeros(4, dtype=np.int32)
+/// >>> devices, order, makespan, _ = fast.search(g, c, np.ones(4), start, fast.m_topo(g), moves=10_000)
+/// >>> makespan
+/// 2.0
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
+                    moves=None, time_limit=None, chains=1, threads=1, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
+pub fn search<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+    devices: &Bound<'_, PyAny>,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    lead: Option<&Bound<'_, PyAny>>,
+    seed: Option<&Bound<'_, PyAny>>,
+    moves: Option<&Bound<'_, PyAny>>,
+    time_limit: Option<f64>,
+    chains: usize,
+    threads: usize,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Search<'py>> {
+    let began = Instant::now();
+    let MemoryRules { bytes, capacity, .. } = memory_rules(graph, cluster, op_bytes, capacity, false)?;
+    let lead = lead.map(|lead| leads(graph, Some(lead))).transpose()?;
+    let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
+    let budget = moves.map(|moves| convert::unsigned("moves", moves)).transpose()?;
+    let limit = time_limit.map(seconds).transpose()?;
+    if budget.is_none() && limit.is_none() {
+        return Err(PyValueError::new_err("moves and time_limit are absent: the search would never stop"));
+    }
+    for (argument, count) in [("chains", chains), ("threads", threads)] {
+        if count == 0 {
+            return Err(PyValueError::new_err(format!("{argument} is 0: wants at least 1")));
+        }
+    }
+    let start = Found {
+        device: placement(graph, cluster, devices)?,
+        order: topological("order", graph, order)?,
+        makespan: 0,
+    };
+    let time = times(graph, cluster, time)?;
+    let prepared = py.detach(|| -> Result<(Clock, Problem<'_>), Error> {
+        let (work, cluster) = (&*graph.work, &cluster.core);
+        let clock = work.clock(&time, cluster)?;
+        let ticks = time.ticks(clock);
+        let problem = Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead.as_deref())?;
+        problem.check(&start.device)?;
+        Ok((clock, problem))
+    });
+    let (clock, problem) = prepared.map_err(|e| graph.name(e))?;
+    let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads));
+    let mut told = search.best().makespan;
+    let (mut done, mut slice) = (0, FIRST_SLICE);
+    loop {
+        let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
+        let moves = slice.min(budget.map_or(u64::MAX, |budget| budget - done));
+        if left.is_zero() || moves == 0 {
+            break;
+        }
+        let from = Instant::now();
+        py.detach(|| search.run(moves));
+        done += moves;
+        // As many as fit the next slice, were they as fast.
+        let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
+        slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
+        py.check_signals()?;
+        if let Some(progress) = progress
+            && search.best().makespan < told
+        {
+            told = search.best().makespan;
+            let (devices, order, makespan) = out(py, graph, clock, search.best());
+            progress.call1((devices, order, makespan))?;
+        }
+    }
+    let (devices, order, makespan) = out(py, graph, clock, search.best());
+    Ok((devices, order, makespan, search.moves()))
+}
+
+fn out<'py>(py: Python<'py>, graph: &Graph, clock: Clock, found: &Found) -> (Ids<'py>, Ids<'py>, f64) {
+    let (device, order): (Vec<DeviceId>, &[OpId]) = (found.device.clone(), &found.order);
+    (device_ids(py, graph, device), graph.indices(py, order.iter().copied()), clock.seconds(found.makespan))
+}
+
+fn seconds(limit: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(limit)
+        .map_err(|_| PyValueError::new_err(format!("time_limit is {limit}: wants seconds, not negative")))
+}

@@ -1,0 +1,137 @@
+"""The search, and the method that lives on it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
+
+import loadmaster as lm
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.strategies import auto
+
+METHODS = (*auto.SEEDS, "single")
+
+
+def diamonds(n):
+    """Independent pairs of ops of equal time."""
+    edges = [(2 * i, 2 * i + 1) for i in range(n)]
+    src, dst = np.array(edges).T
+    graph = fast.Graph(2 * n, src, dst, tensor_bytes=np.full(2 * n, 1000, dtype=np.uint64))
+    both = [("a", "b", 1e9, 1e-3, []), ("b", "a", 1e9, 1e-3, [])]
+    cluster = fast.Cluster([("a", "gpu", 10**9), ("b", "gpu", 10**9)], both)
+    return graph, cluster, np.ones(2 * n)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_search_depends_on_chains_not_on_threads(threads):
+    graph, cluster, time = diamonds(5)
+    start = np.zeros(10, dtype=np.int32)
+    args = (graph, cluster, time, start, fast.m_topo(graph))
+    one = fast.search(*args, moves=20_000, chains=3, seed=5)
+    other = fast.search(*args, moves=20_000, chains=3, seed=5, threads=threads)
+    assert one[2] == other[2] == 5.0
+    assert one[3] == other[3] == 60_000
+    assert np.array_equal(one[0], other[0])
+    assert np.array_equal(one[1], other[1])
+    placed = fast.schedule_placed(graph, cluster, one[1], time, one[0])
+    assert placed[1].max() == one[2]
+
+
+def test_the_search_stops_on_time_and_says_what_is_wrong():
+    graph, cluster, time = diamonds(20)
+    start, order = np.zeros(40, dtype=np.int32), fast.m_topo(graph)
+    seen = []
+    _, _, makespan, moves = fast.search(
+        graph, cluster, time, start, order, time_limit=0.2, progress=lambda *news: seen.append(news)
+    )
+    assert moves > 0
+    assert seen[-1][2] == makespan < 40
+    with pytest.raises(ValueError, match="never stop"):
+        fast.search(graph, cluster, time, start, order)
+    with pytest.raises(ValueError, match="device 0 take"):
+        fast.search(
+            graph, cluster, time, start, order, moves=1, capacity=np.array([1, 1], dtype=np.uint64)
+        )
+    with pytest.raises(ValueError, match="time_limit is -1"):
+        fast.search(graph, cluster, time, start, order, time_limit=-1.0)
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_auto_is_never_worse_than_what_it_tried(data):
+    graph = data.draw(op_graphs())
+    cluster = data.draw(clusters(memory=data.draw(st.sampled_from([20, 40, 10**6]))))
+    try:
+        plan = lm.place(graph, cluster, "auto", moves=2000)
+    except InfeasibleError:
+        plan = None
+    others = lm.compare(graph, cluster, METHODS)
+    if plan is None:
+        assert not others.plans
+    elif others.best is not None:
+        assert plan.fits
+        assert plan.makespan <= others.best.makespan
+        seen = lm.simulate(graph, cluster, plan.devices, plan.priority, plan.policy)
+        assert seen.makespan == plan.makespan
+
+
+def test_auto_parts_what_list_schedulers_leave_together():
+    graph = lm.read("example:inception-v3")
+    cluster = v100_mesh(4)
+    plan = lm.place(graph, cluster, "auto", moves=20_000)
+    best = lm.compare(graph, cluster, METHODS).best
+    assert plan.makespan < 0.97 * best.makespan
+    again = lm.place(graph, cluster, "auto", moves=20_000)
+    assert again.makespan == plan.makespan
+    assert np.array_equal(again.devices, plan.devices)
+
+
+def test_a_plan_keeps_its_policy(tmp_path):
+    graph = lm.read("example:rnnlm")
+    plan = lm.place(graph, v100_mesh(4), "auto", moves=3000)
+    plan.save(tmp_path / "plan.json")
+    loaded = lm.Plan.load(tmp_path / "plan.json")
+    assert loaded.policy == plan.policy
+    assert loaded.makespan == plan.makespan == loaded.schedule.makespan
+    assert loaded.on(plan.cluster).makespan == plan.makespan
+
+
+def test_a_chain_stays_on_one_device_and_says_so():
+    graph = graph_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 10), ("b", "c", 10)])
+    plan = lm.place(graph, ms_mesh(2), "auto")
+    assert set(plan.devices.tolist()) == {0}
+    assert plan.planning_seconds < 0.5
+    assert len(plan.notes) == 1
+    assert "one device" in plan.notes[0]
+
+
+def test_every_better_plan_is_told_and_ctrl_c_keeps_the_best():
+    graph = lm.read("example:inception-v3")
+    told = []
+
+    def progress(stage, makespan):
+        if makespan is not None:
+            told.append(makespan)
+        if stage == "search":
+            raise KeyboardInterrupt
+
+    plan = lm.place(graph, v100_mesh(4), "auto", time_limit=20, progress=progress)
+    assert plan.planning_seconds < 15
+    assert plan.makespan == min(told)
+    assert any("interrupted" in note for note in plan.notes)
+
+
+def test_the_time_limit_holds():
+    graph = lm.read("example:bert-large")
+    plan = lm.place(graph, v100_mesh(4, "1TiB"), "auto", time_limit=0.5)
+    assert plan.planning_seconds < 2
+
+
+def test_what_auto_does_not_take():
+    graph = lm.read("example:lenet")
+    with pytest.raises(InputError, match="effort is 'much'"):
+        lm.place(graph, v100_mesh(2), "auto", effort="much")
+    with pytest.raises(InputError, match="moves is -1"):
+        lm.place(graph, v100_mesh(2), "auto", moves=-1)
