@@ -47,7 +47,7 @@ def check_plan(graph: lm.OpGraph, cluster: lm.Cluster, plan: lm.Plan) -> None:
             words = [w.strip() for w in allowed.split(",")]
             assert cluster.devices[d].type in words
     assert plan.fits == bool((plan.memory.peak <= plan.memory.capacity).all())
-    again = lm.simulate(graph, cluster, devices, plan.priority, costs=plan.costs)
+    again = lm.simulate(graph, cluster, devices, plan.priority, plan.policy, costs=plan.costs)
     assert again.makespan == plan.makespan == plan.schedule.makespan
     assert again.start.tolist() == plan.schedule.start.tolist()
     assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
