@@ -20,6 +20,11 @@ const LARGE: usize = 1000;
 const SMALL_PORTFOLIO: [f64; 4] = [0.01, 0.002, 0.03, 0.0005];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.0001];
 
+/// On a large graph, one move of so many may leave the makespan as it is or lengthen it; the others must
+/// shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
+/// nothing, and each takes far longer to accept than to refuse.
+const PATIENCE: usize = 16;
+
 /// How far a cycle cools.
 const COOLING: f64 = 0.02;
 
@@ -134,8 +139,13 @@ impl<'a> Chain<'a> {
         if !self.state.is_changed() {
             return;
         }
-        let slack = -self.random.unit().ln() * self.temperature;
-        match self.state.evaluate(self.state.makespan() + slack as Ticks) {
+        let is_large = self.state.problem.n_ops() >= LARGE;
+        let limit = if is_large && self.random.below(PATIENCE) > 0 {
+            self.state.makespan().saturating_sub(1)
+        } else {
+            self.state.makespan() + (-self.random.unit().ln() * self.temperature) as Ticks
+        };
+        match self.state.evaluate(limit) {
             None => self.state.undo(),
             Some(makespan) => {
                 self.state.keep();

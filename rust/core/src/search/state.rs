@@ -4,8 +4,13 @@
 //! tensor sent the moment it is produced, each transfer at the end of its channels' queues. All that one op
 //! leaves to the next is when each device and channel is free, so copies of those after every few ops
 //! (*checkpoints*) let an evaluation start at the earliest position that a change touches. It stops as soon
-//! as the makespan is certain to exceed a limit: an op's finish plus the rest of its longest path, or a
-//! device's work plus the time it has stood idle.
+//! as the makespan is certain to exceed a limit: an op's finish plus the time that the rest must take, or a
+//! device's work plus the time it has stood idle. Past the last position that a change touches, what is left
+//! is placed and ordered as before, so that the rest of the longest path counts transfers between devices
+//! and the ops that follow on the same device (*bottoms*); before it, only what any placement must take.
+//!
+//! It also stops where a change has come to nothing: at a checkpoint past all it touches and past all
+//! readers of tensors that arrive at another time, where devices and channels are free when they were.
 //!
 //! O(V + E + T) from the start for T transfers, usually a fraction; nothing is allocated.
 
@@ -15,6 +20,9 @@ use crate::search::problem::Problem;
 
 /// The fewest positions from one checkpoint to the next: writing one costs as much as a few ops.
 const STRIDE: usize = 4;
+
+/// Kept states after which bottoms are worked out anew: that takes as long as an evaluation.
+const RENEWAL: u32 = 16;
 
 /// Position of nothing.
 const NEVER: usize = usize::MAX;
@@ -46,20 +54,34 @@ pub struct State<'a> {
     /// Ticks of compute and bytes charged per device.
     load: Vec<Ticks>,
     pub(super) used: Vec<u64>,
-    /// When each device and then each channel is free, how long each device has stood idle, the makespan.
+    /// When each device and then each channel is free, the makespan, how long each device has stood idle.
     now: Vec<Ticks>,
     /// `now` before every `stride`-th position, row-major.
     checkpoints: Vec<Ticks>,
     stride: usize,
-    /// Changes since the state was last kept, the first position they touch, and whether they touch
+    /// Changes since the state was last kept, the first and last position they touch, and whether they touch
     /// transfers at time 0.
     changes: Vec<Change>,
     touched: usize,
+    touched_last: usize,
     touched_homes: bool,
+    /// The last reader of a tensor that arrives at another time than in what was last kept.
+    late_reader: usize,
+    /// Lower bound on the time from each op's finish to the end in the placement and order at the time of
+    /// renewal. Holds still past the position `settled`.
+    bottom: Vec<Ticks>,
+    /// The same from each tensor's arrival per device, and the position of the reader it holds for.
+    needed: Vec<(Ticks, u32)>,
+    settled: usize,
+    kept: u32,
+    /// The same per device, from the start of the next op there.
+    next: Vec<Ticks>,
     /// When each channel has sent the home tensors.
     home_free: Vec<Ticks>,
     /// The position of the first op whose tensors use each channel.
     first_use: Vec<usize>,
+    /// The same before the state that is being kept.
+    used_before: Vec<usize>,
 }
 
 impl<'a> State<'a> {
@@ -86,9 +108,17 @@ impl<'a> State<'a> {
             stride,
             changes: Vec::with_capacity(2 * n),
             touched: 0,
+            touched_last: 0,
             touched_homes: false,
+            late_reader: 0,
+            bottom: vec![0; n],
+            needed: vec![(0, 0); n_tensors * k],
+            settled: 0,
+            kept: 0,
+            next: vec![0; k],
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
+            used_before: vec![NEVER; n_channels],
         };
         state.recount();
         state
@@ -125,7 +155,9 @@ impl<'a> State<'a> {
         self.used = problem.charged(&self.device);
         self.changes.clear();
         self.touched = 0;
+        self.touched_last = self.order.len() - 1;
         self.touched_homes = true;
+        self.kept = RENEWAL;
         self.keep();
     }
 
@@ -173,7 +205,9 @@ impl<'a> State<'a> {
         let from = std::mem::replace(&mut self.device[u.ix()], to);
         self.load[from.ix()] -= problem.length(u, from);
         self.load[to.ix()] += problem.length(u, to);
-        let mut touched = self.touched.min(self.position[u.ix()] as usize);
+        let position = self.position[u.ix()] as usize;
+        let mut touched = self.touched.min(position);
+        self.touched_last = self.touched_last.max(position);
         for &t in problem.reads.row(u.ix()) {
             let left = &mut self.readers[t.ix() * k + from.ix()];
             *left -= 1;
@@ -206,6 +240,7 @@ impl<'a> State<'a> {
         let from = self.position[u.ix()];
         self.changes.push(Change::Position { from, to: to as u32 });
         self.touched = self.touched.min(to).min(from as usize);
+        self.touched_last = self.touched_last.max(to).max(from as usize);
         self.rotate(from as usize, to);
     }
 
@@ -231,7 +266,7 @@ impl<'a> State<'a> {
             return None;
         }
         let start = self.rewind();
-        let makespan = self.run::<false>(start, limit).then(|| self.now[self.now.len() - 1]);
+        let makespan = self.run::<false>(start, limit);
         makespan.filter(|&m| m <= limit)
     }
 
@@ -240,11 +275,52 @@ impl<'a> State<'a> {
         self.restore();
         let start = self.rewind();
         self.overwritten.clear();
-        self.run::<true>(start, Ticks::MAX);
+        if let Some(makespan) = self.run::<true>(start, Ticks::MAX) {
+            self.makespan = makespan;
+        }
         self.overwritten.clear();
-        self.makespan = self.now[self.now.len() - 1];
+        self.settled = self.settled.max(self.touched_last);
+        self.kept += 1;
+        if self.kept > RENEWAL {
+            self.renew();
+        }
+        self.forget();
+    }
+
+    /// Works out the bottoms of the present placement and order.
+    fn renew(&mut self) {
+        let (problem, k) = (self.problem, self.problem.n_devices);
+        let graph = &problem.work.graph;
+        self.next.fill(0);
+        for i in (0..self.order.len()).rev() {
+            let u = self.order[i];
+            let d = self.device[u.ix()];
+            let mut bottom = self.next[d.ix()];
+            for t in graph.outputs(u) {
+                let needed = &mut self.needed[t.ix() * k..(t.ix() + 1) * k];
+                needed.fill((0, 0));
+                for &v in graph.consumers(t) {
+                    let to = self.device[v.ix()];
+                    let rest = problem.length(v, to) + self.bottom[v.ix()];
+                    if rest > needed[to.ix()].0 {
+                        needed[to.ix()] = (rest, self.position[v.ix()]);
+                    }
+                    let sent = if to == d { 0 } else { problem.transfer(t, d, to) };
+                    bottom = bottom.max(sent + rest);
+                }
+            }
+            self.bottom[u.ix()] = bottom;
+            self.next[d.ix()] = bottom + problem.length(u, d);
+        }
+        self.settled = 0;
+        self.kept = 0;
+    }
+
+    /// Starts a new list of changes.
+    fn forget(&mut self) {
         self.changes.clear();
         self.touched = usize::MAX;
+        self.touched_last = 0;
         self.touched_homes = false;
     }
 
@@ -267,9 +343,7 @@ impl<'a> State<'a> {
                 Change::Position { from, to } => self.rotate(to as usize, from as usize),
             }
         }
-        self.changes.clear();
-        self.touched = usize::MAX;
-        self.touched_homes = false;
+        self.forget();
     }
 
     /// The arrivals of what was last kept.
@@ -281,6 +355,7 @@ impl<'a> State<'a> {
 
     /// Sets `now` to the last checkpoint before everything that is touched; the position it is for.
     fn rewind(&mut self) -> usize {
+        self.late_reader = 0;
         let mut start = self.touched.min(self.order.len() - 1);
         if self.touched_homes {
             start = start.min(self.send_homes());
@@ -311,7 +386,7 @@ impl<'a> State<'a> {
         self.now[k..k + n_channels].fill(0);
         let logged = self.overwritten.len();
         for &t in &problem.homes {
-            self.send(t, self.device[graph.source(t).ix()], 0);
+            self.send::<true>(t, self.device[graph.source(t).ix()], 0, Ticks::MAX);
         }
         let mut first = self.order.len() - 1;
         for &(i, _) in &self.overwritten[logged..] {
@@ -330,17 +405,18 @@ impl<'a> State<'a> {
         first
     }
 
-    /// Evaluates from a position on; false: the makespan would exceed `limit`. With `RECORD` writes the
+    /// Evaluates from a position on; none: the makespan would exceed `limit`. With `RECORD` writes the
     /// checkpoints on the way.
-    fn run<const RECORD: bool>(&mut self, start: usize, limit: Ticks) -> bool {
+    fn run<const RECORD: bool>(&mut self, start: usize, limit: Ticks) -> Option<Ticks> {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let graph = &problem.work.graph;
         let (width, n_channels) = (self.now.len(), self.home_free.len());
+        let settled = self.settled.max(self.touched_last);
         let mut n_unused = 0;
         if RECORD {
             for c in 0..n_channels {
                 if self.first_use[c] >= start {
-                    self.first_use[c] = NEVER;
+                    self.used_before[c] = std::mem::replace(&mut self.first_use[c], NEVER);
                     n_unused += 1;
                 }
                 if self.touched_homes {
@@ -350,9 +426,26 @@ impl<'a> State<'a> {
             }
         }
         for i in start..self.order.len() {
-            if RECORD && i.is_multiple_of(self.stride) {
+            if i.is_multiple_of(self.stride) {
                 let row = i / self.stride * width;
-                self.checkpoints[row..row + width].copy_from_slice(&self.now);
+                let free = k + n_channels + 1;
+                let is_as_before = i > self.late_reader.max(self.touched_last)
+                    && self.now[..free] == self.checkpoints[row..row + free];
+                if is_as_before {
+                    if RECORD {
+                        self.shift_idle(i / self.stride);
+                        for c in (0..n_channels).filter(|_| n_unused > 0) {
+                            if self.first_use[c] == NEVER {
+                                // Used from here on as before; where its first user is gone, not sooner.
+                                self.first_use[c] = self.used_before[c].max(i);
+                            }
+                        }
+                    }
+                    return Some(self.makespan);
+                }
+                if RECORD {
+                    self.checkpoints[row..row + width].copy_from_slice(&self.now);
+                }
             }
             let u = self.order[i];
             let d = self.device[u.ix()];
@@ -362,22 +455,41 @@ impl<'a> State<'a> {
                 begin = begin.max(self.arrival[t.ix() * k + d.ix()]);
             }
             let end = begin + problem.length(u, d);
-            let idle = &mut self.now[k + n_channels + d.ix()];
+            let idle = &mut self.now[k + n_channels + 1 + d.ix()];
             *idle += begin - free;
-            if !RECORD && (end + problem.tail[u.ix()] > limit || *idle + self.load[d.ix()] > limit) {
-                return false;
+            if !RECORD {
+                let rest = if i > settled { self.bottom[u.ix()] } else { problem.tail[u.ix()] };
+                if end + rest > limit || *idle + self.load[d.ix()] > limit {
+                    return None;
+                }
             }
             self.now[d.ix()] = end;
-            let last = &mut self.now[width - 1];
+            let last = &mut self.now[k + n_channels];
             *last = end.max(*last);
             for t in graph.outputs(u) {
-                self.send(t, d, end);
+                if !self.send::<RECORD>(t, d, end, limit) {
+                    return None;
+                }
             }
             if RECORD && n_unused > 0 {
                 n_unused -= self.note_first_use(u, d, i);
             }
         }
-        true
+        Some(self.now[k + n_channels])
+    }
+
+    /// Corrects how long devices have stood idle in the checkpoints from a row on, where they are free when
+    /// they were, but have done more or less.
+    fn shift_idle(&mut self, from: usize) {
+        let (width, k) = (self.now.len(), self.problem.n_devices);
+        for column in width - k..width {
+            let change = self.now[column].wrapping_sub(self.checkpoints[from * width + column]);
+            if change != 0 {
+                for idle in self.checkpoints[from * width + column..].iter_mut().step_by(width) {
+                    *idle = idle.wrapping_add(change);
+                }
+            }
+        }
     }
 
     /// Notes the channels that an op is the first to use; how many.
@@ -397,11 +509,12 @@ impl<'a> State<'a> {
         noted
     }
 
-    /// Sends a tensor made on a device at `end` to every device where it is read.
+    /// Sends a tensor made on a device at `end` to every device where it is read; false: the makespan would
+    /// exceed `limit`.
     #[inline(always)]
-    fn send(&mut self, t: TensorId, from: DeviceId, end: Ticks) {
+    fn send<const RECORD: bool>(&mut self, t: TensorId, from: DeviceId, end: Ticks, limit: Ticks) -> bool {
         let (problem, k) = (self.problem, self.problem.n_devices);
-        self.arrive(t.ix() * k + from.ix(), end);
+        let mut in_time = self.arrive::<RECORD>(t.ix() * k + from.ix(), end, limit);
         for to in self.sent_to(t, from) {
             let route = problem.cluster.route_channels(from, to);
             let start = route.iter().map(|c| self.now[k + c.ix()]).fold(end, Ticks::max);
@@ -409,17 +522,30 @@ impl<'a> State<'a> {
             for c in route {
                 self.now[k + c.ix()] = there;
             }
-            self.arrive(t.ix() * k + to.ix(), there);
+            in_time &= self.arrive::<RECORD>(t.ix() * k + to.ix(), there, limit);
         }
+        in_time
     }
 
     #[inline(always)]
-    fn arrive(&mut self, i: usize, when: Ticks) {
+    fn arrive<const RECORD: bool>(&mut self, i: usize, when: Ticks, limit: Ticks) -> bool {
         let old = self.arrival[i];
-        if old != when {
-            self.overwritten.push((i as u32, old));
-            self.arrival[i] = when;
+        if old == when {
+            return true;
         }
+        self.overwritten.push((i as u32, old));
+        self.arrival[i] = when;
+        let k = self.problem.n_devices;
+        for v in self.problem.work.graph.consumers(TensorId::new(i / k)) {
+            if self.device[v.ix()].ix() == i % k {
+                self.late_reader = self.late_reader.max(self.position[v.ix()] as usize);
+            }
+        }
+        if RECORD {
+            return true;
+        }
+        let (rest, reader) = self.needed[i];
+        reader as usize <= self.settled.max(self.touched_last) || when + rest <= limit
     }
 
     /// The devices that a tensor made on one device is sent to.
