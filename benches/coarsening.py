@@ -25,11 +25,11 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.coarsening import Coarse, coarsen_problem
 from loadmaster.problem import Problem
-from loadmaster.refine import refined
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Candidate, better, judged
 from loadmaster.strategies.celeritas import adjusting_placement
 from loadmaster.strategies.fused import Fused, deciders, fuse
+from loadmaster.strategies.refine import refined
 from loadmaster.summary import parallelism
 
 #: The graphs of the design's table on coarsening.

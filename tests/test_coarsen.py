@@ -16,9 +16,9 @@ from loadmaster import fast
 from loadmaster.cli import main
 from loadmaster.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.problem import Problem
-from loadmaster.refine import refined
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.refine import refined
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")

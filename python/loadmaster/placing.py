@@ -18,9 +18,9 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.refine import refined
 from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, strategy, takes
 
 OnOom = Literal["error", "best_effort"]
@@ -59,8 +59,8 @@ def place(
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
-        Whether the method's placement is then refined (:func:`loadmaster.refine.refined`): about a
-        second, and never worse.
+        Whether the method's placement is then refined
+        (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse.
     progress : callable, optional
         Called with the stage and the best makespan so far.
     options

@@ -1,4 +1,5 @@
-"""The best plan that a few seconds can buy: many fast strategies, then local search from the best.
+"""The best plan that a few seconds can buy: many fast strategies, the best of them refined, then
+local search from there.
 
 Loadmaster's own. The search (:func:`loadmaster.fast.search`) runs on all ops of the reduced graph;
 what it finds is simulated before it counts, so that the plan is never worse than the best strategy
@@ -29,6 +30,7 @@ from loadmaster.strategies import (
     cpop,
     dpos,
     expert,
+    grouped,
     heft,
     lc,
     m_etf,
@@ -36,6 +38,7 @@ from loadmaster.strategies import (
     single,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.refine import refined
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -45,6 +48,7 @@ SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
 #: Where the search may start, those that are most often best first.
 SEEDS: dict[str, Callable[[Problem], Candidate]] = {
     "heft": heft.place,
+    "heft on groups": grouped.place,
     "m-etf": m_etf.place,
     "dpos": dpos.place,
     "lc": lc.place,
@@ -57,6 +61,12 @@ SEEDS: dict[str, Callable[[Problem], Candidate]] = {
 #: Share of the time for seeds, and of the search for finding out which seed goes furthest.
 SEED_SHARE = 0.4
 TRIAL_SHARE = 0.3
+
+#: Share of the time left after the seeds for refining them, and the ops that one schedules in a
+#: second, or for every move of the search.
+REFINE_SHARE = 0.4
+VISITS_PER_SECOND = 60_000_000
+VISITS_PER_MOVE = 500
 
 #: Seeds that are tried, where the graph is small enough to search from several.
 TRIALS = 3
@@ -222,8 +232,8 @@ class _Run:
             if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
                 distinct.append(seed)
         small = self.problem.graph.n_ops <= SMALL
-        trials = distinct[: TRIALS if small else 1]
         moves = self.budget.moves
+        trials = self.refined(distinct[: TRIALS if small else 1])
         if len(trials) > 1:
             spent = None if moves is None else int(TRIAL_SHARE * moves) // len(trials)
             each = None if moves is not None else TRIAL_SHARE * self.budget.left / len(trials)
@@ -233,6 +243,18 @@ class _Run:
         else:
             start = trials[0]
         self.improved(start, moves, None if moves is not None else self.budget.left)
+
+    def refined(self, trials: list[Candidate]) -> list[Candidate]:
+        """Seeds with groups of ops moved to better devices, coarse groups first."""
+        if self.budget.moves is not None:
+            visits = VISITS_PER_MOVE * self.budget.moves
+        else:
+            visits = int(VISITS_PER_SECOND * REFINE_SHARE * max(self.budget.left, 0.0))
+        found = []
+        for trial in trials:
+            found.append(refined(self.problem, trial, budget=visits // len(trials)))
+            self.offer(found[-1], "refine")
+        return found
 
     def improved(self, start: Candidate, moves: int | None, seconds: float | None) -> Candidate:
         """The best that a search from a candidate finds within some moves or seconds; itself if it

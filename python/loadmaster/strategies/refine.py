@@ -44,7 +44,7 @@ def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> 
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.refine import refined
+    >>> from loadmaster.strategies.refine import refined
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
     >>> from loadmaster.strategies.base import Placement, judged
