@@ -268,7 +268,7 @@ SMALL = graph_of({"a": 1, "b": 1}, [("a", "b", 4)])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "magic"}, "no method is named 'magic'; there are celeritas"),
+        ({"method": "magic"}, "no method is named 'magic'; there are auto"),
         ({"on_oom": "pray"}, "on_oom is 'pray'"),
         ({"time_limit": -1.0}, "time_limit is -1.0: wants seconds >= 0"),
         ({"time_limit": float("nan")}, "time_limit is nan"),

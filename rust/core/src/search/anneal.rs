@@ -17,7 +17,7 @@ use crate::search::state::State;
 const LARGE: usize = 1000;
 
 /// First temperatures of a cycle, as shares of the makespan.
-const SMALL_PORTFOLIO: [f64; 4] = [0.01, 0.002, 0.03, 0.0005];
+const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.0001];
 
 /// On a large graph, one move of so many may leave the makespan as it is or lengthen it; the others must
