@@ -9,9 +9,9 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.strategies import auto
+from loadmaster.strategies import auto, registry
 
-METHODS = (*auto.SEEDS, "single")
+METHODS = ("single", *(name for name in registry.METHODS if name in auto.SEEDS))
 
 
 def diamonds(n):
