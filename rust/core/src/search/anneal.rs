@@ -18,7 +18,7 @@ const LARGE: usize = 1000;
 
 /// First temperatures of a cycle, as shares of the makespan.
 const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
-const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.0001];
+const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
 
 /// On a large graph, one move of so many may leave the makespan as it is or lengthen it; the others must
 /// shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
@@ -77,7 +77,7 @@ impl<'a> Chain<'a> {
             temperature: 0.0,
             cycle: number,
             done: 0,
-            length: (200 * n).max(10_000).next_multiple_of(STEP),
+            length: (100 * n).max(10_000).next_multiple_of(STEP),
             state,
         }
     }
