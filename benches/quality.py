@@ -42,7 +42,7 @@ from loadmaster.strategies import METHODS
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
 
-#: What methods that search are given instead of a time limit, so that they find the same every time.
+#: Options of methods that search, instead of a time limit: they find the same every time.
 OPTIONS: dict[str, dict[str, Any]] = {"auto": {"moves": 10_000}}
 
 #: Known-optimum instances: ops, devices, CCRs, seeds.
