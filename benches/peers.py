@@ -1,9 +1,10 @@
 """Measures Loadmaster against its peers and against its own targets, from Python.
 
-    python benches/peers.py [--ops 50000] [--shuffle] [--repeat 15] [--memory]
+    python benches/peers.py [--ops 50000] [--shuffle] [--repeat 15] [--memory | --schedule]
 
 One process, one thread, each contender in turn, median CPU milliseconds. Needs the ``bench`` extra:
-``python -m pip install '.[bench]'``. ``--memory`` measures peak memory at 1,000,000 ops instead.
+``python -m pip install '.[bench]'``. ``--memory`` measures peak memory at 1,000,000 ops instead,
+``--schedule`` the list schedulers on 8 devices.
 """
 
 from __future__ import annotations
@@ -149,6 +150,47 @@ def report_memory() -> None:
     )
 
 
+def schedulers(data: Layered) -> dict[str, Callable[[], object]]:
+    """The engine's list schedulers on 8 equal devices, by name; ranks and orders included."""
+    graph, devices = build(data), 8
+    bandwidth = float(data.tensor_bytes.sum() / data.tensor_seconds.sum())
+    cluster = lm.Cluster.mesh(devices, memory=1 << 50, bandwidth=bandwidth)._core
+    time = data.op_seconds.reshape(-1, 1)
+
+    def heft(contention: bool) -> object:
+        _, rank = fast.levels(graph, data.op_seconds, data.tensor_seconds)
+        order = fast.priority_order(graph, rank)
+        return fast.schedule(graph, cluster, order, time, contention=contention)
+
+    def dpos() -> object:
+        _, rank = fast.levels(graph, data.op_seconds, data.tensor_seconds)
+        order = fast.priority_order(graph, rank)
+        pinned = np.full(data.n_ops, -1, dtype=np.int32)
+        pinned[fast.critical_path(graph, data.op_seconds, data.tensor_seconds)] = 0
+        return fast.schedule(graph, cluster, order, time, pinned=pinned)
+
+    def etf(contention: bool) -> object:
+        _, level = fast.levels(graph, data.op_seconds, np.zeros(data.n_ops))
+        ties = np.argsort(-level, kind="stable").astype(np.int32)
+        return fast.schedule_earliest(graph, cluster, time, ties, contention=contention)
+
+    return {
+        "HEFT, contention-free": lambda: heft(False),
+        "HEFT": lambda: heft(True),
+        "ETF, contention-free": lambda: etf(False),
+        "ETF": lambda: etf(True),
+        "DPOS": dpos,
+        "m-ETF": lambda: fast.schedule_earliest(graph, cluster, time, fast.m_topo(graph)),
+    }
+
+
+def report_schedulers(data: Layered, repeat: int) -> None:
+    """Prints CPU times of the list schedulers."""
+    print(f"{data.n_ops} ops, {len(data.src)} edges, 8 devices; median CPU ms")
+    for name, run in schedulers(data).items():
+        print(f"{median_cpu_ms(run, repeat):10.1f}  {name}")
+
+
 def resident_mib(field: str) -> float:
     """Memory of this process: now ("VmRSS"), or at most so far ("VmHWM")."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -161,10 +203,14 @@ def main() -> None:
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--memory", action="store_true")
+    report = parser.add_mutually_exclusive_group()
+    report.add_argument("--memory", action="store_true")
+    report.add_argument("--schedule", action="store_true")
     arguments = parser.parse_args()
     if arguments.memory:
         report_memory()
+    elif arguments.schedule:
+        report_schedulers(layered(arguments.ops, shuffle=arguments.shuffle), arguments.repeat)
     else:
         report_times(layered(arguments.ops, shuffle=arguments.shuffle), arguments.repeat)
 

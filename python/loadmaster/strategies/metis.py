@@ -90,8 +90,10 @@ def parts(
         raise MissingExtraError("pymetis", "metis", "the method 'metis'") from error
     sets = problem.graph.colocation
     n_sets, k = int(sets.max()) + 1, problem.cluster.n_devices
-    if k == 1 or n_sets == 1:
-        return on_allowed(problem, np.zeros(n_sets, dtype=np.int32))[sets]
+    if k == 1 or n_sets <= k:
+        # Nothing to partition; METIS would complain on standard output.
+        each = np.arange(n_sets, dtype=np.int32) % np.int32(k)
+        return on_allowed(problem, each)[sets]
     held = problem.held_at_peak if bytes_ is None else bytes_
     seconds = _shares(per_set(problem, problem.op_time))
     weight = (1 - blend) * seconds + blend * _shares(per_set(problem, held))

@@ -187,6 +187,7 @@ impl Cluster {
     }
 
     /// Latency in seconds and bandwidth in bytes per second of a route.
+    #[inline(always)]
     pub fn route(&self, from: DeviceId, to: DeviceId) -> (f64, f64) {
         let route = self.routes[self.pair(from, to)];
         (route.latency, route.bandwidth)

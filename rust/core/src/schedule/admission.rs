@@ -136,21 +136,30 @@ impl Admission<'_> {
         }
     }
 
-    /// Whether the op has room on a device. `inputs` is the bytes of its inputs, `copies` of those that must
-    /// be sent there.
+    /// Bytes that an op takes beside copies of its inputs: where it goes they are the same.
+    #[inline(always)]
+    pub(super) fn needed(&self, op: OpId, lead: OpId) -> u64 {
+        match self {
+            Self::Charged(_) => 0,
+            Self::Lifetimes(l) => l.needed(op, lead),
+        }
+    }
+
+    /// Whether an op that it allows has room on a device, given what is [`Self::needed`]. `inputs` is the bytes
+    /// of its inputs, `copies` of those that must be sent there.
     #[inline(always)]
     pub(super) fn fits(
         &self,
-        op: OpId,
         lead: OpId,
         device: DeviceId,
+        needed: u64,
         inputs: u64,
         copies: impl Fn() -> u64,
     ) -> bool {
         match self {
             Self::Charged(memory) => memory.fits(lead, device),
             Self::Lifetimes(l) => {
-                let Some(left) = l.free(device).checked_sub(l.needed(op, lead)) else { return false };
+                let Some(left) = l.free(device).checked_sub(needed) else { return false };
                 inputs <= left || copies() <= left
             }
         }

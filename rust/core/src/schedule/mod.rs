@@ -59,6 +59,17 @@ struct Input {
     at: DeviceId,
     from: Ticks,
     bytes: u64,
+    /// Latency and bandwidth of the route last asked for, and the ticks that sending it there takes: most
+    /// devices are reached by routes of one kind.
+    route: (f64, f64),
+    length: Ticks,
+}
+
+impl Input {
+    fn new(tensor: TensorId, at: DeviceId, from: Ticks, bytes: u64) -> Self {
+        // No route has this latency.
+        Self { tensor, at, from, bytes, route: (-1.0, 0.0), length: 0 }
+    }
 }
 
 /// A transfer that the op under consideration would need.
@@ -94,6 +105,8 @@ pub struct Engine<'a> {
     op: OpId,
     inputs: Vec<Input>,
     input_bytes: u64,
+    /// Bytes it takes beside copies of its inputs.
+    needed: u64,
     /// Transfers of those inputs, as last worked out; with contention only.
     legs: Vec<Leg>,
 }
@@ -127,6 +140,7 @@ impl<'a> Engine<'a> {
             op: OpId::NONE,
             inputs: Vec::new(),
             input_bytes: 0,
+            needed: 0,
             legs: Vec::new(),
         }
     }
@@ -172,17 +186,18 @@ impl<'a> Engine<'a> {
             return;
         }
         self.op = op;
+        self.needed = self.admission.needed(op, self.lead[op.ix()]);
         self.inputs.clear();
         let graph = &self.work.graph;
         for (tensor, source) in graph.inputs_with_ops(op) {
             let slot = self.slots[source.ix()];
             let bytes = self.work.tensor_bytes[tensor.ix()];
-            self.inputs.push(Input { tensor, at: slot.device, from: slot.finish, bytes });
+            self.inputs.push(Input::new(tensor, slot.device, slot.finish, bytes));
         }
         for &tensor in graph.pulls(op) {
             let at = self.slots[graph.source(tensor).ix()].device;
             if !at.is_none() {
-                self.inputs.push(Input { tensor, at, from: 0, bytes: self.work.tensor_bytes[tensor.ix()] });
+                self.inputs.push(Input::new(tensor, at, 0, self.work.tensor_bytes[tensor.ix()]));
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
@@ -196,28 +211,40 @@ impl<'a> Engine<'a> {
         self.legs.clear();
         let mut ready = 0;
         for i in 0..self.inputs.len() {
-            let input = self.inputs[i];
-            ready = ready.max(self.arrival(input, device));
+            ready = ready.max(self.arrival(i, device));
         }
         ready
     }
 
-    /// When one input is on a device; if it must be sent for it, notes the leg.
+    /// When input `i` is on a device; if it must be sent for it, notes the leg.
     #[inline(always)]
-    fn arrival(&mut self, input: Input, device: DeviceId) -> Ticks {
-        if input.at == device {
-            return input.from;
+    fn arrival(&mut self, i: usize, device: DeviceId) -> Ticks {
+        let Input { tensor, at, from, .. } = self.inputs[i];
+        if at == device {
+            return from;
         }
-        let length = self.clock.ticks(self.cluster.transfer_seconds(input.at, device, input.bytes));
         if self.channels.is_empty() {
-            return input.from + length;
+            return from + self.transfer(i, device);
         }
-        if let Some(known) = self.sent.to(input.tensor, device) {
+        if let Some(known) = self.sent.to(tensor, device) {
             return known;
         }
-        let start = self.idle_route(input.at, device, input.from, length);
-        self.legs.push(Leg { tensor: input.tensor, at: input.at, start, length });
+        let length = self.transfer(i, device);
+        let start = self.idle_route(at, device, from, length);
+        self.legs.push(Leg { tensor, at, start, length });
         start + length
+    }
+
+    /// Ticks that sending input `i` to a device takes.
+    #[inline(always)]
+    fn transfer(&mut self, i: usize, device: DeviceId) -> Ticks {
+        let input = &mut self.inputs[i];
+        let route = self.cluster.route(input.at, device);
+        if route != input.route {
+            input.route = route;
+            input.length = self.clock.ticks(self.cluster.transfer_seconds(input.at, device, input.bytes));
+        }
+        input.length
     }
 
     /// The earliest time from `ready` on at which every channel of a route is idle for `length` ticks, the
@@ -259,7 +286,9 @@ impl<'a> Engine<'a> {
     pub fn fits(&self, device: DeviceId) -> bool {
         let op = self.op;
         self.work.allows(op, self.cluster, device)
-            && self.admission.fits(op, self.lead[op.ix()], device, self.input_bytes, || self.copies(device))
+            && self
+                .admission
+                .fits(self.lead[op.ix()], device, self.needed, self.input_bytes, || self.copies(device))
     }
 
     /// Bytes of the considered op's inputs that are not on a device yet.
