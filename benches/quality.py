@@ -484,19 +484,20 @@ def planted_table(rows: list[Row], methods: Sequence[str]) -> list[str]:
     return table(["over the optimum, %", *methods], body)
 
 
-def report(rows: list[Row], methods: Sequence[str]) -> str:
+def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
     """RESULTS.md."""
     of = {kind: [r for r in rows if r.kind == kind] for kind in KINDS}
     lines = [
         "# Quality of plans",
         "",
-        "    python benches/quality.py",
+        f"    python benches/quality.py --limit {limit:g}",
         "",
         "Step time by the simulator, as a fraction of what one device of the fastest type would "
         "take (as if it had the memory). *short*: no plan that fits was found; *late*: not within "
         "the time allowed; *missing*: an extra is not installed. The bound holds for every "
-        "placement. Every figure of every plan is in `RESULTS.csv`, seconds of planning are in "
-        "`SECONDS.md`, which alone differs from run to run.",
+        "placement of the graph as it is: data-parallel and os-dpos split its ops, and may go "
+        "below. Every figure of every plan is in `RESULTS.csv`, seconds of planning are in "
+        "`SECONDS.md`, which differs from run to run, as *late* may.",
         "",
         "![Step time of every method](RESULTS.svg)",
         "",
@@ -649,7 +650,7 @@ def main() -> None:
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
-    (arguments.out / "RESULTS.md").write_text(report(rows, methods))
+    (arguments.out / "RESULTS.md").write_text(report(rows, methods, arguments.limit))
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
     draw(rows, methods, arguments.out / "RESULTS.svg")
