@@ -164,3 +164,11 @@ def ranks(order: NDArray[np.int32]) -> NDArray[np.int32]:
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     return rank
+
+
+def by_start(
+    graph: fast.Graph, start: NDArray[np.float64], finish: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """The order of a schedule: ops by start, ties by finish, then topologically."""
+    topological = ranks(fast.m_topo(graph))
+    return np.lexsort((topological, finish, start)).astype(np.int32)

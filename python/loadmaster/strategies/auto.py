@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.strategies import (
     celeritas,
     cpop,
@@ -261,7 +261,8 @@ class _Run:
         finds nothing better.
         """
         problem = self.problem
-        devices, order = start.devices, _order(problem, start)
+        devices, schedule = start.devices, start.schedule
+        order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
         follows = np.array_equal(devices[lead], devices)
         held = problem.held_at_peak
@@ -330,10 +331,3 @@ class _Watch:
             self.best = found
         self.pause = PATIENCE * self.run.judging
         self.last = time.perf_counter()
-
-
-def _order(problem: Problem, candidate: Candidate) -> NDArray[np.int32]:
-    """Ops as the simulator started them; ties by finish, then topologically."""
-    topological = ranks(fast.m_topo(problem.graph))
-    schedule = candidate.schedule
-    return np.lexsort((topological, schedule.finish, schedule.start)).astype(np.int32)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.strategies import single
 from loadmaster.strategies.base import (
     SHARES,
@@ -102,8 +102,7 @@ def _attempt(
 def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
     """The placement of a schedule, ops by start; ties by finish, then topologically."""
     devices, start, finish = scheduled
-    topological = ranks(fast.m_topo(problem.graph))
-    order = np.lexsort((topological, finish, start)).astype(np.int32)
+    order = by_start(problem.graph, start, finish)
     return Placement(devices, ranks(order), float(finish.max()), is_sequence=True)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 
 #: Groups on each level of the hierarchy; the finest level is single ops.
@@ -107,15 +107,9 @@ def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:
 def _orders(problem: Problem, candidate: Candidate) -> list[NDArray[np.int32]]:
     """The order of the candidate's own schedule, and by b-level (HEFT's upward rank)."""
     graph = problem.graph
-    own = np.lexsort((candidate.priority, candidate.schedule.start, _depth(problem)))
-    own = own[np.argsort(candidate.schedule.start[own], kind="stable")].astype(np.int32)
+    own = by_start(graph, candidate.schedule.start, candidate.schedule.finish)
     _, b_level = fast.levels(
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
     )
-    rank = np.lexsort((_depth(problem), -b_level)).astype(np.int32)
-    return [own.astype(np.int32), rank]
-
-
-def _depth(problem: Problem) -> NDArray[np.int32]:
-    """Position in Kahn's order: breaks ties so that an order stays topological."""
-    return ranks(fast.m_topo(problem.graph))
+    rank = np.lexsort((ranks(fast.m_topo(graph)), -b_level)).astype(np.int32)
+    return [own, rank]

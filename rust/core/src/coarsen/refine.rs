@@ -18,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId, TensorId};
+use crate::schedule::push::Push;
 use crate::topo;
 use crate::workload::{Times, Workload};
 
@@ -107,11 +108,8 @@ struct Judge<'a> {
     n_types: usize,
     /// Least time from an op's finish to the end, wherever what follows runs.
     tail: Vec<Ticks>,
-    ready: Vec<Ticks>,
+    push: Push<'a>,
     device_free: Vec<Ticks>,
-    channel_free: Vec<Ticks>,
-    /// When the current tensor arrives at each device, and the tensor that this is about.
-    arrival: Vec<(u32, Ticks)>,
 }
 
 impl<'a> Judge<'a> {
@@ -140,69 +138,38 @@ impl<'a> Judge<'a> {
             clock,
             tail,
             n_types,
-            ready: vec![0; work.n_ops()],
+            push: Push::new(work, cluster, clock, true),
             device_free: vec![0; cluster.n_devices()],
-            channel_free: vec![0; cluster.channels().len()],
-            arrival: vec![(u32::MAX, 0); cluster.n_devices()],
             ticks,
         })
     }
 
     /// Cost of a placement, unless it is no better than `limit`; and how many ops were visited.
     fn cost(&mut self, placement: &[DeviceId], limit: Cost) -> (Option<Cost>, u64) {
-        self.ready.fill(0);
+        self.push.clear();
         self.device_free.fill(0);
-        self.channel_free.fill(0);
-        self.arrival.fill((u32::MAX, 0));
         let work = self.work;
         let graph = &work.graph;
         let (mut makespan, mut sent) = (0, 0);
         for t in (graph.n_produced()..graph.n_tensors()).map(TensorId::new) {
-            sent += self.send(t, 0, placement);
+            sent += self.push.send(t, 0, placement);
         }
         for (visited, &u) in self.order.iter().enumerate() {
             let device = placement[u.ix()];
             let free = &mut self.device_free[device.ix()];
             let time = self.ticks[u.ix() * self.n_types + self.cluster.type_of(device)];
-            let finish = (*free).max(self.ready[u.ix()]) + time;
+            let finish = (*free).max(self.push.ready[u.ix()]) + time;
             *free = finish;
             makespan = makespan.max(finish);
             if finish + self.tail[u.ix()] > limit.0 {
                 return (None, visited as u64 + 1);
             }
             for t in graph.outputs(u) {
-                sent += self.send(t, finish, placement);
+                sent += self.push.send(t, finish, placement);
             }
         }
         let cost = (makespan, sent);
         ((cost < limit).then_some(cost), self.order.len() as u64)
-    }
-
-    /// Hands a tensor to its readers, by transfer where they are elsewhere; the time of the transfers.
-    fn send(&mut self, t: TensorId, made: Ticks, placement: &[DeviceId]) -> Ticks {
-        let work = self.work;
-        let from = placement[work.graph.source(t).ix()];
-        let mut sent = 0;
-        for c in work.graph.consumers(t) {
-            let to = placement[c.ix()];
-            let at = if to == from {
-                made
-            } else if self.arrival[to.ix()].0 == t.0 {
-                self.arrival[to.ix()].1
-            } else {
-                let seconds = self.cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]);
-                let time = self.clock.ticks(seconds);
-                let channels = self.cluster.route_channels(from, to);
-                let start = channels.iter().map(|c| self.channel_free[c.ix()]).max().unwrap_or(0).max(made);
-                channels.iter().for_each(|c| self.channel_free[c.ix()] = start + time);
-                self.arrival[to.ix()] = (t.0, start + time);
-                sent += time;
-                start + time
-            };
-            let ready = &mut self.ready[c.ix()];
-            *ready = (*ready).max(at);
-        }
-        sent
     }
 }
 

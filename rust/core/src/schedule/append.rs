@@ -9,6 +9,7 @@ use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::schedule::Scheduled;
+use crate::schedule::push::Push;
 use crate::workload::Workload;
 
 /// Schedules ops in `order`, which is topological, each on its device. `time` is ticks per op and device
@@ -23,81 +24,24 @@ pub fn append(
     contention: bool,
 ) -> Scheduled {
     let n = work.n_ops();
-    let mut state = State {
-        work,
-        cluster,
-        clock,
-        device,
-        ready: vec![0; n],
-        channel_free: vec![0; if contention { cluster.channels().len() } else { 0 }],
-        sent: vec![(TensorId::NONE, 0); cluster.n_devices()],
-    };
+    let mut push = Push::new(work, cluster, clock, contention);
     let graph = &work.graph;
     let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
     homes.sort_unstable_by_key(|&t| graph.key(t));
     for t in homes {
-        state.send(t, 0);
+        push.send(t, 0, device);
     }
     let n_types = cluster.types().len();
     let mut free = vec![0; cluster.n_devices()];
     let (mut start, mut finish) = (vec![0; n], vec![0; n]);
     for &u in order {
         let d = device[u.ix()];
-        let begin = state.ready[u.ix()].max(free[d.ix()]);
+        let begin = push.ready[u.ix()].max(free[d.ix()]);
         let end = begin + time[u.ix() * n_types + cluster.type_of(d)];
         (start[u.ix()], finish[u.ix()], free[d.ix()]) = (begin, end, end);
         for t in graph.outputs(u) {
-            state.send(t, end);
+            push.send(t, end, device);
         }
     }
     Scheduled { device: device.to_vec(), start, finish }
-}
-
-struct State<'a> {
-    work: &'a Workload,
-    cluster: &'a Cluster,
-    clock: Clock,
-    device: &'a [DeviceId],
-    /// When the latest input so far reaches each op.
-    ready: Vec<Ticks>,
-    /// When each channel has served its queue; empty without contention.
-    channel_free: Vec<Ticks>,
-    /// Per device, the tensor sent there last and when it arrives.
-    sent: Vec<(TensorId, Ticks)>,
-}
-
-impl State<'_> {
-    /// Sends a tensor that is there at `now` to every device where an op reads it.
-    fn send(&mut self, t: TensorId, now: Ticks) {
-        let graph = &self.work.graph;
-        let from = self.device[graph.source(t).ix()];
-        for &v in graph.consumers(t) {
-            let to = self.device[v.ix()];
-            let arrival = if to == from {
-                now
-            } else if self.sent[to.ix()].0 == t {
-                self.sent[to.ix()].1
-            } else {
-                let arrival = self.transfer(t, from, to, now);
-                self.sent[to.ix()] = (t, arrival);
-                arrival
-            };
-            let ready = &mut self.ready[v.ix()];
-            *ready = (*ready).max(arrival);
-        }
-    }
-
-    fn transfer(&mut self, t: TensorId, from: DeviceId, to: DeviceId, now: Ticks) -> Ticks {
-        let bytes = self.work.tensor_bytes[t.ix()];
-        let length = self.clock.ticks(self.cluster.transfer_seconds(from, to, bytes));
-        if self.channel_free.is_empty() {
-            return now + length;
-        }
-        let route = self.cluster.route_channels(from, to);
-        let start = route.iter().map(|c| self.channel_free[c.ix()]).fold(now, Ticks::max);
-        for c in route {
-            self.channel_free[c.ix()] = start + length;
-        }
-        start + length
-    }
 }

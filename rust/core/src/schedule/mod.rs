@@ -19,6 +19,7 @@ pub mod list;
 pub mod optimistic;
 pub mod order;
 pub mod placed;
+pub(crate) mod push;
 pub mod rank_set;
 pub mod sent;
 pub mod timeline;
