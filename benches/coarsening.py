@@ -20,29 +20,17 @@ from typing import Any
 import numpy as np
 from layered import Layered, layered
 from numpy.typing import NDArray
+from quality import DESIGN, design_problem
 
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.coarsening import Coarse, coarsen_problem
 from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Candidate, better, judged
 from loadmaster.strategies.celeritas import adjusting_placement
 from loadmaster.strategies.fused import Fused, deciders, fuse
 from loadmaster.strategies.refine import refined
 from loadmaster.summary import parallelism
-
-#: The graphs of the design's table on coarsening.
-EIGHT = (
-    "mixtral_8x7b_infer_b4_s2048",
-    "nasneta_large_train_b32",
-    "rnnlm_2x2048_train_b128",
-    "bert_large_train_b16_s64",
-    "transformer_12x2048_h16_train_b256",
-    "inception_v3_train_b512",
-    "evoformer_48_infer",
-    "whisper_large_v3_infer_b8",
-)
 
 #: Celeritas' Table 2: ops before and after, CCR before and after.
 TABLE_2 = {
@@ -57,22 +45,6 @@ MERGERS = {
     "parallel": fast.parallel_merge,
     "multilevel": fast.multilevel_partition,
 }
-
-
-def costs(graph: lm.OpGraph) -> NDArray[np.float64]:
-    """The design's costs: max(FLOPs / 7e12 (bf16: 62.5e12), bytes / 630e9) + 5 us, whole us."""
-    is_bf16 = np.array(["bf16" in output for output in graph.outputs])
-    compute = graph.flops / np.where(is_bf16, 62.5e12, 7e12)
-    seconds = np.rint((np.maximum(compute, graph.bytes_accessed / 630e9) + 5e-6) * 1e6) * 1e-6
-    seconds[graph.view | graph.placeholder] = 0
-    return seconds
-
-
-def problem_of(folder: Path, name: str) -> Problem:
-    """A traced graph on four equal devices, 10 us and 12 GB/s between every pair."""
-    graph = lm.read(folder / f"{name}.json.gz")
-    cluster = lm.Cluster.mesh(4, memory="1TiB", bandwidth=12e9, latency=10e-6)
-    return Problem.make(graph, cluster, as_costs(costs(graph), graph, cluster))
 
 
 def build(data: Layered) -> fast.Graph:
@@ -201,11 +173,11 @@ def report_large() -> None:
         print(f"{name:<12} {ms / 1e3:6.2f} s {peak:6.0f} MiB  {group.max() + 1} groups")
 
 
-def report_parallelism(folder: Path) -> None:
+def report_parallelism() -> None:
     """Prints the share of parallelism (work / critical path) that is left at 300 groups."""
     kept: dict[str, list[float]] = {name: [] for name in MERGERS}
-    for graph in EIGHT:
-        problem = problem_of(folder, graph)
+    for graph in DESIGN:
+        problem = design_problem(graph, "4 equal")
         before = parallelism(problem.graph, problem.op_time)
         row = []
         for name in MERGERS:
@@ -217,10 +189,10 @@ def report_parallelism(folder: Path) -> None:
         print(f"{name:<12} geometric mean {geometric(shares):.3f}, least {min(shares):.2f}")
 
 
-def report_ccr(folder: Path) -> None:
+def report_ccr() -> None:
     """Prints Celeritas' Table 2 and ours at R = 200, M = 0.25."""
     for name, (ops, groups, before, after) in TABLE_2.items():
-        problem = problem_of(folder, name)
+        problem = design_problem(name, "4 equal")
         coarse = fuse(problem).coarse
         own = ccr(problem, problem.graph), ccr(problem, coarse)
         print(
@@ -239,12 +211,12 @@ def ccr(problem: Problem, graph: fast.Graph) -> float:
     return sent / float(problem.op_time.sum())
 
 
-def report_refinement(folder: Path) -> None:
+def report_refinement() -> None:
     """Prints step times, as shares of one device, before and after refinement."""
     methods = ("sequential", "batch", "parallel", "multilevel")
     times: dict[str, list[tuple[float, float]]] = {method: [] for method in methods}
-    for name in EIGHT:
-        problem = problem_of(folder, name)
+    for name in DESIGN:
+        problem = design_problem(name, "4 equal")
         single = float(problem.op_time.sum())
         row = []
         for method in methods:
@@ -297,19 +269,17 @@ def main() -> None:
     parser.add_argument("report", choices=["cut", "large", "parallelism", "ccr", "refinement"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=7)
-    shared = Path(__file__).parents[2] / "shared" / "data" / "graphs"
-    parser.add_argument("--graphs", type=Path, default=shared)
     arguments = parser.parse_args()
     if arguments.report == "cut":
         report_cut(arguments.seed, arguments.repeat)
     elif arguments.report == "large":
         report_large()
     elif arguments.report == "parallelism":
-        report_parallelism(arguments.graphs)
+        report_parallelism()
     elif arguments.report == "ccr":
-        report_ccr(arguments.graphs)
+        report_ccr()
     else:
-        report_refinement(arguments.graphs)
+        report_refinement()
 
 
 if __name__ == "__main__":
