@@ -277,10 +277,16 @@ impl<'a> Engine<'a> {
         std::ptr::eq(route, other) || route.iter().any(|c| other.contains(c))
     }
 
-    /// The earliest start of the considered op on a device, in an idle slot or at the end.
-    pub fn earliest_start(&mut self, device: DeviceId) -> Ticks {
+    /// The earliest finish of the considered op on a device, in an idle slot or at the end, if it is before
+    /// `limit`: where the inputs alone arrive too late no slot is looked for.
+    pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
+        let length = self.length(self.op, device);
         let ready = self.ready(device);
-        self.devices[device.ix()].earliest(ready, self.length(self.op, device))
+        if ready + length >= limit {
+            return None;
+        }
+        let finish = self.devices[device.ix()].earliest(ready, length) + length;
+        (finish < limit).then_some(finish)
     }
 
     /// Whether the considered op may run on a device and has room there.
