@@ -202,7 +202,8 @@ impl<'a> Engine<'a> {
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
-        if self.inputs.len() > 1 {
+        // Channels serve what is there first; without them the order makes no difference.
+        if !self.channels.is_empty() && self.inputs.len() > 1 {
             self.inputs.sort_unstable_by_key(|i| (i.from, i.tensor));
         }
     }
