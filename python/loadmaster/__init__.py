@@ -26,6 +26,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.placing import Comparison, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
+from loadmaster.scenarios import WhatIf, what_if
 from loadmaster.simulation import Simulation, simulate
 
 __version__ = metadata.version("loadmaster")
@@ -48,6 +49,7 @@ __all__ = [
     "Route",
     "Simulation",
     "SolverError",
+    "WhatIf",
     "coarsen",
     "compare",
     "costs",
@@ -60,4 +62,5 @@ __all__ = [
     "readers",
     "simulate",
     "transforms",
+    "what_if",
 ]

@@ -111,6 +111,17 @@ def _parser() -> argparse.ArgumentParser:
     _method_arguments(compare)
     compare.add_argument("--methods", help="comma-separated; default: all")
 
+    what_if = _command(commands, "what-if", _what_if, "what other hardware would be worth")
+    what_if.add_argument("plan", help="a plan that place saved")
+    for flag, metavar, text in _CHANGES:
+        what_if.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+    what_if.add_argument(
+        "--together", action="store_true", help="all changes at once, not each by itself"
+    )
+    what_if.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
+    )
+
     info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
     _graph_arguments(info)
     _cluster_argument(info)
@@ -133,6 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     presets.add_argument("name", nargs="?", help="print this one's TOML")
     _command(commands, "examples", _examples, "list the graphs that come along")
     return parser
+
+
+#: Changes that what-if takes.
+_CHANGES = (
+    ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
+    ("--remove-device", "DEVICE", "without this device"),
+    ("--scale-link", "[A:B=]FACTOR", "all links, or that of two devices, so many times as wide"),
+    ("--scale-device", "[DEVICE=]FACTOR", "all devices, or one, so many times as fast"),
+    ("--memory", "[DEVICE=]SIZE", "this memory on all devices, or on one: 80GiB"),
+)
 
 
 def _command(
@@ -190,9 +211,7 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
 def _read_cluster(text: str) -> Cluster:
     from loadmaster.cluster import Cluster
 
-    if text.endswith(".toml") or os.path.exists(text):
-        return Cluster.read(text)
-    return Cluster.preset(text)
+    return Cluster.named(text)
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
@@ -327,6 +346,60 @@ def _compare(arguments: argparse.Namespace) -> None:
         print(comparison_table(comparison))
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
+
+
+def _what_if(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+    from loadmaster.scenarios import what_if
+
+    scenarios = []
+    for flag, _, _ in _CHANGES:
+        word = flag.removeprefix("--").replace("-", "_")
+        scenarios += [{word: _change(word, text)} for text in getattr(arguments, word)]
+    if arguments.together:
+        scenarios = [_merged(scenarios)]
+    seen = what_if(
+        Plan.load(arguments.plan),
+        *scenarios,
+        time_limit=arguments.time_limit,
+        progress=_Progress(),
+    )
+    if arguments.json:
+        _print_json(seen.to_document())
+    else:
+        print(seen)
+
+
+def _change(word: str, text: str) -> Any:
+    """The value of a change as :func:`loadmaster.what_if` takes it."""
+    of, equals, value = text.rpartition("=")
+    parsed: Any = value
+    if word.startswith("scale") or (word == "add_device" and equals):
+        try:
+            parsed = (int if word == "add_device" else float)(value)
+        except ValueError as error:
+            flag = f"--{word.replace('_', '-')}"
+            raise InputError(f"{flag} {text!r}: {value!r} is no number") from error
+    elif word == "memory" and value.isdecimal():
+        parsed = int(value)
+    if not equals:
+        return parsed
+    return {tuple(of.split(":")) if word == "scale_link" else of: parsed}
+
+
+def _merged(scenarios: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One scenario with the changes of all."""
+    merged: dict[str, Any] = {}
+    for word, value in (item for scenario in scenarios for item in scenario.items()):
+        before = merged.get(word)
+        if before is None:
+            merged[word] = value
+        elif isinstance(before, dict) and isinstance(value, dict):
+            merged[word] = before | value
+        else:
+            flag = f"--{word.replace('_', '-')}"
+            raise InputError(f"{flag} is given twice: together, each wants a device of its own")
+    return merged
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -104,7 +104,7 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
 assert set(METHODS) == set(get_args(Method))
 
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
-SEARCHING = ("time_limit", "progress")
+SEARCHING = ("time_limit", "progress", "warm_start")
 
 
 def _keywords(function: Callable[..., Candidate]) -> list[str]:
