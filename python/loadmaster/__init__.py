@@ -28,6 +28,7 @@ from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.scenarios import WhatIf, what_if
 from loadmaster.simulation import Simulation, simulate
+from loadmaster.sweeping import Sweep, sweep
 
 __version__ = metadata.version("loadmaster")
 
@@ -49,6 +50,7 @@ __all__ = [
     "Route",
     "Simulation",
     "SolverError",
+    "Sweep",
     "WhatIf",
     "coarsen",
     "compare",
@@ -61,6 +63,7 @@ __all__ = [
     "read",
     "readers",
     "simulate",
+    "sweep",
     "transforms",
     "what_if",
 ]

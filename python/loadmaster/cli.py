@@ -11,15 +11,24 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from loadmaster.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.errors import (
+    InfeasibleError,
+    InputError,
+    LoadmasterError,
+    MissingExtraError,
+)
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from loadmaster.cluster import Cluster
     from loadmaster.graph import OpGraph
     from loadmaster.plan import Plan
+    from loadmaster.table import Row
 
 #: Seconds after which a stage announces itself.
 _PATIENCE = 2.0
@@ -110,6 +119,31 @@ def _parser() -> argparse.ArgumentParser:
     _cluster_argument(compare)
     _method_arguments(compare)
     compare.add_argument("--methods", help="comma-separated; default: all")
+
+    sweep = _command(commands, "sweep", _sweep, "many graphs on many clusters by many methods")
+    sweep.add_argument("graphs", nargs="+", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    sweep.add_argument(
+        "--cluster",
+        default="4xV100-PCIe",
+        help="presets or TOML files, comma-separated; default: 4xV100-PCIe",
+    )
+    sweep.add_argument("--methods", help="comma-separated; default: all")
+    sweep.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="METHOD.KEY=VALUE",
+        help="an option of one of the methods, such as auto.time_limit=15 (repeatable)",
+    )
+    sweep.add_argument("--seeds", default="0", help="comma-separated; default: 0")
+    sweep.add_argument(
+        "-o", "--output", metavar="TABLE.csv", help="add rows to this table (or .parquet), and "
+        "do not run again what it has"
+    )  # fmt: skip
+    sweep.add_argument("--workers", type=int, help="cases at a time; default: one per CPU")
+    sweep.add_argument(
+        "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"
+    )
 
     what_if = _command(commands, "what-if", _what_if, "what other hardware would be worth")
     what_if.add_argument("plan", help="a plan that place saved")
@@ -239,6 +273,17 @@ class _Progress:
             print(f"loadmaster: {stage}{best} ...", file=sys.stderr)
 
 
+def _print_row(done: int, total: int, row: Row) -> None:
+    """A line per case of a sweep."""
+    from loadmaster.units import format_seconds
+
+    came = row.outcome if row.makespan is None else format_seconds(row.makespan)
+    print(
+        f"loadmaster: {done}/{total} {row.graph} on {row.cluster} by {row.method}: {came}",
+        file=sys.stderr,
+    )
+
+
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -346,6 +391,62 @@ def _compare(arguments: argparse.Namespace) -> None:
         print(comparison_table(comparison))
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
+
+
+def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.strategies import METHODS
+    from loadmaster.sweeping import sweep
+
+    names = arguments.methods.split(",") if arguments.methods else list(METHODS)
+    options: dict[str, list[str]] = {name: [] for name in names}
+    for text in arguments.option:
+        method, dot, option = text.partition(".")
+        if not dot or method not in options:
+            raise InputError(
+                f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(names)}"
+            )
+        options[method].append(option)
+    try:
+        seeds = [int(word) for word in arguments.seeds.split(",")]
+    except ValueError as error:
+        raise InputError(f"--seeds {arguments.seeds!r}: wants integers, as 0,1,2") from error
+    with _executor(arguments.dask) as executor:
+        seen = sweep(
+            arguments.graphs,
+            arguments.cluster.split(","),
+            [(name, _options(texts)) for name, texts in options.items()],
+            seeds=seeds,
+            executor=executor,
+            workers=arguments.workers,
+            out=arguments.output,
+            progress=_print_row,
+        )
+    if arguments.json:
+        rows = [row.to_document() for row in seen.rows]
+        _print_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
+    else:
+        print(seen)
+    if seen.unfinished:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _executor(dask: str | None) -> Iterator[Executor | None]:
+    """That of a dask.distributed scheduler, if there is an address."""
+    if dask is None:
+        yield None
+        return
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingExtraError("distributed", "dask", "a sweep on dask.distributed") from error
+    connect: Any = distributed.Client
+    try:
+        client = connect(dask, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no dask.distributed scheduler at {dask!r}: {error}") from error
+    with client:
+        yield client.get_executor()
 
 
 def _what_if(arguments: argparse.Namespace) -> None:
