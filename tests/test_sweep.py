@@ -167,6 +167,15 @@ def test_another_case_is_run_anew(change, tmp_path):
     assert executor.n == 1
 
 
+def test_a_case_whose_worker_died_is_tried_again_by_the_next_sweep(tmp_path):
+    path = tmp_path / "table.csv"
+    lm.sweep(CHAIN, ms_mesh(2), "m-etf", executor=Poisoned, out=path, retries=0)
+    assert [row.outcome for row in Table.open(path).rows.values()] == ["crashed"]
+    seen = lm.sweep(CHAIN, ms_mesh(2), "m-etf", executor=ThreadPoolExecutor(1), out=path)
+    assert (seen.resumed, seen.rows[0].outcome) == (0, "done")
+    assert [row.outcome for row in Table.open(path).rows.values()] == ["done"]
+
+
 @pytest.mark.parametrize("cut", [1, 20, 150])
 def test_a_line_that_was_cut_off_is_run_again(cut, tmp_path):
     path = tmp_path / "table.csv"
@@ -282,6 +291,19 @@ def test_an_executor_that_is_broken_for_good_is_an_error_and_keeps_its_rows(tmp_
     assert [row.method for row in Table.open(path).rows.values()] == ["single"]
 
 
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import loadmaster as lm\n"
+        "lm.sweep('example:lenet', '4xV100-PCIe', 'heft', out='table.csv')\n"
+    )
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'under if __name__ == "__main__":' in done.stderr
+    assert not Table.open(tmp_path / "table.csv").rows
+
+
 # -- sweeps that die -------------------------------------------------------------------------
 
 SWEEP = """
@@ -377,7 +399,7 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys):
 # -- more than one machine -------------------------------------------------------------------
 
 
-def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path):
+def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path, capsys):
     distributed = pytest.importorskip("distributed")
     path = tmp_path / "table.csv"
     killed = []
@@ -410,6 +432,11 @@ def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path):
         )
         assert killed
         assert killed[0] not in client.run(os.getpid).values()
+        words = ["sweep", "example:lenet", "--methods", "m-sct,heft", "--json"]
+        capsys.readouterr()
+        assert main([*words, "--dask", cluster.scheduler_address]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["outcome"] for row in rows] == ["done", "done"]
     assert [row.outcome for row in seen.rows] == ["done"] * 12
     assert len(Table.open(path).rows) == 12
     assert all(row.fits and row.makespan > 0 for row in seen.rows)

@@ -114,6 +114,7 @@ def test_auto_is_never_worse_than_the_plan_it_starts_from(data):
     plan = lm.place(graph, cluster, "random", seed=data.draw(st.integers(0, 9)))
     again = lm.place(graph, cluster, "auto", moves=0, warm_start=plan)
     assert again.makespan <= plan.makespan
+    assert again.notes[-1].startswith("warm start: a plan of")
 
 
 @given(data=st.data())
@@ -322,6 +323,19 @@ def test_the_command_prints_a_table_and_json(saved, capsys):
     assert rows["add_device=gpu1=2"]["devices"] == 4
     assert len(rows["add_device=gpu1=2"]["plan"]["devices"]) == 4
     assert rows["today"]["plan"]["makespan"] == pytest.approx(8e-3)
+
+
+def test_a_saved_plan_is_a_warm_start(saved, tmp_path, capsys):
+    graph = tmp_path / "graph.json"
+    graph.write_text(json.dumps(SIDE.to_document()))
+    cluster = tmp_path / "cluster.toml"
+    ms_mesh(3).write(cluster)
+    words = ["place", str(graph), "--cluster", str(cluster), "--warm-start", saved]
+    assert main([*words, "--method", "auto", "--option", "moves=50", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["makespan"] == pytest.approx(8e-3)
+    assert main(words) == 2
+    assert "takes no warm_start" in capsys.readouterr().err
 
 
 def test_changes_together_are_one_scenario(saved, capsys):

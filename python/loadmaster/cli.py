@@ -94,6 +94,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="an option of the method, such as max_ops=100 (repeatable)",
     )
+    place.add_argument(
+        "--warm-start",
+        metavar="PLAN.json",
+        help="for auto: a saved plan of the same ops to start from",
+    )
     place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
     place.add_argument("--timeline", metavar="FILE.png", help="draw the timeline (.png or .svg)")
@@ -293,6 +298,7 @@ def _print_json(document: Any) -> None:
 
 def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import place
+    from loadmaster.plan import Plan
     from loadmaster.summary import document
 
     if arguments.timeline:
@@ -308,6 +314,7 @@ def _place(arguments: argparse.Namespace) -> None:
         arguments.method,
         seed=arguments.seed,
         on_oom=arguments.on_oom,
+        warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
         progress=progress,
         **_options(arguments.option),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, strategy, takes
 from loadmaster.strategies.warm import mapped
+from loadmaster.units import format_seconds
 
 OnOom = Literal["error", "best_effort"]
 
@@ -122,6 +123,9 @@ def place(
         searching["warm_start"] = mapped(warm_start, problem)
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     candidate = function(problem, **options, **asked)
+    if warm_start is not None:
+        came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
+        candidate = replace(candidate, notes=(*candidate.notes, came))
     if refine:
         tell("refine", candidate.schedule.makespan)
         candidate = refined(candidate.problem or problem, candidate)

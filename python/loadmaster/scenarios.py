@@ -163,6 +163,8 @@ def what_if(
     has several changes at once, made in its order. Times are the plan's own: those given or
     measured for a device type hold for it, and are divided by the factor where a device is faster.
 
+    Ctrl-C ends the search of one scenario, with the best that it has found.
+
     Parameters
     ----------
     plan : Plan

@@ -27,6 +27,7 @@ from concurrent.futures import (
     Future,
     wait,
 )
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import metadata
@@ -183,8 +184,9 @@ def sweep(
     out : path, optional
         A table: ``.csv``, to which each row is added, and flushed to disk, as it arrives; or
         ``.parquet`` (the ``parquet`` extra), which is written whole from the ``.csv`` beside it at
-        the end. Cases that the table has are not run again; one is told by the hashes of its graph
-        and cluster, its method, options and seed, and the version of Loadmaster.
+        the end. Cases that the table has are not run again, but for those whose worker died; a case
+        is told by the hashes of its graph and cluster, its method, options and seed, and the
+        version of Loadmaster. Of several rows of a case the last one counts.
     retries : int
         How often a case is run again, alone, whose worker died.
     progress : callable, optional
@@ -203,7 +205,8 @@ def sweep(
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
-        The executor given takes no more cases; the rows so far are in the table.
+        The executor given takes no more cases, or no process can be started; the rows so far are in
+        the table.
 
     Examples
     --------
@@ -220,9 +223,26 @@ def sweep(
             raise InputError(f"{what} is {value!r}: wants an integer, at least {least}")
     chosen = [_method(one) for one in _several(methods, (str, tuple))]
     numbers = [check_seed(seed) for seed in seeds]
-    table = Table.open(out)
-    cases = _cases(graphs, clusters, chosen, numbers)
-    found = {key: table.rows[key] for key in cases if key in table.rows}
+    with closing(Table.open(out)) as table:
+        return _swept(
+            _cases(graphs, clusters, chosen, numbers),
+            table,
+            lambda todo: _Crew(executor, workers, todo),
+            retries,
+            progress,
+        )
+
+
+def _swept(
+    cases: Mapping[Key, Case],
+    table: Table,
+    crew_for: Callable[[int], _Crew],
+    retries: int,
+    progress: SweepProgress | None,
+) -> Sweep:
+    """Runs the cases that the table does not have; those whose worker died, anew."""
+    known = ((key, table.rows.get(key)) for key in cases)
+    found = {key: row for key, row in known if row is not None and row.outcome != "crashed"}
     resumed = len(found)
 
     def record(row: Row) -> None:
@@ -232,7 +252,7 @@ def sweep(
             progress(len(found), len(cases), row)
 
     todo = [case for key, case in cases.items() if key not in found]
-    crew = _Crew(executor, workers, len(todo))
+    crew = crew_for(len(todo))
     try:
         _drive(todo, crew, retries, record)
     except KeyboardInterrupt:
@@ -240,8 +260,6 @@ def sweep(
     except BaseException:
         crew.abandon()
         raise
-    finally:
-        table.close()
     rows = tuple(found[key] for key in cases if key in found)
     return Sweep(rows, resumed, len(cases) - len(rows))
 
@@ -415,9 +433,17 @@ class _Crew:
 
         spawn = multiprocessing.get_context("spawn")
         followed, self._lifeline = spawn.Pipe(duplex=False)
-        return ProcessPoolExecutor(
+        made = ProcessPoolExecutor(
             self._processes, mp_context=spawn, initializer=_follow, initargs=(followed,)
         )
+        try:
+            made.submit(os.getpid).result()
+        except BrokenExecutor as error:
+            raise LoadmasterError(
+                "a process of its own cannot be started for the sweep: a script that is run needs "
+                'its statements under if __name__ == "__main__":, and cannot be read from stdin'
+            ) from error
+        return made
 
     def retire(self, *, wait_for_it: bool = False) -> None:
         """Lets go of the executor, if it is not the user's; processes of its own are ended."""

@@ -165,7 +165,7 @@ class Table:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._parquet is not None:
+        if self._parquet is not None and self.rows:
             write_bytes(self._parquet, _as_parquet(list(self.rows.values())))
 
 
