@@ -5,8 +5,8 @@
 Step time of each method as a fraction of what one device would take (as if it had the memory),
 the geometric mean over the seeds, with the CPU seconds that planning took, all seeds together over
 their number. ``auto`` makes as many moves as the others simulate steps: a move is an evaluation by
-the simulator's recurrence, mostly of a part of the graph; the last column is what it finds in its
-default second of wall time instead. ``heft`` simulates a dozen schedules, whatever the number.
+the simulator's recurrence, mostly of a part of the graph. ``heft`` simulates a dozen schedules,
+whatever the number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from quality import DATA
 
 import loadmaster as lm
 from loadmaster.errors import InfeasibleError
+from loadmaster.strategies import Method
 
 GRAPHS = (
     "nasneta_large_train_b32",
@@ -28,23 +29,21 @@ GRAPHS = (
     "rnnlm_2x2048_train_b128",
 )
 
-#: Method per column, and the option that says how much it may try, if any.
-COLUMNS = {
-    "heft": ("heft", None),
-    "mcmc": ("mcmc", "steps"),
-    "cross-entropy": ("cross-entropy", "steps"),
-    "policy-gradient": ("policy-gradient", "steps"),
-    "auto": ("auto", "moves"),
-    "auto, 1 s": ("auto", None),
+#: Methods, and the option that says how much each may try, if any.
+METHODS: dict[Method, str | None] = {
+    "heft": None,
+    "mcmc": "steps",
+    "cross-entropy": "steps",
+    "policy-gradient": "steps",
+    "auto": "moves",
 }
 
 
 def cell(
-    graph: lm.OpGraph, cluster: lm.Cluster, column: str, steps: int, seeds: list[int]
+    graph: lm.OpGraph, cluster: lm.Cluster, method: Method, steps: int, seeds: list[int]
 ) -> tuple[float | None, float]:
     """Fraction of one device, None where nothing that fits is found, and CPU seconds."""
-    method: Any
-    method, option = COLUMNS[column]
+    option = METHODS[method]
     options: dict[str, Any] = {option: steps} if option else {}
     fractions = []
     began = time.process_time()
@@ -67,16 +66,16 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
     arguments = parser.parse_args()
     cluster = lm.Cluster.named(arguments.cluster)
-    print(f"| {arguments.steps} steps | " + " | ".join(COLUMNS) + " |")
-    print("|---" * (len(COLUMNS) + 1) + "|")
-    found: dict[str, list[float]] = {column: [] for column in COLUMNS}
+    print(f"| {arguments.steps} steps | " + " | ".join(METHODS) + " |")
+    print("|---" * (len(METHODS) + 1) + "|")
+    found: dict[Method, list[float]] = {method: [] for method in METHODS}
     for name in arguments.graphs:
         graph = lm.read(DATA / "graphs" / f"{name}.json.gz")
         cells = []
-        for column in COLUMNS:
-            fraction, seconds = cell(graph, cluster, column, arguments.steps, arguments.seeds)
+        for method in METHODS:
+            fraction, seconds = cell(graph, cluster, method, arguments.steps, arguments.seeds)
             if fraction is not None:
-                found[column].append(fraction)
+                found[method].append(fraction)
             shown = "short" if fraction is None else f"{fraction:.3f}"
             cells.append(f"{shown} ({seconds:.1f} s)")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

@@ -219,10 +219,11 @@ def sweep(
     [('heft', 'done'), ('auto', 'done'), ('heft', 'done'), ('auto', 'done')]
     """
     for what, value, least in (("workers", workers, 1), ("retries", retries, 0)):
-        if value is not None and (isinstance(value, bool) or not _is_integer(value, least)):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if value is not None and not whole:
             raise InputError(f"{what} is {value!r}: wants an integer, at least {least}")
-    chosen = [_method(one) for one in _several(methods, (str, tuple))]
-    numbers = [check_seed(seed) for seed in seeds]
+    chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
+    numbers = [check_seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
     with closing(Table.open(out)) as table:
         return _swept(
             _cases(graphs, clusters, chosen, numbers),
@@ -264,16 +265,20 @@ def _swept(
     return Sweep(rows, resumed, len(cases) - len(rows))
 
 
-def _is_integer(value: object, least: int) -> bool:
-    return isinstance(value, int) and value >= least
-
-
 # -- cases -------------------------------------------------------------------------------------
 
 
-def _several(given: Any, kinds: tuple[type, ...]) -> list[Any]:
+def _several(what: str, given: Any, *kinds: type) -> list[Any]:
     """What was given, as a list: one thing of these kinds, or several."""
-    return [given] if isinstance(given, kinds) else list(given)
+    if isinstance(given, kinds):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise InputError(f"{what} is {given!r}: wants one or several")
+    several = list(given)
+    wrong = [one for one in several if not isinstance(one, kinds)]
+    if wrong or not several:
+        raise InputError(f"{what} has {wrong[0]!r}" if wrong else f"no {what} are given")
+    return several
 
 
 def _method(given: Any) -> tuple[str, dict[str, Any]]:
@@ -306,10 +311,10 @@ def _cases(
 ) -> dict[Key, Case]:
     """Every combination once, by its key."""
     version = metadata.version("loadmaster")
-    on = [_as_cluster(given) for given in _several(clusters, (str, os.PathLike, Cluster))]
+    on = [_as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
     known = [(cluster.name or "cluster", cluster.to_toml(), cluster.digest) for cluster in on]
     cases: dict[Key, Case] = {}
-    for given in _several(graphs, (str, os.PathLike, OpGraph)):
+    for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
         graph = given if isinstance(given, OpGraph) else read(given)
         name, packed = graph.name or "graph", _packed(graph)
         for (where, toml, digest), (method, options), seed in itertools.product(

@@ -37,7 +37,7 @@ from loadmaster.strategies.trials import (
 )
 
 #: Inverse temperature per share of one device's time.
-BETA = 3000.0
+BETA = 1000.0
 
 
 def place(

@@ -190,7 +190,7 @@ def searched(
             search(trials)
         else:
             trials.cost(first_largest(made.allowed))
-        if time.perf_counter() >= trials.deadline:
+        if trials.taken < steps and time.perf_counter() >= trials.deadline:
             notes = (f"out of time after {trials.taken} of {steps} steps",)
     except KeyboardInterrupt:
         if trials.best is None:
