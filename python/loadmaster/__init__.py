@@ -14,6 +14,7 @@ from loadmaster import costs, errors, fast, readers, transforms
 from loadmaster.bounds import Bound, lower_bound
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.coarsening import Coarse, coarsen
+from loadmaster.constraints import Constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import (
     InfeasibleError,
@@ -37,6 +38,7 @@ __all__ = [
     "Cluster",
     "Coarse",
     "Comparison",
+    "Constraints",
     "Costs",
     "Device",
     "DeviceType",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from loadmaster.cluster import Cluster
+    from loadmaster.constraints import Constraints
     from loadmaster.graph import OpGraph
     from loadmaster.plan import Plan
     from loadmaster.table import Row
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument(
         "--warm-start",
         metavar="PLAN.json",
-        help="for auto: a saved plan of the same ops to start from",
+        help="a saved plan of the same ops that the answer shall be no worse than",
     )
     place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
@@ -195,6 +196,15 @@ _CHANGES = (
 )
 
 
+#: Constraints that place and others take, besides --contiguous; a PATTERN is a glob, or re:REGEX.
+_CONSTRAINTS = (
+    ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
+    ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
+    ("--no-split", "PATTERN", "modules that stay on one device: '*.layer.*'"),
+    ("--kinds", "DEVICE=PATTERN", "the only kinds of ops that a device runs"),
+)
+
+
 def _command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
 ) -> argparse.ArgumentParser:
@@ -230,6 +240,17 @@ def _method_arguments(command: argparse.ArgumentParser) -> None:
         choices=["error", "best_effort"],
         help="what to do when nothing fits; default: error",
     )
+    _constraint_arguments(command)
+
+
+def _constraint_arguments(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("constraints", "what every method must obey")
+    group.add_argument("--constraints", metavar="FILE.toml", help="read them from a file")
+    for flag, metavar, text in _CONSTRAINTS:
+        group.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+    group.add_argument(
+        "--contiguous", action="store_true", help="devices in their order are stages of the graph"
+    )
 
 
 def _read_graph(arguments: argparse.Namespace) -> OpGraph:
@@ -245,6 +266,31 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
     return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+
+
+def _constraints(arguments: argparse.Namespace) -> Constraints:
+    """Those of the file, and then those of the command line."""
+    from loadmaster.constraints import EVERY, Constraints
+
+    def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+        parted = [text.rpartition("=") for text in texts]
+        for text, (left, _, right) in zip(texts, parted, strict=True):
+            if not left or not right:
+                raise InputError(f"{flag} {text!r} has no two sides of a '='; see --help")
+        return [(left, right) for left, _, right in parted]
+
+    reserve = [text if "=" in text else f"{EVERY}={text}" for text in arguments.reserve]
+    kinds: dict[str, list[str]] = {}
+    for device, pattern in halves("--kinds", arguments.kinds):
+        kinds.setdefault(device, []).append(pattern)
+    own = Constraints(
+        pin=dict(halves("--pin", arguments.pin)),
+        reserve=dict(halves("--reserve", reserve)),
+        no_split=arguments.no_split,
+        contiguous=arguments.contiguous,
+        kinds=kinds,
+    )
+    return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
 
 
 def _read_cluster(text: str) -> Cluster:
@@ -315,6 +361,7 @@ def _place(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         on_oom=arguments.on_oom,
         warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+        constraints=_constraints(arguments),
         progress=progress,
         **_options(arguments.option),
     )
@@ -389,6 +436,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         methods,
         seed=arguments.seed,
         on_oom=arguments.on_oom,
+        constraints=_constraints(arguments),
         progress=_Progress(),
     )
     if arguments.json:

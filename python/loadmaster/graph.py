@@ -330,6 +330,28 @@ class OpGraph:
             "edges": edges,
         }
 
+    def with_columns(self, **ops: Any) -> OpGraph:
+        """The graph with some columns of its ops replaced.
+
+        >>> import loadmaster as lm
+        >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+        >>> g.with_columns(device_types=["gpu", ""]).device_types
+        ['gpu', '']
+        """
+        columns = {
+            "name": self.names,
+            "kind": self.kinds,
+            "module": self.modules,
+            "phase": self.phases,
+            "colocation": self.colocation,
+            "output": self.outputs,
+            "device_types": self.device_types,
+            **{column: getattr(self, column) for column in (*_SIZE_COLUMNS, "view", "alias_of")},
+            "time": self.time,
+        }
+        edges = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
+        return OpGraph({**columns, **ops}, edges, name=self.name, meta=self.meta)
+
     # -- networkx ----------------------------------------------------------------------------
 
     @classmethod
