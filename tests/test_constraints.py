@@ -157,7 +157,7 @@ def test_a_constrained_problem_has_the_schedules_of_the_users_own(data):
     modules = data.draw(
         st.lists(st.sampled_from(["", "a", "b"]), min_size=graph.n_ops, max_size=graph.n_ops)
     )
-    given_ = problem_of(graph.with_columns(module=modules), cluster)
+    given_ = problem_of(graph.with_columns({"module": modules}), cluster)
     whole = [m for m in "ab" if any(modules[i] == m for i in runs)]
     binding, refused = tried(lambda: bind(given_, lm.Constraints(pin=pins, no_split=whole)))
     if binding is None:
@@ -194,7 +194,7 @@ def test_any_placement_becomes_contiguous(data):
     phases = data.draw(
         st.lists(st.sampled_from(["f", "b", "o", ""]), min_size=graph.n_ops, max_size=graph.n_ops)
     )
-    graph = graph.with_columns(phase=phases)
+    graph = graph.with_columns({"phase": phases})
     asked = lm.Constraints(contiguous=True)
     seed = data.draw(st.integers(0, 9))
     plan = lm.place(graph, cluster, "random", seed=seed, constraints=asked)

@@ -12,6 +12,7 @@ from importlib import metadata
 
 from loadmaster import costs, errors, fast, readers, transforms
 from loadmaster.bounds import Bound, lower_bound
+from loadmaster.checking import Check, check
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.coarsening import Coarse, coarsen
 from loadmaster.constraints import Constraints
@@ -23,6 +24,7 @@ from loadmaster.errors import (
     MissingExtraError,
     SolverError,
 )
+from loadmaster.fitting import Fit, fit
 from loadmaster.graph import OpGraph
 from loadmaster.placing import Comparison, compare, place
 from loadmaster.plan import Plan
@@ -35,6 +37,7 @@ __version__ = metadata.version("loadmaster")
 
 __all__ = [
     "Bound",
+    "Check",
     "Cluster",
     "Coarse",
     "Comparison",
@@ -42,6 +45,7 @@ __all__ = [
     "Costs",
     "Device",
     "DeviceType",
+    "Fit",
     "InfeasibleError",
     "InputError",
     "Link",
@@ -54,11 +58,13 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "check",
     "coarsen",
     "compare",
     "costs",
     "errors",
     "fast",
+    "fit",
     "lower_bound",
     "place",
     "presets",

@@ -103,9 +103,12 @@ class Binding:
         for k, name in zip(of_type, names, strict=True):
             if cluster.types[k].name in given.model.time:
                 time[name] = given.model.time[cluster.types[k].name]
-        model = given.model.with_columns(
-            device_types=self._device_types(names, firsts), colocation=self._labels(), time=time
-        )
+        columns = {
+            "device_types": self._device_types(names, firsts),
+            "colocation": self._labels(),
+            "time": time,
+        }
+        model = given.model.with_columns(columns)
         return Problem.make(model, derived, costs, seed=given.seed, best_effort=given.best_effort)
 
     @cached_property
@@ -173,7 +176,7 @@ class Binding:
         columns = [placed.costs.types.index(_first(own_of, name)) for name in own]
         costs = Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance)
         return Problem.make(
-            placed.model.with_columns(device_types=allowed, time=time),
+            placed.model.with_columns({"device_types": allowed, "time": time}),
             self.given.cluster,
             costs,
             seed=placed.seed,

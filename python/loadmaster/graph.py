@@ -330,15 +330,17 @@ class OpGraph:
             "edges": edges,
         }
 
-    def with_columns(self, **ops: Any) -> OpGraph:
-        """The graph with some columns of its ops replaced.
+    def with_columns(
+        self, ops: Mapping[str, Any], edges: Mapping[str, Any] | None = None
+    ) -> OpGraph:
+        """The graph with some columns replaced.
 
         >>> import loadmaster as lm
         >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
-        >>> g.with_columns(device_types=["gpu", ""]).device_types
+        >>> g.with_columns({"device_types": ["gpu", ""]}).device_types
         ['gpu', '']
         """
-        columns = {
+        own_ops = {
             "name": self.names,
             "kind": self.kinds,
             "module": self.modules,
@@ -349,8 +351,8 @@ class OpGraph:
             **{column: getattr(self, column) for column in (*_SIZE_COLUMNS, "view", "alias_of")},
             "time": self.time,
         }
-        edges = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
-        return OpGraph({**columns, **ops}, edges, name=self.name, meta=self.meta)
+        own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
+        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=self.meta)
 
     # -- networkx ----------------------------------------------------------------------------
 

@@ -357,7 +357,7 @@ def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
     for text in graph.device_types:
         words = [word.strip() for word in text.split(",")] if text else []
         allowed.append(",".join([*words, *(copy for copy, of in copies.items() if of in words)]))
-    return graph.with_columns(device_types=allowed)
+    return graph.with_columns({"device_types": allowed})
 
 
 def _each(value: Any) -> Mapping[Any, Any]:
