@@ -14,6 +14,7 @@
 //!   *steps* only.
 //! * The edges of a round need not be a matching: any number of *in* edges may share their head, and
 //!   any number of *out* edges their tail, or a star of n leaves would take n rounds.
+//! * Of equally heavy edges, which readers of one tensor make, the one whose ends take least time goes first.
 //! * Corollary 3.6 (any number of groups can be reached) is false for disconnected graphs, device
 //!   types and limits: merging stops when nothing merges.
 //!
@@ -59,14 +60,14 @@ pub(crate) trait Rank {
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key;
 }
 
-/// Heaviest edge first.
+/// Heaviest edge first; of equals (an op sends many one tensor) that whose ends take least time.
 pub(crate) struct Heaviest;
 
 impl Rank for Heaviest {
-    type Key = Reverse<Ticks>;
+    type Key = (Reverse<Ticks>, Ticks);
 
-    fn key(&self, _: &Quotient, _: usize, arc: &Arc) -> Self::Key {
-        Reverse(arc.cost)
+    fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key {
+        (Reverse(arc.cost), nodes.time[u] + nodes.time[arc.node as usize])
     }
 }
 
