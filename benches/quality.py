@@ -3,8 +3,8 @@
     python benches/quality.py [--quick] [--graphs NAME ...] [--methods NAME ...]
                               [--limit SECONDS] [--jobs N] [--fresh] [--only SECTION]
 
-Without ``--only`` all sections are written; ``--only coarsening`` writes that one anew and leaves the
-others as they stand in ``RESULTS.md``.
+Without ``--only`` all sections are written; ``--only coarsening`` writes that one anew and leaves
+the others as they stand in ``RESULTS.md``.
 
 ``RESULTS.md``, ``RESULTS.csv`` (every figure of every plan) and ``RESULTS.svg`` hold what is the
 same on every run: makespans, bounds, memory. Seconds of planning are not, and stand in
@@ -234,7 +234,7 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
 
 
 def coarsening_rows() -> list[list[str]]:
-    """Step times by Adjusting Placement on 200 groups, before and after refinement: a line per graph."""
+    """Step times by Adjusting Placement, before and after refinement: a line per graph."""
     pairs: dict[str, list[tuple[float, float]]] = {method: [] for method in COARSENERS}
     body = []
     for graph in DESIGN:
@@ -275,10 +275,8 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
     best: Candidate | None = None
     for lead in deciders(problem.graph):
-        devices, priority = adjusting_placement(
-            problem, fused, lead, problem.held_at_peak, problem.capacity
-        )
-        found = judged(problem, devices, priority)
+        placed = adjusting_placement(problem, fused, lead, problem.held_at_peak, problem.capacity)
+        found = judged(problem, placed)
         best = found if best is None else better(problem, best, found)
     assert best is not None
     return best
@@ -291,13 +289,18 @@ def coarsening_section() -> str:
         "",
         "    python benches/quality.py --only coarsening",
         "",
-        f"Step time as a share of one device, by Adjusting Placement on {COARSE_GROUPS} groups of each "
-        "coarsener, before -> after refinement (`refine=True`); the design's graphs, costs and 4 "
-        "devices.",
+        f"Step time as a share of one device, by Adjusting Placement on {COARSE_GROUPS} groups of "
+        "each coarsener, before -> after refinement (`refine=True`); the design's graphs, costs "
+        "and 4 devices.",
         "",
         *table(["graph", *COARSENERS], coarsening_rows()),
     ]
     return "\n".join(lines)
+
+
+def ended(others: str, section: str) -> str:
+    """A report with the coarsening section, if there is one, at its end."""
+    return f"{others.rstrip()}\n\n{section}" if section else others
 
 
 def section_of(text: str) -> str:
@@ -737,7 +740,8 @@ def main() -> None:
     results = arguments.out / "RESULTS.md"
     before = results.read_text() if results.exists() else ""
     if arguments.only:
-        results.write_text(before.removesuffix(section_of(before)) + coarsening_section())
+        others = before.removesuffix(section_of(before))
+        results.write_text(ended(others, coarsening_section()))
         return
     wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
@@ -748,7 +752,7 @@ def main() -> None:
     # A run over some graphs leaves the section as it was.
     whole = not arguments.quick and not arguments.graphs
     coarsening = coarsening_section() if whole else section_of(before)
-    results.write_text(report(rows, methods, arguments.limit) + coarsening)
+    results.write_text(ended(report(rows, methods, arguments.limit), coarsening))
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
     draw(rows, methods, arguments.out / "RESULTS.svg")
