@@ -247,7 +247,7 @@ impl<'a> Merging<'a> {
                 filled = self.live;
                 self.heap.extend(next);
                 self.obstacles = Obstacles::default();
-                for pair in self.by_time().windows(2) {
+                for pair in self.by_start().windows(2) {
                     self.consider(pair[0], pair[1]);
                 }
                 continue;
@@ -269,11 +269,10 @@ impl<'a> Merging<'a> {
         self.into[u as usize] == u
     }
 
-    /// Live nodes by when they can start, then by what follows and by time.
-    fn by_time(&self) -> Vec<u32> {
+    /// Live nodes by when they can start.
+    fn by_start(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = (0..self.into.len() as u32).filter(|&u| self.lives(u)).collect();
-        let level = |u: usize| (self.top[u], self.tail[u], self.time[u]);
-        nodes.sort_unstable_by_key(|&u| (level(u as usize), u));
+        nodes.sort_unstable_by_key(|&u| (self.top[u as usize], u));
         nodes
     }
 
