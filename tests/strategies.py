@@ -241,4 +241,6 @@ def placements(draw, graph: lm.OpGraph, cluster: lm.Cluster):
 
 def brief(method):
     """Options under which a method that searches stops after a few moves, the same on every run."""
-    return {"moves": 300} if method == "auto" else {}
+    if method == "auto":
+        return {"moves": 300}
+    return {"steps": 30} if method in ("mcmc", "cross-entropy", "policy-gradient") else {}

@@ -26,7 +26,9 @@ from loadmaster.graph import OpGraph
 from loadmaster.placing import Comparison, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
+from loadmaster.scenarios import WhatIf, what_if
 from loadmaster.simulation import Simulation, simulate
+from loadmaster.sweeping import Sweep, sweep
 
 __version__ = metadata.version("loadmaster")
 
@@ -48,6 +50,8 @@ __all__ = [
     "Route",
     "Simulation",
     "SolverError",
+    "Sweep",
+    "WhatIf",
     "coarsen",
     "compare",
     "costs",
@@ -59,5 +63,7 @@ __all__ = [
     "read",
     "readers",
     "simulate",
+    "sweep",
     "transforms",
+    "what_if",
 ]
