@@ -31,6 +31,25 @@ const COOLING: f64 = 0.02;
 /// Moves between changes of temperature.
 const STEP: u64 = 256;
 
+/// A move takes as long as so many visits of ops, whatever it visits.
+const MOVE: u64 = 8;
+
+/// When a chain stops; each can be counted, so that a chain stops at the same move on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Visits of ops.
+    pub visits: u64,
+    /// Visits of ops since there was a better state.
+    pub patience: u64,
+    /// A makespan that is short enough.
+    pub target: Ticks,
+}
+
+impl Stop {
+    /// Never.
+    pub const NEVER: Self = Self { visits: u64::MAX, patience: u64::MAX, target: 0 };
+}
+
 /// A placement, an order and their makespan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
@@ -58,11 +77,15 @@ pub struct Chain<'a> {
     /// Moves in this cycle, done and in all.
     done: u64,
     length: u64,
+    stop: Stop,
+    /// Moves made, and visits of ops when there was a better state last.
+    made: u64,
+    found_at: u64,
 }
 
 impl<'a> Chain<'a> {
     /// The chain of a number, from a state that [`Problem::check`] has passed.
-    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize) -> Self {
+    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize, stop: Stop) -> Self {
         let state = State::new(problem, &start.device, &start.order);
         let n = problem.n_ops() as u64;
         let critical = Critical::new(&state);
@@ -78,6 +101,9 @@ impl<'a> Chain<'a> {
             cycle: number,
             done: 0,
             length: (100 * n).max(10_000).next_multiple_of(STEP),
+            stop,
+            made: 0,
+            found_at: state.visits(),
             state,
         }
     }
@@ -91,12 +117,34 @@ impl<'a> Chain<'a> {
     pub fn learn(&mut self, found: &Found) {
         if found.makespan < self.best.makespan {
             self.best.clone_from(found);
+            self.found_at = self.visits();
         }
     }
 
-    /// Makes a number of moves. Many calls are the same as one.
+    /// Moves made.
+    pub fn moves(&self) -> u64 {
+        self.made
+    }
+
+    /// Visits of ops, or what takes as long.
+    fn visits(&self) -> u64 {
+        self.state.visits() + MOVE * self.made
+    }
+
+    /// Whether it has stopped.
+    pub fn is_done(&self) -> bool {
+        let visits = self.visits();
+        visits >= self.stop.visits
+            || visits - self.found_at >= self.stop.patience
+            || self.best.makespan <= self.stop.target
+    }
+
+    /// Makes a number of moves, fewer if it stops. Many calls are the same as one.
     pub fn run(&mut self, moves: u64) {
         for _ in 0..moves {
+            if self.is_done() {
+                return;
+            }
             if self.done == self.length {
                 self.next_cycle();
             }
@@ -108,6 +156,7 @@ impl<'a> Chain<'a> {
                 self.is_stale = false;
             }
             self.done += 1;
+            self.made += 1;
             self.step();
         }
     }
@@ -151,6 +200,7 @@ impl<'a> Chain<'a> {
                 self.state.keep();
                 self.is_stale = true;
                 if makespan < self.best.makespan {
+                    self.found_at = self.visits();
                     self.best.makespan = makespan;
                     self.best.device.copy_from_slice(self.state.device());
                     self.best.order.copy_from_slice(self.state.order());

@@ -168,6 +168,11 @@ impl<'a> State<'a> {
         self.makespan
     }
 
+    /// Ops visited by all evaluations so far.
+    pub fn visits(&self) -> u64 {
+        self.visits
+    }
+
     /// Whether a unit may be on a device and has room there.
     pub fn fits(&self, unit: usize, device: DeviceId) -> bool {
         let problem = self.problem;
