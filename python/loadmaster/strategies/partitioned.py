@@ -49,7 +49,7 @@ def place(problem: Problem) -> Candidate:
 
 
 def _on(problem: Problem, some: NDArray[np.int32]) -> Candidate:
-    """A part for each of some devices: weighed by time, by time and bytes, by bytes, until it fits."""
+    """A part for each of some devices: weighed by time, by both, by bytes, until it fits."""
     blends = list(BLENDS)
 
     def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:

@@ -20,6 +20,9 @@ use crate::scheduling::{leads, placement};
 /// Moves of each chain before their speed is known.
 const FIRST_SLICE: u64 = 32;
 
+/// Moves of each chain before the first report of a search that counts them.
+const FIRST_REPORT: u64 = 4096;
+
 /// How long the chains run before Ctrl-C and the clock are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -67,8 +70,9 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 /// threads : int
 ///     How many run at a time.
 /// progress : callable, optional
-///     Called with devices, order and makespan of what is best so far, some 20 times a second if there is
-///     news.
+///     Called with devices, order and makespan of what is best so far, if there is news: some 20 times a
+///     second, or, where `moves` or `visits` are given, after the 4,096th move of each chain and then
+///     whenever the number of moves has doubled.
 ///
 /// Returns
 /// -------
@@ -163,9 +167,12 @@ pub fn search<'py>(
     let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads, stop));
     let mut told = search.best().makespan;
     let (mut done, mut slice) = (0, FIRST_SLICE);
+    let is_counted = budget.is_some() || visits.is_some();
+    let mut report = if is_counted { FIRST_REPORT } else { 0 };
     loop {
         let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
-        let moves = slice.min(budget.map_or(u64::MAX, |budget| budget - done));
+        let until = budget.unwrap_or(u64::MAX).min(if is_counted { report } else { u64::MAX });
+        let moves = slice.min(until - done);
         if left.is_zero() || moves == 0 || search.is_done() {
             break;
         }
@@ -176,6 +183,10 @@ pub fn search<'py>(
         let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
         slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
         py.check_signals()?;
+        if done < report {
+            continue;
+        }
+        report *= 2;
         if let Some(progress) = progress
             && search.best().makespan < told
         {
