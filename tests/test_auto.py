@@ -64,7 +64,7 @@ def test_auto_is_never_worse_than_what_it_tried(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(memory=data.draw(st.sampled_from([20, 40, 10**6]))))
     try:
-        plan = lm.place(graph, cluster, "auto", moves=2000)
+        plan = lm.place(graph, cluster, "auto", effort=0.02)
     except InfeasibleError:
         plan = None
     others = lm.compare(graph, cluster, METHODS)
@@ -80,17 +80,17 @@ def test_auto_is_never_worse_than_what_it_tried(data):
 def test_auto_parts_what_list_schedulers_leave_together():
     graph = lm.read("example:inception-v3")
     cluster = v100_mesh(4)
-    plan = lm.place(graph, cluster, "auto", moves=20_000)
+    plan = lm.place(graph, cluster, "auto", effort=0.8)
     best = lm.compare(graph, cluster, METHODS).best
     assert plan.makespan < 0.97 * best.makespan
-    again = lm.place(graph, cluster, "auto", moves=20_000)
+    again = lm.place(graph, cluster, "auto", effort=0.8)
     assert again.makespan == plan.makespan
     assert np.array_equal(again.devices, plan.devices)
 
 
 def test_a_plan_keeps_its_policy(tmp_path):
     graph = lm.read("example:rnnlm")
-    plan = lm.place(graph, v100_mesh(4), "auto", moves=3000)
+    plan = lm.place(graph, v100_mesh(4), "auto", effort=0.2)
     plan.save(tmp_path / "plan.json")
     loaded = lm.Plan.load(tmp_path / "plan.json")
     assert loaded.policy == plan.policy
@@ -133,5 +133,11 @@ def test_what_auto_does_not_take():
     graph = lm.read("example:lenet")
     with pytest.raises(InputError, match="effort is 'much'"):
         lm.place(graph, v100_mesh(2), "auto", effort="much")
-    with pytest.raises(InputError, match="moves is -1"):
-        lm.place(graph, v100_mesh(2), "auto", moves=-1)
+    with pytest.raises(InputError, match="effort is -1"):
+        lm.place(graph, v100_mesh(2), "auto", effort=-1)
+    with pytest.raises(InputError, match="gap is 1"):
+        lm.place(graph, v100_mesh(2), "auto", gap=1)
+    with pytest.raises(InputError, match="chains is 0"):
+        lm.place(graph, v100_mesh(2), "auto", chains=0)
+    with pytest.raises(InputError, match="threads is 'all'"):
+        lm.place(graph, v100_mesh(2), "auto", threads="all")

@@ -2,9 +2,10 @@
 local search from there.
 
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
-time goes. The best are refined, and searched from: on groups of ops that the best plan so far has
-on one device where there are many ops (...) What is found is simulated before it counts, so that
-the plan is never worse than the best strategy tried, nor than one device.
+time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
+many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
+groups move where that makes it shorter, coarse to fine, and again. What is found is simulated
+before it counts, so that the plan is never worse than the best strategy tried, nor than one device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
 to the stages by what they visit. So the same input gives the same plan on any machine that is done
@@ -52,7 +53,7 @@ from loadmaster.strategies import (
     single,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.refine import hierarchy, refined
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -96,6 +97,11 @@ TRIAL_SHARE = 0.3
 #: Seeds that are tried, where the graph is small enough to search from several.
 TRIALS = 3
 SMALL = 10_000
+
+#: Where there are many ops, share of what is left that a cycle takes, and the least that it must
+#: gain to be followed by another.
+CYCLE_SHARE = 0.2
+CYCLE_GAIN = 0.001
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
@@ -381,24 +387,46 @@ class _Run:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.improved(trial, each) for trial in trials]
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
+        if not is_small:
+            start = self.cycled(start)
         if not self.is_done:
             self.improved(start, self.budget.left)
 
     def refined(self, trials: list[Candidate]) -> list[Candidate]:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
-        clock = self.budget.clock
         found = []
         for i, trial in enumerate(trials):
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            each = seconds if clock is None else min(seconds, REFINE_SHARE * clock)
-            visits = int(REFINE_RATE * each / len(trials))
-            found.append(refined(self.problem, trial, budget=visits))
+            found.append(refined(self.problem, trial, budget=self.visits(seconds / len(trials))))
             self.offer(found[-1], "refine")
-            self.budget.spent += each / len(trials)
         return found
+
+    def cycled(self, start: Candidate) -> Candidate:
+        """A candidate refined again and again by groups that its own placement guides: coarsened
+        within its devices, searched, expanded.
+        """
+        while not self.is_done:
+            levels = hierarchy(self.problem, start.devices)
+            budget = self.visits(CYCLE_SHARE * self.budget.left)
+            found = refined(self.problem, start, levels=levels, budget=budget)
+            self.offer(found, "cycle")
+            gain = 1 - found.schedule.makespan / start.schedule.makespan
+            start = found
+            if gain < CYCLE_GAIN:
+                break
+        return start
+
+    def visits(self, seconds: float) -> int:
+        """Visits of ops that a refinement makes in some seconds, which count as spent."""
+        clock = self.budget.clock
+        if clock is not None and clock < seconds:
+            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
+            seconds = max(clock, 0.0)
+        self.budget.spent += seconds
+        return int(REFINE_RATE * seconds)
 
     @cached_property
     def rate(self) -> float:
