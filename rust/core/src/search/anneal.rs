@@ -16,7 +16,11 @@ use crate::search::state::State;
 /// Ops from which on moves are so many that only a temperature near zero pays.
 const LARGE: usize = 1000;
 
+/// Ops up to which moves are so few that a cycle may as well start from anywhere.
+const TINY: usize = 50;
+
 /// First temperatures of a cycle, as shares of the makespan.
+const TINY_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.03, 1.0, 0.1, 3.0];
 const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
 
@@ -170,8 +174,11 @@ impl<'a> Chain<'a> {
     }
 
     fn temperature(&self) -> f64 {
-        let portfolio: &[f64] =
-            if self.state.problem.n_ops() < LARGE { &SMALL_PORTFOLIO } else { &LARGE_PORTFOLIO };
+        let portfolio: &[f64] = match self.state.problem.n_ops() {
+            ..TINY => &TINY_PORTFOLIO,
+            TINY..LARGE => &SMALL_PORTFOLIO,
+            _ => &LARGE_PORTFOLIO,
+        };
         let share = portfolio[self.cycle % portfolio.len()];
         let progress = self.done as f64 / self.length as f64;
         self.best.makespan as f64 * share * COOLING.powf(progress)

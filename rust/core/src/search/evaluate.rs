@@ -148,7 +148,11 @@ impl State<'_> {
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
         *idle = idle.wrapping_add(begin - free);
         if PASS != pass::RECORD {
-            let rest = if i > self.touched_last { self.bottom[u.ix()] } else { problem.tail[u.ix()] };
+            let rest = if i > self.settled.max(self.touched_last) {
+                self.bottom[u.ix()]
+            } else {
+                problem.tail[u.ix()]
+            };
             if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
                 return false;
             }
@@ -321,6 +325,8 @@ impl State<'_> {
             return true;
         }
         let (rest, reader) = self.needed[i];
-        reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last || when + rest <= limit
+        reader.is_none()
+            || self.position[reader.ix()] as usize <= self.settled.max(self.touched_last)
+            || when + rest <= limit
     }
 }

@@ -62,6 +62,9 @@ pub struct State<'a> {
     pub(super) needed: Vec<(Ticks, OpId)>,
     /// The same per device, from the start of the first op there, before every row and after the last.
     pub(super) next: Vec<Ticks>,
+    /// Past this position the three hold; changes kept since they were worked out.
+    pub(super) settled: usize,
+    pub(super) kept: u32,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
     /// No op before this position uses the channel; the same in what was last kept.
@@ -104,6 +107,8 @@ impl<'a> State<'a> {
             bottom: vec![0; n],
             needed: vec![(0, OpId::NONE); n_tensors * k],
             next: vec![0; (n_rows + 1) * k],
+            settled: 0,
+            kept: 0,
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
@@ -150,6 +155,7 @@ impl<'a> State<'a> {
         self.touched_homes = true;
         self.first_use.fill(NEVER);
         self.used_before.fill(NEVER);
+        self.kept = u32::MAX - 1;
         self.keep();
     }
 
@@ -266,7 +272,7 @@ impl<'a> State<'a> {
         self.restore();
         self.record();
         self.overwritten.clear();
-        self.renew();
+        self.settle();
         self.forget();
     }
 
