@@ -165,8 +165,8 @@ fn grown(graph: &Weighted, room: &[u64], first: usize) -> Vec<u32> {
     let mut tied = vec![0u64; n];
     let mut next = first;
     let mut left = n;
-    for p in 0..n_parts {
-        let share = (room[p] as f64 / BALANCE) as u64;
+    for (p, &room) in room.iter().enumerate() {
+        let share = (room as f64 / BALANCE) as u64;
         let mut sum = 0;
         tied.fill(0);
         let mut frontier: BinaryHeap<(u64, std::cmp::Reverse<u32>)> = BinaryHeap::new();

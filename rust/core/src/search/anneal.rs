@@ -13,8 +13,10 @@ use crate::search::problem::Problem;
 use crate::search::random::Random;
 use crate::search::state::State;
 
-/// Ops from which on moves are so many that only a temperature near zero pays.
-const LARGE: usize = 1000;
+/// Ops from which on a graph is middling, and large: the more moves there are, the nearer to zero is the
+/// temperature that pays.
+const MIDDLING: usize = 1000;
+const LARGE: usize = 2000;
 
 /// Ops up to which moves are so few that a cycle may as well start from anywhere.
 const TINY: usize = 50;
@@ -22,12 +24,14 @@ const TINY: usize = 50;
 /// First temperatures of a cycle, as shares of the makespan.
 const TINY_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.03, 1.0, 0.1, 3.0];
 const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
+const MIDDLING_PORTFOLIO: [f64; 3] = [0.001, 0.003, 0.01];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
 
-/// On a large graph, one move of so many may leave the makespan as it is or lengthen it; the others must
-/// shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
+/// On all but small graphs, one move of so many may leave the makespan as it is or lengthen it; the others
+/// must shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
 /// nothing, and each takes far longer to accept than to refuse.
-const PATIENCE: usize = 16;
+const MIDDLING_PATIENCE: usize = 2;
+const LARGE_PATIENCE: usize = 16;
 
 /// How far a cycle cools.
 const COOLING: f64 = 0.02;
@@ -176,7 +180,8 @@ impl<'a> Chain<'a> {
     fn temperature(&self) -> f64 {
         let portfolio: &[f64] = match self.state.problem.n_ops() {
             ..TINY => &TINY_PORTFOLIO,
-            TINY..LARGE => &SMALL_PORTFOLIO,
+            TINY..MIDDLING => &SMALL_PORTFOLIO,
+            MIDDLING..LARGE => &MIDDLING_PORTFOLIO,
             _ => &LARGE_PORTFOLIO,
         };
         let share = portfolio[self.cycle % portfolio.len()];
@@ -195,8 +200,12 @@ impl<'a> Chain<'a> {
         if !self.state.is_changed() {
             return;
         }
-        let is_large = self.state.problem.n_ops() >= LARGE;
-        let limit = if is_large && self.random.below(PATIENCE) > 0 {
+        let patience = match self.state.problem.n_ops() {
+            ..MIDDLING => 1,
+            MIDDLING..LARGE => MIDDLING_PATIENCE,
+            _ => LARGE_PATIENCE,
+        };
+        let limit = if self.random.below(patience) > 0 {
             self.state.makespan().saturating_sub(1)
         } else {
             self.state.makespan() + (-self.random.unit().ln() * self.temperature) as Ticks
