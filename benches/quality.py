@@ -50,8 +50,8 @@ from loadmaster.strategies.refine import refined
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
 
-#: Options of methods that search, instead of a time limit: they find the same every time.
-OPTIONS: dict[str, dict[str, Any]] = {"auto": {"moves": 10_000}}
+#: What fits within a second, and time to spare for it: so it is the same on every run.
+OPTIONS: dict[str, dict[str, Any]] = {"auto": {"effort": "fast", "time_limit": 60.0}}
 
 #: Known-optimum instances: ops, devices, CCRs, seeds.
 PLANTED = [
@@ -75,6 +75,20 @@ DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest ed
 COARSENERS: tuple[Coarsener, ...] = ("sequential", "batch", "parallel", "multilevel")
 COARSE_GROUPS = 200
 COARSENING_TITLE = "## Coarseners, with and without refinement"
+
+#: Models on 4 PCIe devices that together have so many times the memory of a sequential run.
+TIGHT_GRAPHS = (
+    "alexnet_train_b256",
+    "bert_large_train_b16_s64",
+    "gpt3_330m_train_b8",
+    "inception_v3_train_b512",
+    "resnet200_train_b32",
+    "rnnlm_2x2048_train_b128",
+    "tensorholo_train_b32",
+    "transformer_6x2048_h16_train_b32",
+    "vgg19_train_b64",
+)
+TIGHT = (1.05, 1.2, 1.5)
 
 QUICK_GRAPHS = ("alexnet_train_b256", "inception_v3_train_b512", "rnnlm_2x2048_train_b128")
 
@@ -186,6 +200,18 @@ def design_problem(graph: str, cluster: str) -> Problem:
     return Problem.make(model, devices, lm.Costs.given(seconds, model, devices))
 
 
+def tight_problem(graph: str, cluster: str) -> Problem:
+    """A traced model on 4 PCIe devices whose memory, all together, is the peak of a sequential run
+    of it, times the factor that the cluster is named for.
+    """
+    model, preset = lm.read(DATA / "graphs" / f"{graph}.json.gz"), pcie(4)
+    peak, _ = fast.peak_bytes(model.reduced_for(tuple(t.name for t in preset.types)).graph)
+    each = math.ceil(peak * float(cluster.removeprefix("4 PCIe x")) / 4)
+    devices = [lm.Device(d.name, d.type, each) for d in preset.devices]
+    tight = lm.Cluster(devices, preset.links, preset.types, name=cluster)
+    return Problem.make(model, tight, lm.costs.estimate(model, tight))
+
+
 def planted_instance(graph: str) -> Instance:
     """The instance of a name: ops, devices, CCR and seed."""
     n_ops, devices, ccr, seed = graph.split("-")[1:]
@@ -204,6 +230,7 @@ KINDS = {
     "heterogeneous": heterogeneous_problem,
     "design": design_problem,
     "planted": planted_problem,
+    "tight": tight_problem,
 }
 
 
@@ -223,6 +250,12 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
         planted = [p for p in planted if p.endswith("-1-0")]
     found = [Task("design", n, "4 equal", methods) for n in DESIGN if not quick or n in names]
     found += [Task("planted", n, "equal", methods) for n in planted]
+    found += [
+        Task("tight", n, f"4 PCIe x{factor}", methods)
+        for n in TIGHT_GRAPHS
+        for factor in TIGHT
+        if not quick
+    ]
     found += [Task("heterogeneous", n, "its own", methods) for n in measured]
     found += [Task("models", n, c, methods) for n in names for c in clusters]
     if graphs:
@@ -619,6 +652,14 @@ def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
             "",
         ]
         lines += design_table(of["design"], methods)
+    if of["tight"]:
+        lines += ["## Where memory is tight", ""]
+        lines += [
+            "Four V100s on PCIe that together have 1.05, 1.2 and 1.5 times the memory that the "
+            "model takes at the peak of a sequential run.",
+            "",
+        ]
+        lines += grid(of["tight"], methods, lambda r: f"{r.graph}, {r.cluster.split()[-1]}")
     if of["planted"]:
         lines += ["## Instances whose optimum is known", ""]
         seeds = len({r.graph.rpartition("-")[2] for r in of["planted"]})

@@ -4,9 +4,9 @@
 
 Step time of each method as a fraction of what one device would take (as if it had the memory),
 the geometric mean over the seeds, with the CPU seconds that planning took, all seeds together over
-their number. ``auto`` makes as many moves as the others simulate steps: a move is an evaluation by
-the simulator's recurrence, mostly of a part of the graph. ``heft`` simulates a dozen schedules,
-whatever the number.
+their number. ``auto`` is given the effort of as many simulations of the whole graph, and spends it
+on seeds, refinement and moves, most of which evaluate a part of it. ``heft`` simulates a dozen
+schedules, whatever the number.
 """
 
 from __future__ import annotations
@@ -29,22 +29,19 @@ GRAPHS = (
     "rnnlm_2x2048_train_b128",
 )
 
-#: Methods, and the option that says how much each may try, if any.
-METHODS: dict[Method, str | None] = {
-    "heft": None,
-    "mcmc": "steps",
-    "cross-entropy": "steps",
-    "policy-gradient": "steps",
-    "auto": "moves",
-}
+METHODS: tuple[Method, ...] = ("heft", "mcmc", "cross-entropy", "policy-gradient", "auto")
+
+#: Ops that are simulated in a second: what a step is in effort.
+SIMULATED = 5e6
 
 
 def cell(
     graph: lm.OpGraph, cluster: lm.Cluster, method: Method, steps: int, seeds: list[int]
 ) -> tuple[float | None, float]:
     """Fraction of one device, None where nothing that fits is found, and CPU seconds."""
-    option = METHODS[method]
-    options: dict[str, Any] = {option: steps} if option else {}
+    options: dict[str, Any] = {} if method == "heft" else {"steps": steps}
+    if method == "auto":
+        options = {"effort": steps * graph.reduced.graph.n_ops / SIMULATED}
     fractions = []
     began = time.process_time()
     for seed in seeds:

@@ -240,7 +240,7 @@ def placements(draw, graph: lm.OpGraph, cluster: lm.Cluster):
 
 
 def brief(method):
-    """Options under which a method that searches stops after a few moves, the same on every run."""
+    """Options under which a method that searches stops early, the same on every run."""
     if method == "auto":
-        return {"moves": 300}
+        return {"effort": 0.01}
     return {"steps": 30} if method in ("mcmc", "cross-entropy", "policy-gradient") else {}

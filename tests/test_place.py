@@ -102,7 +102,7 @@ def test_where_memory_is_tight_plans_fit_or_say_what_is_short(name, method):
 def test_the_packaged_models_find_a_place_on_eight_v100s():
     for name in EXAMPLES:
         graph = lm.read(f"example:{name}")
-        assert lm.place(graph, cluster_for(graph, 8)).fits, name
+        assert lm.place(graph, cluster_for(graph, 8), "celeritas").fits, name
 
 
 # -- drawn graphs ----------------------------------------------------------------------------
@@ -336,7 +336,9 @@ def test_best_effort_gives_a_plan_that_says_it_does_not_fit(alexnet):
 
 def test_progress_is_told_stages_and_the_best_so_far():
     told = []
-    plan = lm.place(SMALL, ms_mesh(2), progress=lambda stage, best: told.append((stage, best)))
+    plan = lm.place(
+        SMALL, ms_mesh(2), "celeritas", progress=lambda stage, best: told.append((stage, best))
+    )
     assert told[0] == ("costs", None)
     assert told[-1][1] == plan.makespan
     assert "celeritas" in [stage for stage, _ in told]
@@ -414,7 +416,7 @@ def test_the_same_devices_every_time(any_example, method):
 
 def test_a_plan_answers(alexnet):
     cluster = v100_mesh(2)
-    plan = lm.place(alexnet, cluster)
+    plan = lm.place(alexnet, cluster, "celeritas")
     name = alexnet.names[10]
     assert plan.device(name) == plan.device(10) == cluster.devices[plan.devices[10]].name
     assert plan.graph is alexnet

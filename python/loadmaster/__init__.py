@@ -3,7 +3,7 @@
 >>> import loadmaster as lm
 >>> graph = lm.read("example:inception-v3")
 >>> cluster = lm.Cluster.preset("4xV100-PCIe")
->>> plan = lm.place(graph, cluster, method="celeritas")
+>>> plan = lm.place(graph, cluster)
 >>> plan.lower_bound <= plan.makespan
 True
 """
@@ -23,7 +23,7 @@ from loadmaster.errors import (
     SolverError,
 )
 from loadmaster.graph import OpGraph
-from loadmaster.placing import Comparison, compare, place
+from loadmaster.placing import Comparison, Incumbent, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.scenarios import WhatIf, what_if
@@ -40,6 +40,7 @@ __all__ = [
     "Costs",
     "Device",
     "DeviceType",
+    "Incumbent",
     "InfeasibleError",
     "InputError",
     "Link",

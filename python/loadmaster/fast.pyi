@@ -41,6 +41,7 @@ __all__ = [
     "multilevel_partition",
     "optimistic_costs",
     "parallel_merge",
+    "partition",
     "peak_bytes",
     "placed_paths",
     "priority_order",
@@ -375,11 +376,17 @@ def search(
     lead: _Ids | None = None,
     seed: int | None = None,
     moves: int | None = None,
+    visits: int | None = None,
     time_limit: float | None = None,
+    patience: int | None = None,
+    target: float = 0.0,
     chains: int = 1,
     threads: int = 1,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
+def partition(
+    weight: _Sizes, src: _Ids, dst: _Ids, edge: _Sizes, share: _Seconds
+) -> NDArray[np.int32]: ...
 def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
 def optimistic_costs(
     graph: Graph,

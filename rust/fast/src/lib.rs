@@ -8,6 +8,7 @@ mod convert;
 mod errors;
 mod functions;
 mod graph;
+mod partitioning;
 mod schedule;
 mod scheduling;
 mod searching;
@@ -38,6 +39,8 @@ mod fast {
     };
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};
+    #[pymodule_export]
+    use super::partitioning::partition;
     #[pymodule_export]
     use super::schedule::Schedule;
     #[pymodule_export]
