@@ -26,7 +26,8 @@ class Bound:
         Which of them that is.
     parts : dict of str to float
         "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
-        program over device types), "work between heads and tails".
+        program over device types), "critical path with forced transfers" (at joins and forks),
+        "work between heads and tails".
     """
 
     seconds: float
@@ -37,7 +38,8 @@ class Bound:
 def lower_bound(graph: OpGraph, cluster: Cluster, costs: Costs | ArrayLike | None = None) -> Bound:
     """A lower bound on the makespan of any placement of the full graph.
 
-    It knows nothing of memory or of transfers that a split forces, and is weak where those bind.
+    It knows nothing of memory or of the cut between devices as a whole, and is weak where those
+    bind. The arguments, and why they hold, stand in ``rust/core/src/bounds``.
 
     Examples
     --------
@@ -55,6 +57,7 @@ def bound(problem: Problem) -> Bound:
     parts = {
         "critical path": found["critical_path"],
         "work over capacity": found["work"],
+        "critical path with forced transfers": found["forced_transfers"],
         "work between heads and tails": found["heads_and_tails"],
     }
     return Bound(found["best"], found["source"], parts)

@@ -61,6 +61,7 @@ _Seconds = NDArray[np.float64]
 class _Bounds(TypedDict):
     critical_path: float
     work: float
+    forced_transfers: float
     heads_and_tails: float
     best: float
     source: str
