@@ -29,7 +29,6 @@
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
-use crate::csr::Csr;
 use crate::ids::OpId;
 use crate::workload::Workload;
 
@@ -48,39 +47,9 @@ pub struct Reach {
 impl Reach {
     /// `time` is ticks per op and type, [`NEVER`] where the op may not run.
     pub fn new(work: &Workload, cluster: &Cluster, clock: Clock, time: &[Ticks]) -> Self {
-        let links = Links::new(cluster, clock);
-        let (before, after) = neighbours(work);
-        let topo = work.graph.topo();
-        let head = Walk { work, time, links: &links, near: &before, forward: true };
-        let tail = Walk { near: &after, forward: false, ..head };
-        Self { head: head.levels(topo.iter()), tail: tail.levels(topo.iter().rev()) }
+        let walk = Walk { work, time, links: &Links::new(cluster, clock) };
+        Self { head: walk.heads(), tail: walk.tails() }
     }
-}
-
-/// Per op, those it waits for and those that wait for it, each with the bytes of the largest tensor between.
-fn neighbours(work: &Workload) -> (Csr<(OpId, u64)>, Csr<(OpId, u64)>) {
-    let graph = &work.graph;
-    let mut pairs: Vec<(OpId, OpId, u64)> = Vec::with_capacity(graph.n_edges());
-    for u in graph.ops() {
-        let from = pairs.len();
-        for t in graph.outputs(u) {
-            pairs.extend(graph.consumers(t).iter().map(|&v| (u, v, work.tensor_bytes[t.ix()])));
-        }
-        // Of several tensors between two ops the largest comes last, and stays.
-        pairs[from..].sort_unstable();
-        let mut kept = from;
-        for i in from..pairs.len() {
-            if i + 1 == pairs.len() || pairs[i + 1].1 != pairs[i].1 {
-                pairs[kept] = pairs[i];
-                kept += 1;
-            }
-        }
-        pairs.truncate(kept);
-    }
-    let n = graph.n_ops();
-    let before = Csr::from_pairs(n, pairs.iter().map(|&(u, v, bytes)| (v.ix(), (u, bytes))));
-    let after = Csr::from_pairs(n, pairs.iter().map(|&(u, v, bytes)| (u.ix(), (v, bytes))));
-    (before, after)
 }
 
 /// The fastest links between devices of two types.
@@ -133,42 +102,74 @@ struct Walk<'a> {
     work: &'a Workload,
     time: &'a [Ticks],
     links: &'a Links,
-    near: &'a Csr<(OpId, u64)>,
-    forward: bool,
 }
 
 impl Walk<'_> {
-    fn levels<'b>(self, order: impl Iterator<Item = &'b OpId>) -> Vec<Ticks> {
+    fn heads(self) -> Vec<Ticks> {
+        let graph = &self.work.graph;
+        self.levels(
+            graph.topo().iter(),
+            |from, to, bytes| self.links.ticks(from, to, bytes),
+            |u, near| {
+                near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, self.work.tensor_bytes[t.ix()])));
+            },
+        )
+    }
+
+    fn tails(self) -> Vec<Ticks> {
+        let graph = &self.work.graph;
+        self.levels(
+            graph.topo().iter().rev(),
+            |to, from, bytes| self.links.ticks(from, to, bytes),
+            |u, near| {
+                for t in graph.outputs(u) {
+                    let bytes = self.work.tensor_bytes[t.ix()];
+                    near.extend(graph.consumers(t).iter().map(|&v| (v, bytes)));
+                }
+            },
+        )
+    }
+
+    /// Levels in an order in which all neighbours of an op, each with the bytes of a tensor between the two,
+    /// come before it; `ticks` is for a neighbour on the first type and the op on the second.
+    fn levels<'b>(
+        self,
+        order: impl Iterator<Item = &'b OpId>,
+        ticks: impl Fn(usize, usize, u64) -> Ticks,
+        neighbours: impl Fn(OpId, &mut Vec<(OpId, u64)>),
+    ) -> Vec<Ticks> {
         let n_types = self.links.n_types;
         let mut level = vec![NEVER; self.time.len()];
         let mut waits = Waits::default();
+        let mut near = Vec::new();
         for &u in order {
+            near.clear();
+            neighbours(u, &mut near);
+            largest_per_op(&mut near);
             for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
                 waits.all.clear();
-                for &(v, bytes) in self.near.row(u.ix()) {
-                    waits.all.push(self.near_one(&level, u, k, v, bytes));
-                }
+                waits.all.extend(near.iter().map(|&(v, bytes)| {
+                    let row = v.ix() * n_types;
+                    let together = self.work.set_of[u.ix()] == self.work.set_of[v.ix()];
+                    let lengths = &self.time[row..row + n_types];
+                    let usable = (0..if together { 0 } else { n_types }).filter(|&k| lengths[k] < NEVER);
+                    let arrival = |other: usize| level[row + other] + lengths[other] + ticks(other, k, bytes);
+                    let away = usable.map(arrival).min().unwrap_or(NEVER).min(NEVER);
+                    Near { release: level[row + k], length: lengths[k], away }
+                }));
                 level[u.ix() * n_types + k] = waits.least();
             }
         }
         level
     }
+}
 
-    fn near_one(self, level: &[Ticks], u: OpId, k: usize, v: OpId, bytes: u64) -> Near {
-        let n_types = self.links.n_types;
-        let row = v.ix() * n_types;
-        let (release, length) = (level[row + k], self.time[row + k]);
-        if self.work.set_of[u.ix()] == self.work.set_of[v.ix()] {
-            return Near { release, length, away: NEVER };
-        }
-        let arrival = |other: usize| {
-            let (from, to) = if self.forward { (other, k) } else { (k, other) };
-            level[row + other] + self.time[row + other] + self.links.ticks(from, to, bytes)
-        };
-        let usable = (0..n_types).filter(|&other| self.time[row + other] < NEVER);
-        let away = usable.map(arrival).min().unwrap_or(NEVER).min(NEVER);
-        Near { release, length, away }
+/// Of several tensors between two ops the largest.
+fn largest_per_op(near: &mut Vec<(OpId, u64)>) {
+    if near.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+        near.sort_unstable_by_key(|&(op, bytes)| (op, std::cmp::Reverse(bytes)));
     }
+    near.dedup_by_key(|&mut (op, _)| op);
 }
 
 /// The neighbours of one op, and room to sort them.

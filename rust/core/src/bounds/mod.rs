@@ -85,6 +85,21 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     Ok(Bounds { critical_path, work, forced_transfers, heads_and_tails, best, source })
 }
 
+/// Least seconds before each op starts and after it ends, per device type, infinite where not allowed; rows
+/// by the user's index (see [`forced`]).
+///
+/// # Errors
+/// Those of [`bounds`].
+pub fn heads_and_tails(
+    work: &Workload,
+    cluster: &Cluster,
+    times: &Times,
+) -> Result<(Vec<f64>, Vec<f64>), Error> {
+    let ticks = Table::new(work, cluster, times)?;
+    let reach = Reach::new(work, cluster, ticks.clock, &ticks.time);
+    Ok((ticks.seconds(work, &reach.head), ticks.seconds(work, &reach.tail)))
+}
+
 /// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed: a bound on unrounded
 /// times could exceed a rounded schedule.
 struct Table {

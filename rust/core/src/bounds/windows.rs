@@ -23,7 +23,7 @@
 use crate::bounds::speeds::{Shares, weight};
 
 /// Windows of a search that get speeds of their own.
-const TRIED: usize = 12;
+const TRIED: usize = 8;
 
 /// Searches for windows, the last with the best speeds of those before.
 const ROUNDS: usize = 6;
@@ -63,7 +63,7 @@ impl<'a> Windows<'a> {
         let mut best = (0.0, speeds.to_vec());
         let mut tried: Vec<Window> = Vec::new();
         for _ in 0..ROUNDS {
-            let before = best.0;
+            let sought_with = best.1.clone();
             let fresh: Vec<Window> =
                 self.promising(&best.1).into_iter().filter(|w| !tried.contains(w)).collect();
             for window in fresh {
@@ -75,7 +75,7 @@ impl<'a> Windows<'a> {
                 }
                 tried.push(window);
             }
-            if best.0 <= before {
+            if best.1 == sought_with {
                 break;
             }
         }
