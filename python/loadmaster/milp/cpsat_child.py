@@ -44,7 +44,7 @@ def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
     }
 
 
-class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+class _Watch(cp_model.CpSolverSolutionCallback):
     """Keeps solutions, and says what is known."""
 
     def __init__(self, program: Program, folder: Path, best: int) -> None:
