@@ -1,4 +1,4 @@
-"""Small instances, and their optima by trying everything: placements, orders, orders of transfers."""
+"""Small instances, and their optima by trying everything: placements, orders, links' orders."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def drawn(seed: int, max_ops: int = 6, max_devices: int = 3, shared: bool = Fals
     random = np.random.default_rng(seed)
     n, k = int(random.integers(2, max_ops + 1)), int(random.integers(2, max_devices + 1))
     src, dst, tensor, size = [], [], [], random.integers(0, 9, 2 * n)
+    ids: dict[tuple[int, bool], int] = {}
     for j in range(1, n):
         for i in random.permutation(j)[: random.integers(0, 3)].tolist():
             which = int(random.integers(0, 5))
             src.append(i)
             dst.append(j)
-            tensor.append(-1 if which == 4 else 2 * i + (which == 3))
+            number = ids.setdefault((i, which == 3), len(ids))
+            tensor.append(-1 if which == 4 else number)
     n_types = int(random.integers(1, 3))
     devices = [f"t{d % n_types}" for d in range(k)]
     kinds = ["", "", "", "t0", "t1" if n_types == 2 else ""]

@@ -2,8 +2,8 @@
 
     python solve_batch.py TASKS.pickle ANSWERS.pickle
 
-A task is a model (solved by CBC) or a task of CP-SAT; all of one kind, since the two solvers cannot share
-a process.
+A task is a model (solved by CBC) or a task of CP-SAT; all of one kind, since the two solvers cannot
+share a process.
 """
 
 from __future__ import annotations

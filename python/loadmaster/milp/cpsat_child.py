@@ -300,10 +300,9 @@ class Program:
         """Of two messages that may share a channel the one that is made first is sent first."""
         instance, model = self.instance, self.model
         first, second = (instance.tensors[m.tensor] for m in (a, b))
-        conflict = instance.conflict[:, a.device, :, b.device]
-        pairs = frozenset(
-            (s, r) for s, r in np.argwhere(conflict).tolist() if s != a.device and r != b.device
-        )
+        pairs = instance.sharing[a.device, b.device]
+        if not pairs:
+            return
         meet = self._meet(pairs, first.source, second.source)
         if meet is None:
             return

@@ -86,7 +86,7 @@ class Rows:
         ]
         #: What an op takes, as terms.
         self.takes: list[list[Term]] = [
-            [(int(self.on[op, d]), float(time[op, d])) for d in devices_of(instance, op)]
+            [(int(self.on[op, d]), float(time[op, d])) for d in instance.devices_of[op]]
             for op in range(instance.n_ops)
         ]
         self.end = self.variable(self.limit, lower=instance.lower * self.scale, upper=self.limit)
@@ -167,11 +167,6 @@ def _runs(whole: NDArray[np.bool_]) -> list[slice]:
     """Stretches of equal values."""
     cuts = [0, *(np.flatnonzero(np.diff(whole)) + 1).tolist(), len(whole)]
     return [slice(a, b) for a, b in itertools.pairwise(cuts) if b > a]
-
-
-def devices_of(instance: Instance, op: int) -> list[int]:
-    """Devices that an op may be on."""
-    return np.flatnonzero(instance.unit_allowed[instance.unit[op]]).tolist()
 
 
 def negative(terms: Sequence[Term]) -> list[Term]:

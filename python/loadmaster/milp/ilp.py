@@ -35,7 +35,6 @@ from loadmaster.milp.formulation import (
     Formulation,
     Rows,
     Term,
-    devices_of,
     negative,
     readers_on,
 )
@@ -101,7 +100,7 @@ class _Program(Rows):
         """1."""
         instance = self.instance
         for op in range(instance.n_ops):
-            devices = devices_of(instance, op)
+            devices = instance.devices_of[op]
             on = [int(self.on[op, d]) for d in devices]
             heads = [float(instance.head[op, d]) * self.scale for d in devices]
             tails = [float(instance.tail[op, d]) * self.scale for d in devices]
@@ -238,8 +237,8 @@ class _Program(Rows):
         """An expression that is at least 1 where u and v are on a pair of devices of these."""
         key = (pairs, u, v)
         if key not in self.meets:
-            may = set(itertools.product(devices_of(self.instance, u), devices_of(self.instance, v)))
-            if self.instance.unit[u] == self.instance.unit[v]:
+            may = set(itertools.product(self.instance.devices_of[u], self.instance.devices_of[v]))
+            if self.instance.unit_of[u] == self.instance.unit_of[v]:
                 may = {(s, r) for s, r in may if s == r}
             if may <= pairs:
                 self.meets[key] = None
@@ -260,6 +259,7 @@ class _Program(Rows):
         """5."""
         instance = self.instance
         self.earlier: dict[tuple[int, int], int] = {}
+        self._shared: dict[tuple[int, ...], _Pairs] = {}
         for a, b in itertools.combinations(self.sent, 2):
             first, second = (instance.tensors[m.tensor] for m in (a, b))
             u, v = first.source, second.source
@@ -282,13 +282,21 @@ class _Program(Rows):
     def _sharing(self, a: Message, b: Message) -> _Pairs:
         """Pairs of senders from which two messages would share a channel."""
         instance = self.instance
-        senders = [set(instance.senders(m)) for m in (a, b)]
-        sources = [instance.tensors[m.tensor].source for m in (a, b)]
-        shared = np.argwhere(instance.conflict[:, a.device, :, b.device]).tolist()
-        pairs = {(s, r) for s, r in shared if s in senders[0] and r in senders[1]}
-        if instance.unit[sources[0]] == instance.unit[sources[1]]:
-            pairs = {(s, r) for s, r in pairs if s == r}
-        return frozenset(pairs)
+        sources = tuple(instance.tensors[m.tensor].source for m in (a, b))
+        units = tuple(instance.unit_of[op] for op in sources)
+        key = (a.device, b.device, *units)
+        if key not in self._shared:
+            pairs = instance.sharing[a.device, b.device]
+            if pairs:
+                first, second = (set(instance.senders(m)) for m in (a, b))
+                together = units[0] == units[1]
+                pairs = frozenset(
+                    (s, r)
+                    for s, r in pairs
+                    if s in first and r in second and (s == r or not together)
+                )
+            self._shared[key] = pairs
+        return self._shared[key]
 
     def _leave(
         self, early: Message, late: Message, pairs: _Pairs, when: list[tuple[list[Term], float]]

@@ -26,7 +26,9 @@ MAX_TICKS = 10**9
 
 
 class Tensor(NamedTuple):
-    """What one op sends to others; ``time`` is ticks per source and destination device."""
+    """What one op sends to others, one tensor or several that go the same ways one right after the
+    other; ``time`` is ticks per source and destination device.
+    """
 
     source: int
     readers: tuple[int, ...]
@@ -104,6 +106,16 @@ class Instance:
         return allowed
 
     @cached_property
+    def devices_of(self) -> list[list[int]]:
+        """Devices that each op may be on."""
+        return [np.flatnonzero(self.unit_allowed[unit]).tolist() for unit in self.unit]
+
+    @cached_property
+    def unit_of(self) -> list[int]:
+        """The unit of each op."""
+        return [int(unit) for unit in self.unit]
+
+    @cached_property
     def unit_charge(self) -> Longs:
         """Bytes that each unit takes: int64 [n_units]."""
         charge = np.zeros(self.n_units, dtype=np.int64)
@@ -127,7 +139,7 @@ class Instance:
     def senders(self, message: Message) -> list[int]:
         """Devices that a message may come from."""
         source = self.tensors[message.tensor].source
-        return [s for s in range(self.n_devices) if s != message.device and self.allowed[source, s]]
+        return [s for s in self.devices_of[source] if s != message.device]
 
     @cached_property
     def edges(self) -> dict[tuple[int, int], int]:
@@ -193,6 +205,19 @@ class Instance:
                 for b in channel:
                     conflict[(*a, *b)] = True
         return conflict
+
+    @cached_property
+    def sharing(self) -> dict[tuple[int, int], frozenset[tuple[int, int]]]:
+        """Per two destinations, the pairs of senders that could not send there at the same time."""
+        return {
+            (d, e): frozenset(
+                (s, r)
+                for s, r in np.argwhere(self.conflict[:, d, :, e]).tolist()
+                if s != d and r != e
+            )
+            for d in range(self.n_devices)
+            for e in range(self.n_devices)
+        }
 
     @property
     def is_private(self) -> bool:
@@ -261,7 +286,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     graph, links = problem.graph, problem.links
     kinds = np.array(problem.cluster.device_types)
     n_devices = problem.cluster.n_devices
-    sent = _tensors(problem)
+    sent = _bundles(problem)
     latency, per_byte = np.zeros((2, n_devices, n_devices))
     channels: dict[int, set[tuple[int, int]]] = {}
     for s in range(n_devices):
@@ -271,7 +296,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
                 per_byte[s, d] = 1 / width
                 for channel in used:
                     channels.setdefault(channel, set()).add((s, d))
-    transfers = [latency + size * per_byte for *_, size in sent]
+    transfers = [bundle.count * latency + bundle.bytes * per_byte for bundle in sent]
     for matrix in transfers:
         np.fill_diagonal(matrix, 0.0)
 
@@ -279,7 +304,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     allowed = problem.allowed_types[:, kinds]
     horizon = float(np.where(allowed, seconds, 0).max(axis=1).sum())
     horizon += sum(
-        float(m.max()) * len(readers) for (_, readers, *_), m in zip(sent, transfers, strict=True)
+        float(m.max()) * len(bundle.readers) for bundle, m in zip(sent, transfers, strict=True)
     )
     tick = _tick(horizon, [seconds[allowed], *(m.ravel() for m in transfers)])
     heads, tails = fast.heads_and_tails(graph, links, problem.time)
@@ -295,8 +320,8 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         tail=tail,
         unit=np.unique(graph.colocation, return_inverse=True)[1].astype(np.int64),
         tensors=tuple(
-            Tensor(source, readers, home, _ticks(m, tick))
-            for (source, readers, home, _), m in zip(sent, transfers, strict=True)
+            Tensor(bundle.source, bundle.readers, bundle.home, _ticks(m, tick))
+            for bundle, m in zip(sent, transfers, strict=True)
         ),
         channels=tuple(frozenset(pairs) for _, pairs in sorted(channels.items())),
         charge=charge.astype(np.int64),
@@ -305,8 +330,22 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     )
 
 
-def _tensors(problem: Problem) -> list[tuple[int, tuple[int, ...], bool, int]]:
-    """Source, readers, whether at home, bytes; in the order in which ties break."""
+@dataclass
+class _Bundle:
+    """Tensors that go from one op to the same readers, one right after the other: one message.
+
+    ``count`` of them are sent, each of which pays a latency.
+    """
+
+    source: int
+    readers: tuple[int, ...]
+    home: bool
+    count: int
+    bytes: int
+
+
+def _bundles(problem: Problem) -> list[_Bundle]:
+    """In the order in which ties break."""
     readers: dict[tuple[bool, float, int], list[int]] = {}
     bytes_: dict[tuple[bool, float, int], int] = {}
     for src, dst, tensor, size, home in zip(
@@ -316,7 +355,19 @@ def _tensors(problem: Problem) -> list[tuple[int, tuple[int, ...], bool, int]]:
         key = (not home, math.inf if tensor < 0 else tensor, src)
         readers.setdefault(key, []).append(dst)
         bytes_[key] = size
-    return [(key[2], tuple(readers[key]), not key[0], bytes_[key]) for key in sorted(readers)]
+    # Of one op's tensors the order counts, not what other ops' numbers lie between.
+    found: list[_Bundle] = []
+    last: dict[tuple[bool, int], _Bundle] = {}
+    for key in sorted(readers):
+        home, source, by = not key[0], key[2], tuple(readers[key])
+        before = last.get((home, source))
+        if before is not None and before.readers == by:
+            before.count += 1
+            before.bytes += bytes_[key]
+            continue
+        last[home, source] = _Bundle(source, by, home, 1, bytes_[key])
+        found.append(last[home, source])
+    return found
 
 
 def _tick(horizon: float, times: list[NDArray[np.float64]]) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 
-from loadmaster.milp.formulation import Rows, Term, devices_of, negative, readers_on
+from loadmaster.milp.formulation import Rows, Term, negative, readers_on
 from loadmaster.milp.instance import Instance, Message
 from loadmaster.milp.timing import Timed
 
@@ -68,7 +68,7 @@ class Reference(Rows):
         """
         instance, start = self.instance, self.from_
         for i, j in instance.loose_pairs:
-            both = set(devices_of(instance, i)) & set(devices_of(instance, j))
+            both = set(instance.devices_of[i]) & set(instance.devices_of[j])
             if not both:
                 continue
             i_first = (start.finish[i], start.start[i]) < (start.finish[j], start.start[j])

@@ -17,11 +17,19 @@ from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
-from loadmaster.strategies.exact import GROUPS, Answer, Limits, Method, Progress, Solve
-from loadmaster.strategies.ilp import on_groups_if_large, searched
+from loadmaster.strategies.exact import (
+    GROUPS,
+    Answer,
+    Limits,
+    Method,
+    Progress,
+    Solve,
+    searched,
+)
+from loadmaster.strategies.ilp import on_groups_if_large
 
 #: More rows, as the mixed-integer program would have, are not given to the solver.
-MAX_ROWS = 200_000
+MAX_ROWS = 100_000
 
 #: Share of the time for the model that schedules, where a bound is asked for as well.
 PLAN_SHARE = 0.5
@@ -34,7 +42,7 @@ def place(
     workers: int = 8,
     coarsen: bool = True,
     groups: int = max(GROUPS),
-    coarsener: Coarsener = "parallel",
+    coarsener: Coarsener = "multilevel",
     memory: MemoryModel = "dynamic",
     log: str | None = None,
     time_limit: float | None = None,
@@ -66,7 +74,7 @@ def place(
     program.require()
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = _solver(prove, workers, problem.seed)
-    method = Method("cpsat", solve, ilp.estimated_rows, MAX_ROWS, searched)
+    method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, searched)
     return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
 
 

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +20,22 @@ from loadmaster import fast
 from loadmaster.bounds import Bound, bound
 from loadmaster.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.errors import InfeasibleError, InputError, SolverError
+from loadmaster.graph import OpGraph
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, timed
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.simulation import as_costs
-from loadmaster.strategies import heft
-from loadmaster.strategies.base import Candidate, MemoryModel, Placement, better, judged
+from loadmaster.strategies import auto
+from loadmaster.strategies.base import (
+    Candidate,
+    MemoryModel,
+    Placement,
+    better,
+    judged,
+    within_memory,
+)
+from loadmaster.strategies.fused import deciders
 from loadmaster.strategies.listing import check_memory, ordered
 from loadmaster.units import format_bytes
 
@@ -36,6 +44,12 @@ SECONDS = 10.0
 
 #: Groups that an exact method takes, and what it tries if those have too many rows.
 GROUPS = (200, 150, 100, 75, 50, 35, 25, 15)
+
+#: Share of the time that a search before the solver gets.
+SEARCH_SHARE = 0.2
+
+#: Share of the smallest memory that a group may fill: larger ones may find no place.
+MAX_SHARE = 0.25
 
 #: Share of a bound by which a makespan may miss it and still be called optimal: rounding to ticks.
 ROUNDING = 1e-6
@@ -75,6 +89,84 @@ Solve = Callable[[Instance, Timed, float, Callable[[float | None, float | None],
 
 
 @dataclass(frozen=True)
+class Level:
+    """A problem and what it was coarsened from. What memory it takes is told by the finest."""
+
+    problem: Problem
+    coarse: Coarse | None = None
+    finer: Level | None = None
+
+    def coarser(self, method: Coarsener, groups: int) -> Level:
+        """A level of so many groups."""
+        problem = self.problem
+        most = int(MAX_SHARE * min(problem.cluster.memory))
+        coarse = coarsen_problem(problem, method, groups, max_bytes=most)
+        graph = _bundled(coarse.graph)
+        costs = as_costs(None, graph, problem.cluster)
+        return Level(Problem.make(graph, problem.cluster, costs, seed=problem.seed), coarse, self)
+
+    @property
+    def finest(self) -> Problem:
+        """The problem that is to be solved."""
+        return self.problem if self.finer is None else self.finer.finest
+
+    def charge(self, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Bytes per op of the finest level, summed over what became one op here."""
+        if self.finer is None or self.coarse is None:
+            return bytes_
+        summed = np.zeros(self.problem.graph.n_ops, dtype=np.uint64)
+        np.add.at(summed, self._at(), self.finer.charge(bytes_))
+        return summed
+
+    def _at(self) -> NDArray[np.int32]:
+        """The op here that each op of the finer level has become part of."""
+        assert self.coarse is not None
+        return self.problem.reduced.map[self.coarse.group]
+
+    def refined(
+        self, devices: NDArray[np.int32], order: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """A placement and an order of this level on the finest: groups in their order."""
+        if self.finer is None:
+            return devices, order
+        at = self._at()
+        topological = ranks(fast.m_topo(self.finer.problem.graph))
+        inner = np.lexsort((topological, ranks(order)[at])).astype(np.int32)
+        return self.finer.refined(devices[at], inner)
+
+    def judged(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
+        """A placement and an order of this level as a plan: in its own order or, for groups, in one
+        made for their ops.
+        """
+        place, inner = self.refined(devices, order)
+        own = judged(self.finest, Placement(place, ranks(inner), is_sequence=True))
+        return own if self.finer is None else better(self.finest, own, ordered(self.finest, place))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a solver starts.
+
+    Attributes
+    ----------
+    plan : Candidate
+        Of the finest level.
+    devices, order : int32 [n_ops]
+        Of the level that is solved.
+    charge : uint64 [n_ops]
+        Bytes of each op of that level.
+    capacity : uint64 [n_devices]
+        Bytes that may be charged; at least what the start is.
+    """
+
+    plan: Candidate
+    devices: NDArray[np.int32]
+    order: NDArray[np.int32]
+    charge: NDArray[np.uint64]
+    capacity: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
 class Method:
     """An exact method.
 
@@ -84,19 +176,20 @@ class Method:
     solve : Solve
     rows : callable
         Estimates how many rows an instance has.
-    max_rows : int
+    max_ops, max_rows : int
         More are not solved.
+    start : callable
+        Where to start on a level, given a memory model and the seconds there are in all.
     links : callable
         Gives an instance the method's link model.
-    start : callable
-        Where to start within some seconds.
     """
 
     name: str
     solve: Solve
     rows: Callable[[Instance], int]
+    max_ops: int
     max_rows: int
-    start: Callable[[Problem, float], Candidate]
+    start: Callable[[Level, MemoryModel, float], Start]
     links: Callable[[Instance], Instance] = lambda instance: instance
 
 
@@ -126,48 +219,6 @@ class Limits:
         return cls(SECONDS if time_limit is None else float(time_limit), memory, log, progress)
 
 
-@dataclass(frozen=True)
-class Level:
-    """A problem and what it was coarsened from."""
-
-    problem: Problem
-    coarse: Coarse | None = None
-    finer: Level | None = None
-
-    def coarser(self, method: Coarsener, groups: int) -> Level:
-        """A level of so many groups."""
-        problem = self.problem
-        coarse = coarsen_problem(problem, method, groups)
-        graph = coarse.graph
-        costs = as_costs(None, graph, problem.cluster)
-        made = Problem.make(
-            graph, problem.cluster, costs, seed=problem.seed, best_effort=problem.best_effort
-        )
-        return Level(made, coarse, self)
-
-    def expanded(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
-        """A placement and an order of this level as one of the finest: the groups' own order, or
-        the best found for the placement.
-        """
-        if self.finer is None or self.coarse is None:
-            return judged(self.problem, Placement(devices, ranks(order), is_sequence=True))
-        of_group = self.problem.reduced.map
-        group, finer = self.coarse.group, self.finer
-        place = devices[of_group][group]
-        rank = ranks(order)[of_group][group]
-        topological = ranks(fast.m_topo(finer.problem.graph))
-        inner = np.lexsort((topological, rank)).astype(np.int32)
-        candidates = [finer.expanded(place, inner)]
-        if finer.finer is None:
-            candidates.append(ordered(finer.problem, place))
-        return reduce(partial(better, self.finest), candidates)
-
-    @property
-    def finest(self) -> Problem:
-        """The problem that is to be solved."""
-        return self.problem if self.finer is None else self.finer.finest
-
-
 def best_plan(
     level: Level, method: Method, limits: Limits, notes: tuple[str, ...] = ()
 ) -> Candidate:
@@ -181,17 +232,19 @@ def best_plan(
     began = time.perf_counter()
     tell = limits.progress or (lambda stage, makespan: None)
     start = _started(level, method, limits)
-    best = _kept(level, start)
-    best = replace(best, notes=(*best.notes, *notes))
+    best = replace(start.plan, notes=(*start.plan.notes, *notes))
     tell(method.name, best.schedule.makespan)
     left = limits.seconds - (time.perf_counter() - began)
-    if limits.seconds == 0 or not start.fits:
+    if limits.seconds == 0 or not best.fits:
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
         return _noted(best, f"{method.name}: {reason}, so this is where it starts")
-    instance = method.links(_instance(level.problem, start, limits.memory))
-    # Renamed twins are the same schedule: the simulator's own order runs it.
-    order = in_order(instance, start.schedule.start, start.schedule.finish)
-    schedule = timed(instance, instance.canonical(start.devices), order)
+    instance = replace(
+        instance_of(level.problem, start.charge, bound(level.problem).seconds),
+        capacity=np.minimum(start.capacity, np.iinfo(np.int64).max).astype(np.int64),
+    )
+    instance = method.links(instance)
+    # Twins that change their names run the same schedule.
+    schedule = timed(instance, instance.canonical(start.devices), start.order)
 
     def told(objective: float | None, lower: float | None) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
@@ -216,27 +269,13 @@ def _noted(candidate: Candidate, note: str) -> Candidate:
     return replace(candidate, notes=(*candidate.notes, note))
 
 
-def _kept(level: Level, start: Candidate) -> Candidate:
-    """The start as a plan of the finest level."""
-    if level.finer is None:
-        return start
-    order = _order_of(level.problem, start)
-    return replace(level.expanded(start.devices, order), notes=start.notes)
-
-
-def _order_of(problem: Problem, candidate: Candidate) -> NDArray[np.int32]:
-    topological = ranks(fast.m_topo(problem.graph))
-    schedule = candidate.schedule
-    return np.lexsort((topological, schedule.finish, schedule.start)).astype(np.int32)
-
-
 def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
     """The better of the best so far and the solver's answer, as the simulator sees them."""
     if answer.devices is None or answer.start is None:
         return best
     finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
     order = in_order(instance, answer.start, finish)
-    found = level.expanded(answer.devices, order)
+    found = level.judged(answer.devices, order)
     chosen = better(level.finest, best, found)
     return replace(chosen, notes=best.notes)
 
@@ -280,55 +319,89 @@ def _write_log(path: str, text: str) -> None:
 # -- where to start ----------------------------------------------------------------------------
 
 
-def _charge(problem: Problem, memory: MemoryModel) -> NDArray[np.uint64]:
+def _started(level: Level, method: Method, limits: Limits) -> Start:
+    try:
+        return method.start(level, limits.memory, limits.seconds)
+    except InfeasibleError as error:
+        if level.finest.best_effort:
+            raise
+        raise _certified(level.finest, limits.memory, error) from error
+
+
+def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
+    """HEFT on a level, in as much memory as lets the simulator find that the plan fits."""
+    problem = level.problem
+    graph = problem.graph
+    _, upward = fast.levels(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+    rank = fast.priority_order(graph, upward)
+    tried: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]] = []
+
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+        devices, begin, finish = fast.schedule(
+            graph,
+            problem.links,
+            rank,
+            problem.time,
+            lead=deciders(graph)[0],
+            op_bytes=level.charge(bytes_),
+            capacity=capacity,
+            best_effort=level.finest.best_effort,
+        )
+        order = by_start(graph, begin, finish)
+        tried.append((devices, order, capacity))
+        place, inner = level.refined(devices, order)
+        return Placement(place, ranks(inner), is_sequence=True)
+
+    plan = within_memory(level.finest, attempt, memory)
+    devices, order, capacity = tried[-1]
+    plan = better(level.finest, plan, ordered(level.finest, plan.devices))
+    return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
+
+
+def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
+    """Where local search ends, with a share of the seconds: on all ops by ``auto`` where a level is
+    the finest and memory is the simulator's, else from :func:`listed`.
+    """
+    share = SEARCH_SHARE * seconds
+    if level.finer is None and memory == "dynamic":
+        plan = auto.place(level.problem, time_limit=share)
+        order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
+        charge = level.problem.held_at_peak
+        # The simulator has found that what the plan holds fits.
+        used = _used(level.problem, plan.devices, charge)
+        capacity = np.maximum(level.problem.capacity, used)
+        return Start(plan, plan.devices, order, charge, capacity)
+    start = listed(level, memory)
+    used = _used(level.problem, start.devices, start.charge)
+    if share == 0 or (used > start.capacity).any():
+        return start
+    devices, order, _, _ = fast.search(
+        level.problem.graph,
+        level.problem.links,
+        level.problem.time,
+        start.devices,
+        start.order,
+        op_bytes=start.charge,
+        capacity=start.capacity,
+        seed=level.problem.seed,
+        time_limit=share,
+    )
+    plan = better(level.finest, start.plan, level.judged(devices, order))
+    return replace(start, plan=plan, devices=devices, order=order)
+
+
+def _bytes(problem: Problem, memory: MemoryModel) -> NDArray[np.uint64]:
     return problem.graph.static_bytes if memory == "static" else problem.held_at_peak
 
 
-def _instance(problem: Problem, start: Candidate, memory: MemoryModel) -> Instance:
-    """The instance; what the start holds fits, since the simulator has found that it does."""
-    charge = _charge(problem, memory)
-    instance = instance_of(problem, charge, bound(problem).seconds)
-    used = np.zeros(instance.n_devices, dtype=np.int64)
-    np.add.at(used, start.devices, instance.charge)
-    return replace(instance, capacity=np.maximum(instance.capacity, used))
-
-
-def _started(level: Level, method: Method, limits: Limits) -> Candidate:
-    problem = level.problem
-    try:
-        if limits.memory == "dynamic":
-            return method.start(problem, limits.seconds)
-        return _static_start(problem, method, limits)
-    except InfeasibleError as error:
-        if problem.best_effort:
-            raise
-        raise _certified(problem, limits.memory, error) from error
-
-
-def _static_start(problem: Problem, method: Method, limits: Limits) -> Candidate:
-    """The method's start if it fits statically, or a list schedule that does, or any placement."""
-    charge = problem.graph.static_bytes
-    candidates: list[Candidate] = []
-    attempts: tuple[Callable[[], Candidate], ...] = (
-        partial(method.start, problem, limits.seconds),
-        partial(heft.place, problem, memory="static"),
-    )
-    for attempt in attempts:
-        try:
-            candidate = attempt()
-        except InfeasibleError:
-            continue
-        used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
-        np.add.at(used, candidate.devices, charge)
-        if (used <= problem.capacity).all():
-            candidates.append(candidate)
-    if candidates:
-        return reduce(partial(better, problem), candidates)
-    instance = instance_of(problem, charge, 0.0)
-    found = least_relaxation(instance.unit_allowed, instance.unit_charge, instance.capacity)
-    if found.total and not problem.best_effort:
-        raise InfeasibleError("does not fit in static memory")
-    return ordered(problem, found.devices[instance.unit])
+def _used(
+    problem: Problem, devices: NDArray[np.int32], charge: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
+    np.add.at(used, devices, charge)
+    return used
 
 
 def _certified(problem: Problem, memory: MemoryModel, error: InfeasibleError) -> InfeasibleError:
@@ -356,12 +429,28 @@ def _certified(problem: Problem, memory: MemoryModel, error: InfeasibleError) ->
     )
 
 
+def _bundled(graph: OpGraph) -> OpGraph:
+    """The same graph with neighbouring numbers for tensors that one group sends to the same others:
+    ties break by number, so they are sent one right after the other, as one message.
+    """
+    document = graph.to_document()
+    edges = document["edges"]
+    readers: dict[int, tuple[int, list[int]]] = {}
+    for src, dst, tensor in zip(edges["src"], edges["dst"], edges["tensor"], strict=True):
+        readers.setdefault(tensor, (src, []))[1].append(dst)
+    readers.pop(-1, None)
+    order = sorted(readers, key=lambda tensor: (*readers[tensor], tensor))
+    number = {tensor: i for i, tensor in enumerate(order)} | {-1: -1}
+    numbered = {**edges, "tensor": [number[tensor] for tensor in edges["tensor"]]}
+    return OpGraph.from_document({**document, "edges": numbered})
+
+
 # -- size --------------------------------------------------------------------------------------
 
 
 def size_of(problem: Problem, method: Method) -> int:
     """Rows that a problem would have; more than allowed where it has too many ops to count."""
-    if problem.graph.n_ops > max(GROUPS):
+    if problem.graph.n_ops > method.max_ops:
         return method.max_rows + 1
     instance = method.links(instance_of(problem, problem.graph.resident, 0.0))
     return method.rows(instance)
@@ -370,8 +459,8 @@ def size_of(problem: Problem, method: Method) -> int:
 def refusal(problem: Problem, method: Method) -> str | None:
     """Why a problem is too large, if it is."""
     n_ops = problem.graph.n_ops
-    if n_ops > max(GROUPS):
-        return f"{method.name}: {n_ops} ops are more than the {max(GROUPS)} it takes"
+    if n_ops > method.max_ops:
+        return f"{method.name}: {n_ops} ops are more than the {method.max_ops} it takes"
     rows = size_of(problem, method)
     if rows > method.max_rows:
         return (

@@ -1,7 +1,7 @@
 """Loadmaster's own mixed-integer program (:mod:`loadmaster.milp.ilp`), from where the search ends.
 
-Beyond 200 groups or 50,000 rows no free solver gets anywhere: there the graph is coarsened until the
-program fits, or, if that is not wanted, the search's plan is the answer.
+Beyond 200 groups or 50,000 rows no free solver gets anywhere: there the graph is coarsened until
+the program fits, or, if that is not wanted, the search's plan is the answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from loadmaster.errors import InputError
 from loadmaster.milp import ilp as program
 from loadmaster.milp.worker import Solver
 from loadmaster.problem import Problem
-from loadmaster.strategies import auto
 from loadmaster.strategies.base import Candidate, MemoryModel, better
 from loadmaster.strategies.exact import (
     GROUPS,
@@ -23,20 +22,13 @@ from loadmaster.strategies.exact import (
     Progress,
     best_plan,
     refusal,
+    searched,
     small_enough,
 )
 from loadmaster.strategies.programs import by_program
 
 #: More rows are not given to a solver.
 MAX_ROWS = 50_000
-
-#: Share of the time that the search before it gets.
-SEARCH_SHARE = 0.2
-
-
-def searched(problem: Problem, seconds: float) -> Candidate:
-    """Where to start: the search's plan."""
-    return auto.place(problem, time_limit=SEARCH_SHARE * seconds)
 
 
 def place(
@@ -45,7 +37,7 @@ def place(
     solver: Solver = "cbc",
     coarsen: bool = True,
     groups: int = max(GROUPS),
-    coarsener: Coarsener = "parallel",
+    coarsener: Coarsener = "multilevel",
     memory: MemoryModel = "dynamic",
     log: str | None = None,
     time_limit: float | None = None,
@@ -81,7 +73,7 @@ def place(
     """
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("ilp", program.formulate, solver)
-    method = Method("ilp", solve, program.estimated_rows, MAX_ROWS, searched)
+    method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, searched)
     return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
 
 
@@ -104,7 +96,7 @@ def on_groups_if_large(
     why = refusal(problem, method)
     if why is None:
         return best_plan(fine, method, limits)
-    began = searched(problem, limits.seconds)
+    began = searched(fine, limits.memory, limits.seconds).plan
     if not coarsen:
         note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
         return replace(began, notes=(*began.notes, note))

@@ -17,8 +17,8 @@ from loadmaster.milp.moirai import Links
 from loadmaster.milp.worker import Solver
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
-from loadmaster.strategies.exact import GROUPS, Level, Limits, Method, Progress
-from loadmaster.strategies.pesto import MAX_ROWS, listed, on_merged
+from loadmaster.strategies.exact import GROUPS, Level, Limits, Method, Progress, listed
+from loadmaster.strategies.pesto import MAX_OPS, MAX_ROWS, on_merged
 from loadmaster.strategies.programs import by_program
 
 
@@ -60,5 +60,5 @@ def place(
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("moirai", program.formulate, solver)
     in_links = partial(program.with_links, links=links)
-    method = Method("moirai", solve, program.estimated_rows, MAX_ROWS, listed, in_links)
+    method = Method("moirai", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, in_links)
     return on_merged(Level(problem).coarser("rules", 1), method, limits, groups)

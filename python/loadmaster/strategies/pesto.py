@@ -14,7 +14,6 @@ from loadmaster.errors import InputError
 from loadmaster.milp import pesto as program
 from loadmaster.milp.worker import Solver
 from loadmaster.problem import Problem
-from loadmaster.strategies import heft
 from loadmaster.strategies.base import Candidate, MemoryModel
 from loadmaster.strategies.exact import (
     GROUPS,
@@ -23,18 +22,17 @@ from loadmaster.strategies.exact import (
     Method,
     Progress,
     best_plan,
+    listed,
     refusal,
     small_enough,
 )
 from loadmaster.strategies.programs import by_program
 
+#: Merging may leave somewhat more groups than it is asked for.
+MAX_OPS = 250
+
 #: More rows take longer to write down than to search for a plan.
 MAX_ROWS = 200_000
-
-
-def listed(problem: Problem, seconds: float) -> Candidate:
-    """Where to start: a list schedule of the groups."""
-    return heft.place(problem)
 
 
 def place(
@@ -68,7 +66,9 @@ def place(
     """
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("pesto", program.formulate, solver)
-    method = Method("pesto", solve, program.estimated_rows, MAX_ROWS, listed, program.with_links)
+    method = Method(
+        "pesto", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, program.with_links
+    )
     return on_merged(Level(problem), method, limits, groups)
 
 
