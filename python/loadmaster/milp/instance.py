@@ -310,10 +310,15 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     heads, tails = fast.heads_and_tails(graph, links, problem.time)
     columns = (seconds, heads[:, kinds], tails[:, kinds])
     time, head, tail = (_ticks(np.where(allowed, column, 0.0), tick) for column in columns)
-    every = [seconds[allowed], *(m.ravel() for m in transfers)]
+    every = np.concatenate([seconds[allowed], *(m.ravel() for m in transfers)])
+    exact = bool(np.allclose(every / tick, np.rint(every / tick), rtol=0, atol=1e-5))
+    if not exact:
+        # A schedule of rounded times may be shorter by a tick per op and transfer on its way.
+        slack = 2 * len(time)
+        head, tail = np.maximum(head - slack, 0), np.maximum(tail - slack, 0)
     return Instance(
         tick=tick,
-        exact=all(np.allclose(e / tick, np.rint(e / tick), rtol=0, atol=1e-5) for e in every),
+        exact=exact,
         time=time,
         allowed=allowed,
         head=head,
@@ -326,7 +331,8 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         channels=tuple(frozenset(pairs) for _, pairs in sorted(channels.items())),
         charge=charge.astype(np.int64),
         capacity=np.minimum(problem.capacity, np.iinfo(np.int64).max).astype(np.int64),
-        lower=math.floor(lower / tick * (1 - 1e-9)),
+        # All makespans are whole, or all are rounded down.
+        lower=math.ceil(lower / tick - 1e-5) if exact else math.floor(lower / tick * (1 - 1e-9)),
     )
 
 

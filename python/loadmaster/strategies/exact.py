@@ -52,7 +52,7 @@ SEARCH_SHARE = 0.2
 MAX_SHARE = 0.25
 
 #: Share of a bound by which a makespan may miss it and still be called optimal: rounding to ticks.
-ROUNDING = 1e-6
+ROUNDING = 3e-6
 
 Progress = Callable[[str, float | None], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from loadmaster.errors import InputError
@@ -35,8 +36,10 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
 
         found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
         by = f"{name}, {SOLVERS[solver]}"
-        # Solvers keep rows to 1e-6, and so do their bounds.
+        # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so is the
+        # makespan.
         bound = instance.lower if found.bound is None else found.bound / scale * (1 - 1e-6)
+        bound = math.ceil(bound) if instance.exact else bound
         bound = max(min(bound, start.makespan), instance.lower)
         if found.values is None:
             return Answer(None, None, bound, by, log=found.log)
