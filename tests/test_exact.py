@@ -204,7 +204,10 @@ SMALL = graph_of(
 
 @pytest.mark.parametrize("method", ["ilp", pytest.param("cpsat", marks=needs_cpsat)])
 def test_a_proved_plan_says_so(method):
-    plan = lm.place(SMALL, ms_mesh(2), method, time_limit=10)
+    # Three equal ops on two devices: the combinatorial bound is 4.5 ms, the optimum 6.
+    graph = graph_of({"a": 3, "b": 3, "c": 3})
+    plan = lm.place(graph, ms_mesh(2), method, time_limit=10)
+    assert plan.makespan == pytest.approx(6 * MS)
     assert plan.gap == 0.0
     assert any("proved optimal" in note for note in plan.notes)
     assert plan.lower_bound == plan.makespan
