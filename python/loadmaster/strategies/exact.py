@@ -231,7 +231,7 @@ def best_plan(
     """
     began = time.perf_counter()
     tell = limits.progress or (lambda stage, makespan: None)
-    start = _started(level, method, limits)
+    start = started(level, method, limits)
     best = replace(start.plan, notes=(*start.plan.notes, *notes))
     tell(method.name, best.schedule.makespan)
     left = limits.seconds - (time.perf_counter() - began)
@@ -319,7 +319,14 @@ def _write_log(path: str, text: str) -> None:
 # -- where to start ----------------------------------------------------------------------------
 
 
-def _started(level: Level, method: Method, limits: Limits) -> Start:
+def started(level: Level, method: Method, limits: Limits) -> Start:
+    """The method's start.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits: with the smallest relaxation that would make it, where memory must be to blame.
+    """
     try:
         return method.start(level, limits.memory, limits.seconds)
     except InfeasibleError as error:

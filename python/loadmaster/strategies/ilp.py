@@ -24,6 +24,7 @@ from loadmaster.strategies.exact import (
     refusal,
     searched,
     small_enough,
+    started,
 )
 from loadmaster.strategies.programs import by_program
 
@@ -96,7 +97,10 @@ def on_groups_if_large(
     why = refusal(problem, method)
     if why is None:
         return best_plan(fine, method, limits)
-    began = searched(fine, limits.memory, limits.seconds).plan
+    began = started(fine, method, limits).plan
+    if limits.seconds == 0:
+        note = f"{why}, and there is no time for groups: this is where the search starts"
+        return replace(began, notes=(*began.notes, note))
     if not coarsen:
         note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
         return replace(began, notes=(*began.notes, note))

@@ -78,7 +78,7 @@ def on_merged(level: Level, method: Method, limits: Limits, groups: int) -> Cand
         raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
     merged = level.coarser("batch", groups) if level.problem.graph.n_ops > groups else level
     why = refusal(merged.problem, method)
-    if why is None:
+    if why is None or limits.seconds == 0:
         return best_plan(merged, method, limits)
     smaller = small_enough(level, method, "batch", groups)
     if smaller is None:
