@@ -247,4 +247,6 @@ def brief(method):
     """Options under which a method that searches stops after a few moves, the same on every run."""
     if method in EXACT:
         return {"time_limit": 0}
-    return {"moves": 300} if method == "auto" else {}
+    if method == "auto":
+        return {"moves": 300}
+    return {"steps": 30} if method in ("mcmc", "cross-entropy", "policy-gradient") else {}

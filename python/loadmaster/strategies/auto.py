@@ -36,6 +36,7 @@ from loadmaster.strategies import (
     m_etf,
     peft,
     single,
+    warm,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.refine import refined
@@ -89,6 +90,7 @@ def place(
     chains: int = 1,
     threads: int = 1,
     time_limit: float | None = None,
+    warm_start: Placement | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best of many strategies, improved by local search.
@@ -105,6 +107,7 @@ def place(
     chains : independent chains of moves, which learn from each other.
     threads : how many of them run at a time.
     time_limit : seconds.
+    warm_start : a placement to begin with, besides the seeds; see :func:`.warm.started`.
     progress : called with the stage and the best makespan whenever there is a better one.
 
     Raises
@@ -125,6 +128,7 @@ def place(
         chains,
         threads,
         progress or (lambda stage, makespan: None),
+        warm_start,
     )
     try:
         run.plant()
@@ -163,6 +167,7 @@ class _Run:
     chains: int
     threads: int
     progress: Progress
+    warm_start: Placement | None = None
     seeds: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
     #: Seconds that judging a state takes.
@@ -199,6 +204,9 @@ class _Run:
                 note = "one device is as fast as any placement can be: nothing can run in parallel"
                 self.best = replace(alone, notes=(*alone.notes, note))
                 return
+        for kept in warm.started(self.problem, self.warm_start):
+            self.seeds.append(kept)
+            self.offer(kept, "warm start")
         seconds = self.budget.seconds
         reserve = 0.0 if seconds is None else (1 - SEED_SHARE) * seconds
         for name, seed in SEEDS.items():

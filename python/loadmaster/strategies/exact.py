@@ -325,7 +325,7 @@ def started(level: Level, method: Method, limits: Limits) -> Start:
     Raises
     ------
     InfeasibleError
-        Nothing fits: with the smallest relaxation that would make it, where memory must be to blame.
+        Nothing fits: with the smallest relaxation that would make it, where memory is to blame.
     """
     try:
         return method.start(level, limits.memory, limits.seconds)

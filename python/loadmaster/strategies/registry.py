@@ -12,6 +12,7 @@ from loadmaster.strategies import (
     celeritas,
     cpop,
     cpsat,
+    cross_entropy,
     data_parallel,
     dpos,
     dsc,
@@ -25,12 +26,14 @@ from loadmaster.strategies import (
     m_etf,
     m_sct,
     m_topo,
+    mcmc,
     metis,
     moirai,
     order_place,
     os_dpos,
     peft,
     pesto,
+    policy_gradient,
     random,
     round_robin,
     single,
@@ -59,6 +62,9 @@ Method = Literal[
     "cpsat",
     "pesto",
     "moirai",
+    "mcmc",
+    "cross-entropy",
+    "policy-gradient",
     "expert",
     "random",
     "round-robin",
@@ -89,6 +95,15 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
     "cpsat": (cpsat.place, "constraint programming, from where the search ends (CP-SAT)"),
     "pesto": (pesto.place, "batch merging, then placement and schedule as an ILP (Pesto)"),
     "moirai": (moirai.place, "fusion rules, then placement and schedule as a MILP (Moirai)"),
+    "mcmc": (mcmc.place, "a Metropolis walk over placements of groups (FlexFlow)"),
+    "cross-entropy": (
+        cross_entropy.place,
+        "distributions over devices that learn from the best draws (Post)",
+    ),
+    "policy-gradient": (
+        policy_gradient.place,
+        "a policy that learns to place groups from simulated steps (HRL, Placeto)",
+    ),
     "expert": (expert.place, "contiguous balanced layers by module path, the human's way"),
     "random": (random.place, "devices drawn at random"),
     "round-robin": (round_robin.place, "deal ops out in turn"),
@@ -101,7 +116,7 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
 assert set(METHODS) == set(get_args(Method))
 
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
-SEARCHING = ("time_limit", "progress")
+SEARCHING = ("time_limit", "progress", "warm_start")
 
 
 def _keywords(function: Callable[..., Candidate]) -> list[str]:
