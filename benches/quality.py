@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from known_optimum import Instance, instance
+from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
@@ -69,12 +70,14 @@ DESIGN = {
     "evoformer_48_infer": (0.74, 1.08, 1.00, 1.00, 0.94),
     "whisper_large_v3_infer_b8": (0.76, 0.83, 1.00, 1.00, 0.83),
 }
+#: Methods that call a solver are measured by ``exact.py``.
+LEDGER = [m for m in METHODS if m not in ("ilp", "cpsat", "pesto", "moirai")]
+
 DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest edge", "search 15 s")
 
 #: Coarseners whose groups one placer places, and how many groups.
 COARSENERS: tuple[Coarsener, ...] = ("sequential", "batch", "parallel", "multilevel")
 COARSE_GROUPS = 200
-COARSENING_TITLE = "## Coarseners, with and without refinement"
 
 #: Models on 4 PCIe devices that together have so many times the memory of a sequential run.
 TIGHT_GRAPHS = (
@@ -318,7 +321,7 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
 def coarsening_section() -> str:
     """Its part of RESULTS.md."""
     lines = [
-        COARSENING_TITLE,
+        "# Coarseners, with and without refinement",
         "",
         "    python benches/quality.py --only coarsening",
         "",
@@ -329,17 +332,6 @@ def coarsening_section() -> str:
         *table(["graph", *COARSENERS], coarsening_rows()),
     ]
     return "\n".join(lines)
-
-
-def ended(others: str, section: str) -> str:
-    """A report with the coarsening section, if there is one, at its end."""
-    return f"{others.rstrip()}\n\n{section}" if section else others
-
-
-def section_of(text: str) -> str:
-    """The coarsening section of a report that has been written; empty where it has none."""
-    _, title, rest = text.partition(COARSENING_TITLE)
-    return title + rest
 
 
 # -- planning, one process per task ------------------------------------------------------------
@@ -768,7 +760,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="three small models, 4 PCIe devices")
     parser.add_argument("--graphs", nargs="+", help="only graphs whose names contain one of these")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=LEDGER)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
@@ -779,10 +771,8 @@ def main() -> None:
         parser.error(f"no graphs at {DATA}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     results = arguments.out / "RESULTS.md"
-    before = results.read_text() if results.exists() else ""
     if arguments.only:
-        others = before.removesuffix(section_of(before))
-        results.write_text(ended(others, coarsening_section()))
+        write_section(results, "coarsening", coarsening_section())
         return
     wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
@@ -790,10 +780,10 @@ def main() -> None:
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
+    write_section(results, "quality", report(rows, methods, arguments.limit))
     # A run over some graphs leaves the section as it was.
-    whole = not arguments.quick and not arguments.graphs
-    coarsening = coarsening_section() if whole else section_of(before)
-    results.write_text(ended(report(rows, methods, arguments.limit), coarsening))
+    if not arguments.quick and not arguments.graphs:
+        write_section(results, "coarsening", coarsening_section())
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
     draw(rows, methods, arguments.out / "RESULTS.svg")

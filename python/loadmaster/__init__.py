@@ -23,6 +23,7 @@ from loadmaster.errors import (
     SolverError,
 )
 from loadmaster.graph import OpGraph
+from loadmaster.ordering import optimise_order
 from loadmaster.placing import Comparison, Incumbent, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
@@ -59,6 +60,7 @@ __all__ = [
     "errors",
     "fast",
     "lower_bound",
+    "optimise_order",
     "place",
     "presets",
     "read",

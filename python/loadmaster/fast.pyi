@@ -34,6 +34,7 @@ __all__ = [
     "fill_in_order",
     "follow_bytes",
     "fuse",
+    "heads_and_tails",
     "levels",
     "linear_clusters",
     "m_topo",
@@ -62,6 +63,7 @@ _Seconds = NDArray[np.float64]
 class _Bounds(TypedDict):
     critical_path: float
     work: float
+    forced_transfers: float
     heads_and_tails: float
     best: float
     source: str
@@ -424,3 +426,6 @@ def simulate(
     record_memory: bool = False,
 ) -> Schedule: ...
 def bounds(graph: Graph, cluster: Cluster, time: _Seconds) -> _Bounds: ...
+def heads_and_tails(
+    graph: Graph, cluster: Cluster, time: _Seconds
+) -> tuple[_Seconds, _Seconds]: ...

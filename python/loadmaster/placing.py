@@ -188,6 +188,8 @@ def _plan(
 ) -> Plan:
     placed = candidate.problem or problem
     found = bound(placed)
+    if candidate.bound is not None and candidate.bound.seconds > found.seconds:
+        found = candidate.bound
     return Plan(
         problem=placed,
         placed=Placed(candidate.devices, candidate.priority, candidate.policy),
