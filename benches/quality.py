@@ -1,7 +1,10 @@
 """The ledger of quality: every strategy on every graph, written to ``RESULTS.md`` beside this file.
 
     python benches/quality.py [--quick] [--graphs NAME ...] [--methods NAME ...]
-                              [--limit SECONDS] [--jobs N] [--fresh]
+                              [--limit SECONDS] [--jobs N] [--fresh] [--only SECTION]
+
+Without ``--only`` all sections are written; ``--only coarsening`` writes that one anew and leaves
+the others as they stand in ``RESULTS.md``.
 
 ``RESULTS.md``, ``RESULTS.csv`` (every figure of every plan) and ``RESULTS.svg`` hold what is the
 same on every run: makespans, bounds, memory. Seconds of planning are not, and stand in
@@ -35,9 +38,14 @@ from known_optimum import Instance, instance
 
 import loadmaster as lm
 from loadmaster import fast
+from loadmaster.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.errors import InfeasibleError, LoadmasterError
 from loadmaster.problem import Problem
 from loadmaster.strategies import METHODS
+from loadmaster.strategies.base import Candidate, better, judged
+from loadmaster.strategies.celeritas import adjusting_placement
+from loadmaster.strategies.fused import Fused, deciders
+from loadmaster.strategies.refine import refined
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
@@ -76,6 +84,11 @@ TIGHT_GRAPHS = (
     "vgg19_train_b64",
 )
 TIGHT = (1.05, 1.2, 1.5)
+
+#: Coarseners whose groups one placer places, and how many groups.
+COARSENERS: tuple[Coarsener, ...] = ("sequential", "batch", "parallel", "multilevel")
+COARSE_GROUPS = 200
+COARSENING_TITLE = "## Coarseners, with and without refinement"
 
 QUICK_GRAPHS = ("alexnet_train_b256", "inception_v3_train_b512", "rnnlm_2x2048_train_b128")
 
@@ -248,6 +261,85 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
     if graphs:
         found = [t for t in found if any(word in t.graph for word in graphs)]
     return found
+
+
+# -- one placer on the groups of each coarsener ---------------------------------------------------
+
+
+def coarsening_rows() -> list[list[str]]:
+    """Step times by Adjusting Placement, before and after refinement: a line per graph."""
+    pairs: dict[str, list[tuple[float, float]]] = {method: [] for method in COARSENERS}
+    body = []
+    for graph in DESIGN:
+        problem = design_problem(graph, "4 equal")
+        one = float(problem.op_time.sum())
+        cells = [graph]
+        for method in COARSENERS:
+            placed = adjusting_groups(problem, coarsen_problem(problem, method, COARSE_GROUPS))
+            after = refined(problem, placed)
+            pair = placed.schedule.makespan / one, after.schedule.makespan / one
+            pairs[method].append(pair)
+            cells.append(f"{pair[0]:.3f} -> {pair[1]:.3f}")
+        print(*cells, flush=True)
+        body.append(cells)
+    means = [
+        tuple(statistics.geometric_mean(pair[i] for pair in found) for i in (0, 1))
+        for found in pairs.values()
+    ]
+    body.append(["geometric mean", *(f"{before:.3f} -> {after:.3f}" for before, after in means)])
+    gains = [statistics.geometric_mean(b / a for a, b in found) - 1 for found in pairs.values()]
+    worst = [max(b / a for a, b in found) - 1 for found in pairs.values()]
+    body.append(["refinement, mean", *(f"{gain:+.1%}" for gain in gains)])
+    body.append(["refinement, at worst", *(f"{most:+.1%}" for most in worst)])
+    return body
+
+
+def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
+    """Celeritas' Adjusting Placement on groups: the same placer, whoever made them."""
+    groups = coarse.contracted
+    control = problem.control_time
+    coarse_order = fast.cpd_topo(
+        groups, coarse.sum(problem.op_time), problem.tensor_time(groups), control_time=control
+    )
+    order = fast.cpd_topo(
+        problem.graph, problem.op_time, problem.tensor_time(problem.graph), control_time=control
+    )
+    columns = [coarse.sum(np.ascontiguousarray(column)) for column in problem.time.T]
+    fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
+    best: Candidate | None = None
+    for lead in deciders(problem.graph):
+        placed = adjusting_placement(problem, fused, lead, problem.held_at_peak, problem.capacity)
+        found = judged(problem, placed)
+        best = found if best is None else better(problem, best, found)
+    assert best is not None
+    return best
+
+
+def coarsening_section() -> str:
+    """Its part of RESULTS.md."""
+    lines = [
+        COARSENING_TITLE,
+        "",
+        "    python benches/quality.py --only coarsening",
+        "",
+        f"Step time as a share of one device, by Adjusting Placement on {COARSE_GROUPS} groups of "
+        "each coarsener, before -> after refinement (`refine=True`); the design's graphs, costs "
+        "and 4 devices.",
+        "",
+        *table(["graph", *COARSENERS], coarsening_rows()),
+    ]
+    return "\n".join(lines)
+
+
+def ended(others: str, section: str) -> str:
+    """A report with the coarsening section, if there is one, at its end."""
+    return f"{others.rstrip()}\n\n{section}" if section else others
+
+
+def section_of(text: str) -> str:
+    """The coarsening section of a report that has been written; empty where it has none."""
+    _, title, rest = text.partition(COARSENING_TITLE)
+    return title + rest
 
 
 # -- planning, one process per task ------------------------------------------------------------
@@ -680,18 +772,28 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
+    parser.add_argument("--only", choices=["coarsening"], help="write one section anew")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
     arguments = parser.parse_args()
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
-    wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    results = arguments.out / "RESULTS.md"
+    before = results.read_text() if results.exists() else ""
+    if arguments.only:
+        others = before.removesuffix(section_of(before))
+        results.write_text(ended(others, coarsening_section()))
+        return
+    wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
     run([t for t in map(kept.left, wanted) if t], arguments.jobs, arguments.limit, kept.add)
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
-    (arguments.out / "RESULTS.md").write_text(report(rows, methods, arguments.limit))
+    # A run over some graphs leaves the section as it was.
+    whole = not arguments.quick and not arguments.graphs
+    coarsening = coarsening_section() if whole else section_of(before)
+    results.write_text(ended(report(rows, methods, arguments.limit), coarsening))
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
     draw(rows, methods, arguments.out / "RESULTS.svg")

@@ -241,4 +241,6 @@ def placements(draw, graph: lm.OpGraph, cluster: lm.Cluster):
 
 def brief(method):
     """Options under which a method that searches stops early, the same on every run."""
-    return {"effort": 0.01} if method == "auto" else {}
+    if method == "auto":
+        return {"effort": 0.01}
+    return {"steps": 30} if method in ("mcmc", "cross-entropy", "policy-gradient") else {}

@@ -22,6 +22,10 @@ HEAVY = (
     "pymetis",
     "rustworkx",
     "tomli_w",
+    "pyarrow",
+    "distributed",
+    "dask",
+    "multiprocessing",
 )
 
 

@@ -233,17 +233,28 @@ def test_vgg_19_is_split_at_its_convolutions_in_seconds():
 # -- with DPOS -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["vgg19", "inception-v3"])
-def test_training_graphs_are_planned_in_seconds_and_split_at_convolutions(name):
-    """Issue 3's figure: four devices, at most 10 s, and what is split are convolutions."""
+@pytest.mark.parametrize(
+    ("name", "start"), [("vgg19", "any"), ("vgg19", "model"), ("inception-v3", "model")]
+)
+def test_training_graphs_are_split_at_convolutions(name, start):
+    """FastT, tables 5 and 6."""
     graph = lm.read(f"example:{name}")
-    began = time.perf_counter()
-    plan = lm.place(graph, v100_mesh(4), "os-dpos")
-    assert time.perf_counter() - began < 10
+    plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "os-dpos", start=start)
     assert plan.fits
+    assert plan.splits
     for split in plan.splits:
         op = split.op.partition("@")[0]
         assert graph.kinds[graph.index(op)].startswith("aten.convolution")
+
+
+def test_the_search_goes_on_after_an_op_that_no_split_helps():
+    """Of equal replicas the first is not worth splitting, and yet a split helps later on."""
+    graph, cluster = lm.read("example:vgg19"), lm.Cluster.preset("4xV100-PCIe")
+    paper = lm.place(graph, cluster, "os-dpos", continue_search=False)
+    plan = lm.place(graph, cluster, "os-dpos")
+    assert not paper.splits
+    assert plan.splits
+    assert plan.makespan < 0.8 * paper.makespan
 
 
 def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):

@@ -11,16 +11,25 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from loadmaster.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.errors import (
+    InfeasibleError,
+    InputError,
+    LoadmasterError,
+    MissingExtraError,
+)
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from loadmaster.cluster import Cluster
     from loadmaster.graph import OpGraph
     from loadmaster.placing import Incumbent
     from loadmaster.plan import Plan
+    from loadmaster.table import Row
 
 #: Seconds after which a stage announces itself.
 _PATIENCE = 2.0
@@ -92,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="an option of the method, such as max_ops=100 (repeatable)",
     )
+    place.add_argument(
+        "--warm-start",
+        metavar="PLAN.json",
+        help="for auto: a saved plan of the same ops to start from",
+    )
     place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
     place.add_argument("--timeline", metavar="FILE.png", help="draw the timeline (.png or .svg)")
@@ -118,6 +132,42 @@ def _parser() -> argparse.ArgumentParser:
     _method_arguments(compare)
     compare.add_argument("--methods", help="comma-separated; default: all")
 
+    sweep = _command(commands, "sweep", _sweep, "many graphs on many clusters by many methods")
+    sweep.add_argument("graphs", nargs="+", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    sweep.add_argument(
+        "--cluster",
+        default="4xV100-PCIe",
+        help="presets or TOML files, comma-separated; default: 4xV100-PCIe",
+    )
+    sweep.add_argument("--methods", help="comma-separated; default: all")
+    sweep.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="METHOD.KEY=VALUE",
+        help="an option of one of the methods, such as auto.time_limit=15 (repeatable)",
+    )
+    sweep.add_argument("--seeds", default="0", help="comma-separated; default: 0")
+    sweep.add_argument(
+        "-o", "--output", metavar="TABLE.csv", help="add rows to this table (or .parquet), and "
+        "do not run again what it has"
+    )  # fmt: skip
+    sweep.add_argument("--workers", type=int, help="cases at a time; default: one per CPU")
+    sweep.add_argument(
+        "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"
+    )
+
+    what_if = _command(commands, "what-if", _what_if, "what other hardware would be worth")
+    what_if.add_argument("plan", help="a plan that place saved")
+    for flag, metavar, text in _CHANGES:
+        what_if.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+    what_if.add_argument(
+        "--together", action="store_true", help="all changes at once, not each by itself"
+    )
+    what_if.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
+    )
+
     info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
     _graph_arguments(info)
     _cluster_argument(info)
@@ -140,6 +190,16 @@ def _parser() -> argparse.ArgumentParser:
     presets.add_argument("name", nargs="?", help="print this one's TOML")
     _command(commands, "examples", _examples, "list the graphs that come along")
     return parser
+
+
+#: Changes that what-if takes.
+_CHANGES = (
+    ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
+    ("--remove-device", "DEVICE", "without this device"),
+    ("--scale-link", "[A:B=]FACTOR", "all links, or that of two devices, so many times as wide"),
+    ("--scale-device", "[DEVICE=]FACTOR", "all devices, or one, so many times as fast"),
+    ("--memory", "[DEVICE=]SIZE", "this memory on all devices, or on one: 80GiB"),
+)
 
 
 def _command(
@@ -197,9 +257,7 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
 def _read_cluster(text: str) -> Cluster:
     from loadmaster.cluster import Cluster
 
-    if text.endswith(".toml") or os.path.exists(text):
-        return Cluster.read(text)
-    return Cluster.preset(text)
+    return Cluster.named(text)
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
@@ -227,6 +285,17 @@ class _Progress:
             print(f"loadmaster: {stage}{found} ...", file=sys.stderr)
 
 
+def _print_row(done: int, total: int, row: Row) -> None:
+    """A line per case of a sweep."""
+    from loadmaster.units import format_seconds
+
+    came = row.outcome if row.makespan is None else format_seconds(row.makespan)
+    print(
+        f"loadmaster: {done}/{total} {row.graph} on {row.cluster} by {row.method}: {came}",
+        file=sys.stderr,
+    )
+
+
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -236,6 +305,7 @@ def _print_json(document: Any) -> None:
 
 def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import place
+    from loadmaster.plan import Plan
     from loadmaster.summary import document
 
     if arguments.timeline:
@@ -252,6 +322,7 @@ def _place(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         time_limit=arguments.time_limit,
         on_oom=arguments.on_oom,
+        warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
         progress=progress,
         **_options(arguments.option),
     )
@@ -335,6 +406,116 @@ def _compare(arguments: argparse.Namespace) -> None:
         print(comparison_table(comparison))
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
+
+
+def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.strategies import METHODS
+    from loadmaster.sweeping import sweep
+
+    names = arguments.methods.split(",") if arguments.methods else list(METHODS)
+    options: dict[str, list[str]] = {name: [] for name in names}
+    for text in arguments.option:
+        method, dot, option = text.partition(".")
+        if not dot or method not in options:
+            raise InputError(
+                f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(names)}"
+            )
+        options[method].append(option)
+    try:
+        seeds = [int(word) for word in arguments.seeds.split(",")]
+    except ValueError as error:
+        raise InputError(f"--seeds {arguments.seeds!r}: wants integers, as 0,1,2") from error
+    with _executor(arguments.dask) as executor:
+        seen = sweep(
+            arguments.graphs,
+            arguments.cluster.split(","),
+            [(name, _options(texts)) for name, texts in options.items()],
+            seeds=seeds,
+            executor=executor,
+            workers=arguments.workers,
+            out=arguments.output,
+            progress=_print_row,
+        )
+    if arguments.json:
+        rows = [row.to_document() for row in seen.rows]
+        _print_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
+    else:
+        print(seen)
+    if seen.unfinished:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _executor(dask: str | None) -> Iterator[Executor | None]:
+    """That of a dask.distributed scheduler, if there is an address."""
+    if dask is None:
+        yield None
+        return
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingExtraError("distributed", "dask", "a sweep on dask.distributed") from error
+    connect: Any = distributed.Client
+    try:
+        client = connect(dask, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no dask.distributed scheduler at {dask!r}: {error}") from error
+    with client:
+        yield client.get_executor()
+
+
+def _what_if(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+    from loadmaster.scenarios import what_if
+
+    scenarios = []
+    for flag, _, _ in _CHANGES:
+        word = flag.removeprefix("--").replace("-", "_")
+        scenarios += [{word: _change(word, text)} for text in getattr(arguments, word)]
+    if arguments.together:
+        scenarios = [_merged(scenarios)]
+    seen = what_if(
+        Plan.load(arguments.plan),
+        *scenarios,
+        time_limit=arguments.time_limit,
+        progress=_Progress(),
+    )
+    if arguments.json:
+        _print_json(seen.to_document())
+    else:
+        print(seen)
+
+
+def _change(word: str, text: str) -> Any:
+    """The value of a change as :func:`loadmaster.what_if` takes it."""
+    of, equals, value = text.rpartition("=")
+    parsed: Any = value
+    if word.startswith("scale") or (word == "add_device" and equals):
+        try:
+            parsed = (int if word == "add_device" else float)(value)
+        except ValueError as error:
+            flag = f"--{word.replace('_', '-')}"
+            raise InputError(f"{flag} {text!r}: {value!r} is no number") from error
+    elif word == "memory" and value.isdecimal():
+        parsed = int(value)
+    if not equals:
+        return parsed
+    return {tuple(of.split(":")) if word == "scale_link" else of: parsed}
+
+
+def _merged(scenarios: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One scenario with the changes of all."""
+    merged: dict[str, Any] = {}
+    for word, value in (item for scenario in scenarios for item in scenario.items()):
+        before = merged.get(word)
+        if before is None:
+            merged[word] = value
+        elif isinstance(before, dict) and isinstance(value, dict):
+            merged[word] = before | value
+        else:
+            flag = f"--{word.replace('_', '-')}"
+            raise InputError(f"{flag} is given twice: together, each wants a device of its own")
+    return merged
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import resources
+from itertools import count
 from typing import Any
 
 from loadmaster import fast
@@ -260,6 +262,140 @@ class Cluster:
         links = [k for k in self.links if k.src in names and k.dst in names]
         return Cluster(kept, links, self.types, name=f"{self.name}[{len(kept)}]")
 
+    def without_device(self, device: str | int) -> Cluster:
+        """The cluster with one device less; see :meth:`subset`.
+
+        >>> len(Cluster.preset("4xV100-PCIe").without_device("gpu3").devices)
+        3
+        """
+        gone = self.index(device)
+        if self.n_devices == 1:
+            raise InputError(f"{self.devices[gone].name} is the only device of the cluster")
+        return self.subset(i for i in range(self.n_devices) if i != gone)
+
+    def with_device(self, like: str | int) -> Cluster:
+        """The cluster with one more device: a copy of one that it has, joined as that one is.
+
+        The copy has the memory and the type of ``like``, and its links with their figures. A
+        channel whose name has that of ``like`` in it becomes the copy's own (``gpu3.tx`` gives
+        ``gpu4.tx``); any other, such as a bridge, is shared. ``like`` and its copy are joined as
+        ``like`` and the device that its fastest direct link leads to.
+
+        Raises
+        ------
+        InputError
+            No such device; it has no direct link both ways to copy.
+
+        Examples
+        --------
+        >>> larger = Cluster.preset("4xV100-PCIe").with_device("gpu3")
+        >>> larger.devices[-1].name, larger.route("gpu3", "gpu4").channels
+        ('gpu4', ('gpu3.tx', 'gpu4.rx'))
+        """
+        model = self.devices[self.index(like)]
+        name = self._next_name(model.name)
+        direct = {(k.src, k.dst): k for k in self.links}
+        peers = [b for a, b in direct if a == model.name and (b, a) in direct]
+        if not peers:
+            raise InputError(
+                f"{model.name} has no direct link to and from another device, so how a copy would "
+                "be joined is not known: describe the larger cluster as TOML or by lm.Cluster"
+            )
+        peer = max(peers, key=lambda b: direct[model.name, b].bandwidth)
+        links = list(self.links)
+        for k in self.links:
+            if model.name in (k.src, k.dst):
+                links.append(_renamed(k, model.name, name))
+        links.append(_renamed(direct[model.name, peer], peer, name))
+        links.append(_renamed(direct[peer, model.name], peer, name))
+        return self._changed([*self.devices, replace(model, name=name)], links, self.types)
+
+    def with_memory(self, memory: int | str, device: str | int | None = None) -> Cluster:
+        """The cluster with other memory on one device, or on all.
+
+        >>> Cluster.preset("2xV100-NVLink").with_memory("64GiB", "gpu1").memory
+        [17179869184, 68719476736]
+        """
+        which = range(self.n_devices) if device is None else [self.index(device)]
+        size = parse_bytes(memory, "memory")
+        devices = [replace(d, memory=size) if i in which else d for i, d in enumerate(self.devices)]
+        return self._changed(devices, self.links, self.types)
+
+    def with_link_speed(
+        self, factor: float, between: tuple[str | int, str | int] | None = None
+    ) -> Cluster:
+        """The cluster with the bandwidth of its links times a factor; latencies stay.
+
+        Parameters
+        ----------
+        factor : float
+        between : two devices, optional
+            Only the direct links between these, both ways; all links if absent.
+
+        Raises
+        ------
+        InputError
+            No positive finite factor, no direct link between the two.
+
+        Examples
+        --------
+        >>> c = Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+        >>> c.with_link_speed(2).route(0, 1).bandwidth
+        2000000000.0
+        """
+        factor = _factor("link speed", factor)
+        ends = None
+        if between is not None:
+            ends = {self.devices[self.index(d)].name for d in between}
+            if not any({k.src, k.dst} == ends for k in self.links):
+                raise InputError(f"no direct link joins {' and '.join(sorted(ends))}")
+        links = [
+            replace(k, bandwidth=k.bandwidth * factor) if ends in (None, {k.src, k.dst}) else k
+            for k in self.links
+        ]
+        return self._changed(self.devices, links, self.types)
+
+    def with_speed(self, factor: float, device: str | int | None = None) -> Cluster:
+        """The cluster with one device, or all, so many times as fast at everything they compute.
+
+        Such a device is of a type of its own, ``"TYPE xFACTOR"``: peaks and memory bandwidth times
+        the factor, launch time divided by it.
+
+        >>> Cluster.preset("2xV100-NVLink").with_speed(2, "gpu1").devices[1].type
+        'V100-SXM2-16GB x2'
+        """
+        factor = _factor("device speed", factor)
+        which = range(self.n_devices) if device is None else [self.index(device)]
+        types = {t.name: t for t in self.types}
+        devices = list(self.devices)
+        for i in which:
+            old = types[devices[i].type]
+            name = f"{old.name} x{repr(factor).removesuffix('.0')}"
+            faster = DeviceType(
+                name,
+                {dtype: peak * factor for dtype, peak in old.peak.items()},
+                old.memory_bandwidth * factor,
+                old.launch / factor,
+                old.source,
+            )
+            if types.setdefault(name, faster) != faster:
+                raise InputError(f"another device type is already named {name!r}")
+            devices[i] = replace(devices[i], type=name)
+        return self._changed(devices, self.links, types.values())
+
+    def _changed(
+        self, devices: Sequence[Device], links: Iterable[Link], types: Iterable[DeviceType]
+    ) -> Cluster:
+        name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
+        return Cluster(devices, links, types, name=name)
+
+    def _next_name(self, like: str) -> str:
+        """A free name: a device's own with the next free number."""
+        taken = {d.name for d in self.devices}
+        stem = like.rstrip("0123456789")
+        numbers = count(int(like[len(stem) :] or 0) + 1)
+        return next(name for i in numbers if (name := f"{stem}{i}") not in taken)
+
     # -- TOML --------------------------------------------------------------------------------
 
     @classmethod
@@ -275,6 +411,17 @@ class Cluster:
             raise InputError(f"no preset is named {name!r}; there are {', '.join(presets())}")
         file = resources.files("loadmaster") / "presets" / f"{name}.toml"
         return cls.from_toml(file.read_text(encoding="utf-8"), f"preset {name}")
+
+    @classmethod
+    def named(cls, name: str) -> Cluster:
+        """A TOML file's, if there is one or the name ends in ``.toml``; else the preset's.
+
+        >>> Cluster.named("4xV100-PCIe").n_devices
+        4
+        """
+        if name.endswith(".toml") or os.path.exists(name):
+            return cls.read(name)
+        return cls.preset(name)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Cluster:
@@ -363,6 +510,23 @@ def presets() -> list[str]:
     """
     files = (resources.files("loadmaster") / "presets").iterdir()
     return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+
+
+def _renamed(link: Link, old: str, new: str) -> Link:
+    """A link with a device's name replaced, in its ends and as a word of its channels."""
+    word = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(old)}(?![A-Za-z0-9_])")
+    return replace(
+        link,
+        src=new if link.src == old else link.src,
+        dst=new if link.dst == old else link.dst,
+        channels=tuple(word.sub(lambda _: new, channel) for channel in link.channels),
+    )
+
+
+def _factor(what: str, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    raise InputError(f"{what}: factor is {value!r}, wants a number > 0")
 
 
 def _tables(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

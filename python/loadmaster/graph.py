@@ -159,7 +159,7 @@ class OpGraph:
     @cached_property
     def placeholder(self) -> NDArray[np.bool_]:
         """Whether each op is a parameter, buffer, input or constant, bool [n_ops]."""
-        return np.fromiter((kind in PLACEHOLDERS for kind in self.kinds), bool, self.n_ops)
+        return np.fromiter(map(PLACEHOLDERS.__contains__, self.kinds), bool, self.n_ops)
 
     @property
     def resident(self) -> NDArray[np.uint64]:
@@ -436,11 +436,11 @@ def _texts(what: str, values: Any, n: int | None) -> list[str]:
         raise InputError(f"{what} is {values!r}: wants a list of strings")
     result = list(values)
     _check_length(what, len(result), n)
-    for i, value in enumerate(result):
-        if not isinstance(value, str):
-            raise InputError(f"{what}[{i}] is {value!r}: it must be a string")
     try:
         "".join(result).encode()
+    except TypeError:
+        at = next(i for i, value in enumerate(result) if not isinstance(value, str))
+        raise InputError(f"{what}[{at}] is {result[at]!r}: it must be a string") from None
     except UnicodeEncodeError as error:
         raise InputError(f"{what} has text that is no Unicode: {error}") from error
     return result
@@ -526,10 +526,10 @@ def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.fl
 
 def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
     """A number per distinct non-empty label; -1 for the empty one."""
-    numbers: dict[str, int] = {"": -1}
-    return np.fromiter(
-        (numbers.setdefault(label, len(numbers) - 1) for label in labels), np.int64, len(labels)
-    )
+    distinct = dict.fromkeys(labels)
+    distinct.pop("", None)
+    numbers = {"": -1} | {label: number for number, label in enumerate(distinct)}
+    return np.fromiter(map(numbers.__getitem__, labels), np.int64, len(labels))
 
 
 def _node_aliases(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, strategy, takes
+from loadmaster.strategies.warm import mapped
+from loadmaster.units import format_seconds
 
 OnOom = Literal["error", "best_effort"]
 
@@ -68,6 +70,7 @@ def place(
     *,
     on_oom: OnOom = "error",
     refine: bool = False,
+    warm_start: Plan | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -91,6 +94,10 @@ def place(
     refine : bool
         Whether the method's placement is then refined
         (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse.
+    warm_start : Plan, optional
+        Where ``auto`` begins, besides its seeds: a plan for the same ops, on whatever cluster. An
+        op stays on the device of the same name; if there is none, see
+        :func:`loadmaster.strategies.warm.started`.
     progress : callable, optional
         Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
         and the gap), or None.
@@ -143,9 +150,16 @@ def place(
     )
     told(method, None)
     tell = _beside_bound(problem, told)
-    searching = {"time_limit": time_limit, "progress": tell}
+    searching: dict[str, Any] = {"time_limit": time_limit, "progress": tell}
+    if warm_start is not None:
+        if not takes(function, "warm_start"):
+            raise InputError(f"method {method!r} takes no warm_start; auto does")
+        searching["warm_start"] = mapped(warm_start, problem)
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     candidate = function(problem, **options, **asked)
+    if warm_start is not None:
+        came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
+        candidate = replace(candidate, notes=(*candidate.notes, came))
     if refine:
         tell("refine", candidate.schedule.makespan)
         candidate = refined(candidate.problem or problem, candidate)

@@ -51,6 +51,7 @@ from loadmaster.strategies import (
     partitioned,
     peft,
     single,
+    warm,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.refine import hierarchy, refined
@@ -135,6 +136,7 @@ def place(
     chains: int = 1,
     threads: int | None = None,
     time_limit: float | None = None,
+    warm_start: Placement | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best of many strategies, improved by local search.
@@ -156,6 +158,8 @@ def place(
         How many of them run at a time; as many as there are cores if absent. Changes no result.
     time_limit : float, optional
         Seconds; a stage under way is finished first.
+    warm_start : Placement, optional
+        What to begin with, besides the seeds; see :func:`.warm.started`.
     progress : callable, optional
         Called with the stage and the best makespan whenever there is a better one.
 
@@ -171,6 +175,7 @@ def place(
         _count("chains", chains),
         _count("threads", os.cpu_count() or 1 if threads is None else threads),
         progress or (lambda stage, makespan: None),
+        warm_start,
     )
     try:
         run.plant()
@@ -278,6 +283,7 @@ class _Run:
     chains: int
     threads: int
     progress: Progress
+    warm_start: Placement | None = None
     seeds: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
     refused: InfeasibleError | None = None
@@ -321,6 +327,9 @@ class _Run:
         alone = self.tried("single", single.place)
         if alone is not None and alone.fits and self.is_enough(alone):
             return
+        for kept in warm.started(self.problem, self.warm_start):
+            self.seeds.append(kept)
+            self.offer(kept, "warm start")
         n, k = self.problem.graph.n_ops, self.problem.cluster.n_devices
         is_loose = alone is not None and alone.fits
         share = SEED_SHARE * self.budget.left

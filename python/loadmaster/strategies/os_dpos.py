@@ -11,9 +11,12 @@ What is not in the paper, or differs:
   along the first one.
 * It starts from the model and from its data-parallel graph; the paper takes the latter if one
   device holds the model, else the former. A batch that the devices do not divide has no such start.
-* A split whose own chain (split op, sub-op, joining op, each on its fastest device) takes no less
-  than the op does is not tried, since it cannot shorten the path; an op all of whose splits are
-  such is passed over.
+* A split whose own chain (split op, sub-op, joining op, each on its fastest device) saves less than
+  a hundredth of the step is not tried, since the path gets no shorter by more than that; an op all
+  of whose splits are such is passed over.
+* The first op that no split helps does not end the search, unless ``continue_search=False`` asks
+  for the paper's rule: replicas are alike, and to split one of several equal paths shortens
+  nothing. By that rule VGG-19 on four V100s stays data-parallel, at 344 ms; by ours it takes 252.
 * Sub-ops are not split again: the numbers of parts go up to the number of devices as it is.
 * Splits are kept by DPOS' estimate, as in the paper; of all that was kept on the way, and of one
   device, the plan is the fastest by the simulator. That is FastT's rollback (section 4), which
@@ -48,6 +51,9 @@ Start = Literal["any", "model", "data-parallel"]
 #: Least gain that counts, as a share of the makespan: below lies rounding.
 _LEAST_GAIN = 1e-9
 
+#: Least time that a split must be able to save, as a share of the makespan.
+_LEAST_SAVING = 1e-2
+
 #: Splits that a note names.
 _NAMED = 8
 
@@ -77,7 +83,7 @@ def place(
     problem: Problem,
     *,
     start: Start = "any",
-    continue_search: bool = False,
+    continue_search: bool = True,
     memory: MemoryModel = "dynamic",
     contention: bool = True,
 ) -> Candidate:
@@ -101,7 +107,7 @@ def split_search(
     schedule: Scheduler,
     *,
     start: Start = "any",
-    continue_search: bool = False,
+    continue_search: bool = True,
 ) -> Candidate:
     """Splits ops of the critical path for as long as a scheduler finishes earlier for it.
 
@@ -113,7 +119,8 @@ def split_search(
     start : "any" (default), "model" or "data-parallel"
         The graph to start from; "any": each of the two.
     continue_search : bool
-        Whether to go on along the path after the first op that no split helps; the paper stops.
+        Whether to go on along the path after the first op that no split helps (default); the paper
+        stops.
 
     Returns
     -------
@@ -219,15 +226,17 @@ class _Trial:
 def _trials(problem: Problem, state: _State, op: int) -> list[_Trial]:
     """Splits of an op that may help."""
     graph = state.done.graph
-    seconds = state.problem.costs.time[op].min()
-    trials = []
+    longest = state.problem.costs.time[op].min() - _LEAST_SAVING * state.estimate
+    trials: list[_Trial] = []
+    if longest <= 0:
+        return trials
     for dimension, size in dimensions(graph, op).items():
         for n in range(2, problem.cluster.n_devices + 1):
             if size % n:
                 continue
             step = split_op(graph, op, dimension, n)
             costs = step.costs(state.problem.costs, problem.cluster)
-            if _chain(costs, step, op) < seconds:
+            if _chain(costs, step, op) < longest:
                 parts = {step.graph.names[i] for i in np.flatnonzero(step.origin == op)}
                 split = Split(graph.names[op], dimension, n)
                 trials.append(_Trial(split, step, costs, frozenset(parts)))

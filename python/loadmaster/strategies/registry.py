@@ -11,6 +11,7 @@ from loadmaster.strategies import (
     auto,
     celeritas,
     cpop,
+    cross_entropy,
     data_parallel,
     dpos,
     dsc,
@@ -23,10 +24,12 @@ from loadmaster.strategies import (
     m_etf,
     m_sct,
     m_topo,
+    mcmc,
     metis,
     order_place,
     os_dpos,
     peft,
+    policy_gradient,
     random,
     round_robin,
     single,
@@ -51,6 +54,9 @@ Method = Literal[
     "dsc",
     "glb",
     "metis",
+    "mcmc",
+    "cross-entropy",
+    "policy-gradient",
     "expert",
     "random",
     "round-robin",
@@ -77,6 +83,15 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
     "glb": (glb.place, "fused groups, mapped by load (GLB)"),
     "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
     "metis": (metis.place, "parts of equal weight that cut least, one per device (METIS)"),
+    "mcmc": (mcmc.place, "a Metropolis walk over placements of groups (FlexFlow)"),
+    "cross-entropy": (
+        cross_entropy.place,
+        "distributions over devices that learn from the best draws (Post)",
+    ),
+    "policy-gradient": (
+        policy_gradient.place,
+        "a policy that learns to place groups from simulated steps (HRL, Placeto)",
+    ),
     "expert": (expert.place, "contiguous balanced layers by module path, the human's way"),
     "random": (random.place, "devices drawn at random"),
     "round-robin": (round_robin.place, "deal ops out in turn"),
@@ -89,7 +104,7 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
 assert set(METHODS) == set(get_args(Method))
 
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
-SEARCHING = ("time_limit", "progress")
+SEARCHING = ("time_limit", "progress", "warm_start")
 
 
 def _keywords(function: Callable[..., Candidate]) -> list[str]:

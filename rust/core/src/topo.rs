@@ -17,9 +17,12 @@ use crate::levels::Levels;
 
 /// Kahn's order, first in first out; sources by index.
 pub fn m_topo(graph: &Graph) -> Vec<OpId> {
-    let order = kahn_by(graph.n_ops(), in_degrees(graph), |u| graph.successors(u).iter().copied());
-    debug_assert_eq!(order.len(), graph.n_ops(), "a graph has no cycle");
-    order
+    let mut queue = Queue::new(in_degrees(graph));
+    while let Some(u) = queue.pop() {
+        graph.successors(u).iter().for_each(|&v| queue.arrive(v));
+    }
+    debug_assert!(queue.is_complete(), "a graph has no cycle");
+    queue.into_order()
 }
 
 /// The same over bare rows of successors, which may have a cycle.
@@ -27,35 +30,75 @@ pub fn m_topo(graph: &Graph) -> Vec<OpId> {
 /// # Errors
 /// The ops of a cycle, in order, if there is one.
 pub(crate) fn kahn<T>(rows: &Csr<T>, successor: impl Fn(&T) -> OpId) -> Result<Vec<OpId>, Vec<OpId>> {
-    let n = rows.n_rows();
-    let mut missing = vec![0u32; n];
+    let mut missing = vec![0u32; rows.n_rows()];
     rows.items().iter().for_each(|item| missing[successor(item).ix()] += 1);
-    let order = kahn_by(n, missing, |u| rows.row(u.ix()).iter().map(&successor));
-    if order.len() == n { Ok(order) } else { Err(find_cycle(rows, &successor, &order)) }
+    let mut queue = Queue::new(missing);
+    while let Some(u) = queue.pop() {
+        rows.row(u.ix()).iter().for_each(|item| queue.arrive(successor(item)));
+    }
+    queue.into_complete(rows, successor)
 }
 
-/// As far as ops become ready. `missing` counts each op's predecessors.
-fn kahn_by<I: Iterator<Item = OpId>>(
-    n: usize,
-    mut missing: Vec<u32>,
-    successors: impl Fn(OpId) -> I,
-) -> Vec<OpId> {
-    let mut order = sources(&missing);
-    let (mut head, mut tail) = (0, order.len());
-    order.resize(n, OpId::NONE);
-    while head < tail {
-        for v in successors(order[head]) {
-            // Written whether ready or not, kept if ready: which it is cannot be predicted. While an
-            // edge is left to follow, some op is not in the order, so there is room.
-            let m = &mut missing[v.ix()];
-            *m -= 1;
-            order[tail] = v;
-            tail += usize::from(*m == 0);
-        }
-        head += 1;
+/// Ops in Kahn's order, first in first out: who pops one calls [`Queue::arrive`] for each edge that leaves it.
+pub(crate) struct Queue {
+    /// Edges that each op still waits for.
+    missing: Vec<u32>,
+    /// The ops popped, up to `head`, those ready, up to `tail`, and room for the rest.
+    order: Vec<OpId>,
+    head: usize,
+    tail: usize,
+}
+
+impl Queue {
+    /// `missing` counts each op's predecessors.
+    pub fn new(missing: Vec<u32>) -> Self {
+        let mut order = sources(&missing);
+        let tail = order.len();
+        order.resize(missing.len(), OpId::NONE);
+        Self { missing, order, head: 0, tail }
     }
-    order.truncate(tail);
-    order
+
+    /// The next op that waits for nothing.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<OpId> {
+        let next = self.order[..self.tail].get(self.head).copied();
+        self.head += 1;
+        next
+    }
+
+    /// Follows one edge to `v`.
+    #[inline(always)]
+    pub fn arrive(&mut self, v: OpId) {
+        // Written whether ready or not, kept if ready: which it is cannot be predicted. While an edge is
+        // left to follow, some op is not in the order, so there is room.
+        let m = &mut self.missing[v.ix()];
+        *m -= 1;
+        self.order[self.tail] = v;
+        self.tail += usize::from(*m == 0);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.tail == self.order.len()
+    }
+
+    fn into_order(mut self) -> Vec<OpId> {
+        self.order.truncate(self.tail);
+        self.order
+    }
+
+    /// The order of all ops, once none is left to pop.
+    ///
+    /// # Errors
+    /// The ops of a cycle, in order, if there is one.
+    pub fn into_complete<T>(
+        self,
+        rows: &Csr<T>,
+        successor: impl Fn(&T) -> OpId,
+    ) -> Result<Vec<OpId>, Vec<OpId>> {
+        let is_complete = self.is_complete();
+        let order = self.into_order();
+        if is_complete { Ok(order) } else { Err(find_cycle(rows, successor, &order)) }
+    }
 }
 
 /// Depth first: the ops that an op makes ready come right after it, smallest index first.

@@ -83,10 +83,13 @@ impl Problem {
         // A set is pinned or not as a whole.
         let is_pinned = |u: OpId| work.set_of[u.ix()] % 3 == 0;
         let at = |u: OpId| if is_pinned(u) { case.placement[u.ix()] } else { DeviceId::NONE };
+        // Whatever the sign.
+        let priority: Vec<u64> =
+            case.priority.iter().map(|p| (i64::from(*p) - i64::from(i32::MIN)) as u64).collect();
         let child = |u: OpId| work.graph.successors(u).iter().min().copied().unwrap_or(OpId::NONE);
         Self {
             clock,
-            order: by_priority(&work.graph, &case.priority),
+            order: by_priority(&work.graph, &priority),
             ties,
             pinned: work.graph.ops().map(at).collect(),
             bias: time.iter().rev().copied().collect(),

@@ -36,7 +36,8 @@ pub(crate) fn ticks(
     let tensor_time = graph.by_tensor(tensor_time, control);
     let inner = &graph.work.graph;
     let sent = inner.tensors().map(|t| tensor_time[t.ix()] * inner.consumers(t).len() as f64);
-    let clock = Clock::for_horizon(op_time.iter().sum::<f64>() + sent.sum::<f64>())?;
+    let spent: f64 = inner.ops_by_index().map(|u| op_time[u.ix()]).sum();
+    let clock = Clock::for_horizon(spent + sent.sum::<f64>())?;
     Ok((clock, clock.ticks_of(op_time), clock.ticks_of(&tensor_time)))
 }
 

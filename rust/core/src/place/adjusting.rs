@@ -46,7 +46,9 @@ fn choose(engine: &mut Engine<'_>, clock: Clock, op: OpId, previous: Option<Devi
         if !engine.fits(d) {
             continue;
         }
-        let finish = engine.earliest_start(d) + engine.length(op, d);
+        // What ties with the best may win, and the previous device's finish is wanted in any case.
+        let limit = best.filter(|_| previous != Some(d)).map_or(Ticks::MAX, |(f, _)| f + 1);
+        let Some(finish) = engine.finish_before(limit, d) else { continue };
         if previous == Some(d) {
             stay = Some(finish);
         }

@@ -52,10 +52,9 @@ fn choose(engine: &mut Engine<'_>, op: OpId, choice: Choice<'_>) -> Option<Devic
         }
         let device_type = engine.cluster().type_of(device);
         let bias = choice.bias.get(op.ix() * n_types + device_type).copied().unwrap_or(0);
-        let finish = engine.earliest_start(device) + engine.length(op, device);
-        let finish = finish.saturating_add(bias);
-        if best.is_none_or(|(earliest, _)| finish < earliest) {
-            best = Some((finish, device));
+        let limit = best.map_or(Ticks::MAX, |(earliest, _)| earliest.saturating_sub(bias));
+        if let Some(finish) = engine.finish_before(limit, device) {
+            best = Some((finish.saturating_add(bias), device));
         }
     }
     best.map(|(_, device)| device)

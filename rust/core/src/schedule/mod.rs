@@ -202,7 +202,8 @@ impl<'a> Engine<'a> {
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
-        if self.inputs.len() > 1 {
+        // Channels serve what is there first; without them the order makes no difference.
+        if !self.channels.is_empty() && self.inputs.len() > 1 {
             self.inputs.sort_unstable_by_key(|i| (i.from, i.tensor));
         }
     }
@@ -277,10 +278,16 @@ impl<'a> Engine<'a> {
         std::ptr::eq(route, other) || route.iter().any(|c| other.contains(c))
     }
 
-    /// The earliest start of the considered op on a device, in an idle slot or at the end.
-    pub fn earliest_start(&mut self, device: DeviceId) -> Ticks {
+    /// The earliest finish of the considered op on a device, in an idle slot or at the end, if it is before
+    /// `limit`: where the inputs alone arrive too late no slot is looked for.
+    pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
+        let length = self.length(self.op, device);
         let ready = self.ready(device);
-        self.devices[device.ix()].earliest(ready, self.length(self.op, device))
+        if ready + length >= limit {
+            return None;
+        }
+        let finish = self.devices[device.ix()].earliest(ready, length) + length;
+        (finish < limit).then_some(finish)
     }
 
     /// Whether the considered op may run on a device and has room there.

@@ -1,0 +1,86 @@
+"""A plan as the start of another: its placement on a cluster that may have changed.
+
+Ops keep their devices by name. What has lost its device, or may not be there any more, goes
+elsewhere: see :func:`started`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.problem import Problem
+from loadmaster.strategies.assigned import allowed_devices, on_allowed
+from loadmaster.strategies.base import Candidate, Placement, better, judged
+
+if TYPE_CHECKING:
+    from loadmaster.plan import Plan
+
+#: The device of an op that has none.
+NOWHERE = -1
+
+
+def mapped(plan: Plan, problem: Problem) -> Placement:
+    """A plan's placement of the reduced ops, by names of devices; :data:`NOWHERE` without one.
+
+    Raises
+    ------
+    InputError
+        The plan is for other ops.
+    """
+    if plan.graph.names != problem.model.names:
+        raise InputError(
+            f"the plan to start from places other ops: it is for {plan.graph!r}, "
+            f"not {problem.model!r}"
+        )
+    index = {device.name: i for i, device in enumerate(problem.cluster.devices)}
+    there = np.array([index.get(d.name, NOWHERE) for d in plan.cluster.devices], dtype=np.int32)
+    of = problem.reduced.op_of
+    return Placement(there[plan.devices[of]], plan.priority[of], None, plan.policy == "fixed")
+
+
+def started(problem: Problem, start: Placement | None) -> list[Candidate]:
+    """A placement as a candidate, if there is one and it fits: a list of one, or none.
+
+    A colocated set is where its first op is. Sets without a device go to one device together, the
+    one with which the step is fastest and fits; those that may not be there go where least is
+    computed. If nothing fits there is no candidate, unless best effort will do.
+
+    Notes
+    -----
+    A simulation per device where sets have lost theirs, else one.
+
+    Examples
+    --------
+    >>> import loadmaster as lm, numpy as np
+    >>> from loadmaster.strategies.base import Placement
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> same = Placement(plan.placed.devices, plan.placed.priority)
+    >>> [c.schedule.makespan == plan.makespan for c in started(plan.problem, same)]
+    [True]
+    """
+    if start is None:
+        return []
+    tried = [
+        judged(problem, start._replace(devices=devices))
+        for devices in _placements(problem, start.devices)
+    ]
+    best = reduce(lambda a, b: better(problem, a, b), tried)
+    return [best] if best.fits or problem.best_effort else []
+
+
+def _placements(problem: Problem, devices: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
+    """The placement with every set somewhere it may be, in each way to house the homeless."""
+    sets = problem.graph.colocation
+    allowed = allowed_devices(problem)
+    by_set = devices[np.unique(sets, return_index=True)[1]]
+    settled = by_set != NOWHERE
+    settled[settled] = allowed[np.flatnonzero(settled), by_set[settled]]
+    homes = range(1 if settled.all() else problem.cluster.n_devices)
+    for home in homes:
+        yield on_allowed(problem, np.where(settled, by_set, home).astype(np.int32))[sets]

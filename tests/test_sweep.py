@@ -1,0 +1,447 @@
+"""Sweeps: every case has its row, whatever happens to the worker, the sweep or the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+from strategies import graph_of, ms_mesh, v100_mesh
+
+import loadmaster as lm
+from loadmaster.cli import main
+from loadmaster.errors import InputError, LoadmasterError, MissingExtraError
+from loadmaster.table import COLUMNS, Table
+
+CHAIN = graph_of({"a": 1, "b": 2}, [("a", "b", 10)], output_bytes=[10, 10])
+
+#: Cases of a few tenths of a second each, so that something can happen in the middle.
+SLOW = [("auto", {"time_limit": 0.2, "effort": effort}) for effort in ("fast", "normal", "max")]
+SLOW_SEEDS = (0, 1, 2, 3)
+
+
+class Counting(Executor):
+    """Threads that count what they are handed."""
+
+    def __init__(self) -> None:
+        self.threads = ThreadPoolExecutor(2)
+        self.n = 0
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        self.n += 1
+        return self.threads.submit(fn, *args, **kwargs)
+
+
+def lines_of(path) -> list[list[str]]:
+    return list(csv.reader(path.read_text().splitlines()))
+
+
+def wait_for_rows(path, n: int) -> None:
+    """Until a table has some rows."""
+    end = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") <= n:
+        assert time.monotonic() < end, "no rows came"
+        time.sleep(0.02)
+
+
+# -- rows ------------------------------------------------------------------------------------
+
+
+def test_rows_are_what_place_finds():
+    clusters = [ms_mesh(2), ms_mesh(3, memory=15)]
+    seen = lm.sweep([CHAIN], clusters, ["heft", "single"], executor=ThreadPoolExecutor(2))
+    assert [(row.cluster, row.method) for row in seen.rows] == [
+        (cluster.name, method) for cluster in clusters for method in ("heft", "single")
+    ]
+    for row, cluster in zip(seen.rows[:2], (clusters[0],) * 2, strict=True):
+        plan = lm.place(CHAIN, cluster, row.method)
+        assert (row.outcome, row.error, row.tries) == ("done", "", 1)
+        assert row.makespan == plan.makespan
+        assert row.lower_bound == plan.lower_bound
+        assert row.one_device == plan.single == 3e-3
+        assert row.bytes_moved == plan.schedule.bytes_moved
+        assert row.peak == plan.memory.peak.max() / cluster.memory[0]
+        assert row.devices_used == 1
+        assert row.fits
+    assert seen.rows[3].outcome == "infeasible"
+    assert "short on" in seen.rows[3].error
+    assert seen.rows[3].makespan is None
+    assert seen.rows[3] in seen.failures
+    assert "infeasible" in str(seen)
+
+
+def test_what_fails_is_a_row_with_its_error():
+    methods = [("auto", {"effort": "much"}), ("heft", {"rounds": 0}), "heft"]
+    seen = lm.sweep(CHAIN, ms_mesh(2), methods, executor=ThreadPoolExecutor(1))
+    assert [row.outcome for row in seen.rows] == ["error", "error", "done"]
+    assert "InputError: effort is 'much'" in seen.rows[0].error
+
+
+def test_the_same_case_is_run_once():
+    executor = Counting()
+    seen = lm.sweep(
+        [CHAIN, CHAIN], ms_mesh(2), ["heft", ("heft", {})], seeds=[0, 0, 1], executor=executor
+    )
+    assert executor.n == len(seen.rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": "luck"}, "no method is named 'luck'"),
+        ({"methods": ("heft", {"moves": 3})}, "'heft' has no option 'moves'"),
+        ({"methods": [("heft", {"rounds": {1, 2}})]}, "options of 'heft' cannot be written"),
+        ({"methods": [3]}, "methods has 3"),
+        ({"methods": [("heft",)]}, r"a method is \('heft',\)"),
+        ({"methods": []}, "no methods are given"),
+        ({"graphs": 7}, "graphs is 7"),
+        ({"clusters": [None]}, "clusters has None"),
+        ({"seeds": "01"}, "seeds has '0'"),
+        ({"graphs": "nowhere.json"}, "cannot read nowhere.json"),
+        ({"graphs": ["example:none"]}, "no example is named 'none'"),
+        ({"clusters": ["none"]}, "no preset is named 'none'"),
+        ({"seeds": [-1]}, "seed is -1"),
+        ({"workers": 0}, "workers is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"out": "table.txt"}, "wants a name in .csv or .parquet"),
+        ({"out": "no/where.csv"}, "cannot write no/where.csv"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    executor = Counting()
+    given = {"graphs": CHAIN, "clusters": ms_mesh(2), "methods": "heft", **arguments}
+    with pytest.raises(InputError, match=message):
+        lm.sweep(**given, executor=executor)
+    assert executor.n == 0
+
+
+# -- the table -------------------------------------------------------------------------------
+
+
+def test_a_table_is_gone_on_with(tmp_path):
+    path = tmp_path / "table.csv"
+    first = Counting()
+    arguments = ([CHAIN], [ms_mesh(2), ms_mesh(3, memory=15)])
+    done = lm.sweep(*arguments, ["heft"], executor=first, out=path)
+    assert first.n == 2
+    assert (done.resumed, done.unfinished) == (0, 0)
+    second = Counting()
+    told = []
+    more = lm.sweep(
+        *arguments,
+        ["heft", "single"],
+        executor=second,
+        out=path,
+        progress=lambda n, of, row: told.append((n, of, row.method)),
+    )
+    assert second.n == more.resumed == 2
+    assert told == [(3, 4, "single"), (4, 4, "single")]
+    assert {row for row in more.rows if row.method == "heft"} == set(done.rows)
+    lines = lines_of(path)
+    assert tuple(lines[0]) == COLUMNS
+    assert len(lines) == 5
+    third = Counting()
+    assert lm.sweep(*arguments, ["single", "heft"], executor=third, out=path).resumed == 4
+    assert third.n == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seeds": [1]},
+        {"methods": ("heft", {"rounds": 2})},
+        {"clusters": ms_mesh(2, latency=1)},
+        {"graphs": graph_of({"a": 1, "b": 3}, [("a", "b", 10)], output_bytes=[10, 10])},
+    ],
+    ids=["seed", "options", "cluster", "graph"],
+)
+def test_another_case_is_run_anew(change, tmp_path):
+    path = tmp_path / "table.csv"
+    given = {"graphs": CHAIN, "clusters": ms_mesh(2), "methods": "heft"}
+    lm.sweep(**given, executor=ThreadPoolExecutor(1), out=path)
+    executor = Counting()
+    assert lm.sweep(**{**given, **change}, executor=executor, out=path).resumed == 0
+    assert executor.n == 1
+
+
+def test_a_case_whose_worker_died_is_tried_again_by_the_next_sweep(tmp_path):
+    path = tmp_path / "table.csv"
+    lm.sweep(CHAIN, ms_mesh(2), "m-etf", executor=Poisoned, out=path, retries=0)
+    assert [row.outcome for row in Table.open(path).rows.values()] == ["crashed"]
+    seen = lm.sweep(CHAIN, ms_mesh(2), "m-etf", executor=ThreadPoolExecutor(1), out=path)
+    assert (seen.resumed, seen.rows[0].outcome) == (0, "done")
+    assert [row.outcome for row in Table.open(path).rows.values()] == ["done"]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 150])
+def test_a_line_that_was_cut_off_is_run_again(cut, tmp_path):
+    path = tmp_path / "table.csv"
+    arguments = ([CHAIN], [ms_mesh(2), ms_mesh(3)], ["heft"])
+    whole = lm.sweep(*arguments, executor=ThreadPoolExecutor(1), workers=1, out=path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-cut])
+    executor = Counting()
+    again = lm.sweep(*arguments, executor=executor, out=path)
+    assert (again.resumed, executor.n) == (1, 1)
+    assert [row.makespan for row in again.rows] == [row.makespan for row in whole.rows]
+    assert path.read_bytes().count(b"\n") == 3
+    assert len(Table.open(path).rows) == 2
+
+
+def test_a_header_that_was_cut_off_is_written_again(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("graph,clus")
+    lm.sweep(CHAIN, ms_mesh(2), "heft", executor=ThreadPoolExecutor(1), out=path)
+    assert [len(line) for line in lines_of(path)] == [len(COLUMNS)] * 2
+
+
+def test_a_file_that_is_no_table_is_left_alone(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("name,salary\nme,0\n")
+    with pytest.raises(InputError, match="no table of a sweep"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", out=path)
+    assert path.read_text() == "name,salary\nme,0\n"
+    path.write_text(",".join(COLUMNS) + "\nme,0\n")
+    with pytest.raises(InputError, match="line 2 is no row"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", out=path)
+
+
+def test_names_and_errors_with_line_breaks_stay_in_one_line(tmp_path):
+    path = tmp_path / "table.csv"
+    document = CHAIN.to_document() | {"name": 'two\nlines, "quoted"'}
+    graph = lm.OpGraph.from_document(document)
+    lm.sweep(graph, ms_mesh(2), "heft", executor=ThreadPoolExecutor(1), out=path)
+    [row] = Table.open(path).rows.values()
+    assert row.graph == 'two lines, "quoted"'
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_parquet_has_the_same_rows(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    clusters = [ms_mesh(2), ms_mesh(2, memory=15)]
+    arguments = (CHAIN, clusters, ["single", ("single", {"on_oom": "best_effort"})])
+    seen = lm.sweep(*arguments, executor=ThreadPoolExecutor(1), out=path, seeds=[2**64 - 1])
+    read = parquet.read_table(path)
+    assert tuple(read.column_names) == COLUMNS
+    assert {row["makespan"] for row in read.to_pylist()} == {row.makespan for row in seen.rows}
+    assert {row["fits"] for row in read.to_pylist()} == {True, False, None}
+    assert (tmp_path / "table.csv").exists()
+    executor = Counting()
+    lm.sweep(*arguments, executor=executor, out=path, seeds=[2**64 - 1])
+    assert executor.n == 0
+
+
+def test_parquet_without_its_extra_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"loadmaster\[parquet\]"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", out=tmp_path / "table.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+# -- workers that die ------------------------------------------------------------------------
+
+
+def test_a_killed_process_of_the_default_pool_loses_nothing():
+    killed = []
+
+    def progress(done: int, of: int, row) -> None:
+        if not killed:
+            killed.append(multiprocessing.active_children()[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    seen = lm.sweep("example:lenet", v100_mesh(2), SLOW, seeds=(0, 1), workers=2, progress=progress)
+    assert killed
+    assert [row.outcome for row in seen.rows] == ["done"] * 6
+    assert max(row.tries for row in seen.rows) == 2
+    assert not multiprocessing.active_children()
+
+
+def die(case) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Poisoned(ProcessPoolExecutor):
+    """Processes that one method kills."""
+
+    def __init__(self) -> None:
+        super().__init__(2, mp_context=multiprocessing.get_context("spawn"))
+
+    def submit(self, fn, case):
+        return super().submit(die if case.method == "m-etf" else fn, case)
+
+
+def test_a_case_that_kills_its_worker_has_a_row_that_says_so(tmp_path):
+    path = tmp_path / "table.csv"
+    methods = ["single", "m-etf", "etf", "heft"]
+    seen = lm.sweep(CHAIN, ms_mesh(2), methods, executor=Poisoned, workers=3, out=path)
+    assert [row.outcome for row in seen.rows] == ["done", "crashed", "done", "done"]
+    assert seen.rows[1].tries == 3
+    assert "the worker died: BrokenProcessPool" in seen.rows[1].error
+    assert len(Table.open(path).rows) == 4
+
+
+def test_an_executor_that_is_broken_for_good_is_an_error_and_keeps_its_rows(tmp_path):
+    path = tmp_path / "table.csv"
+    with pytest.raises(LoadmasterError, match="run the sweep again with the same table"):
+        lm.sweep(CHAIN, ms_mesh(2), ["single", "m-etf"], executor=Poisoned(), workers=1, out=path)
+    assert [row.method for row in Table.open(path).rows.values()] == ["single"]
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import loadmaster as lm\n"
+        "lm.sweep('example:lenet', '4xV100-PCIe', 'heft', out='table.csv')\n"
+    )
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'under if __name__ == "__main__":' in done.stderr
+    assert not Table.open(tmp_path / "table.csv").rows
+
+
+# -- sweeps that die -------------------------------------------------------------------------
+
+SWEEP = """
+import sys, loadmaster as lm
+if __name__ == "__main__":
+    lm.sweep("example:inception-v3", "4xV100-PCIe", [("auto", {"time_limit": 0.2, "effort": effort})
+             for effort in ("fast", "normal", "max")], seeds=(0, 1, 2, 3), workers=2,
+             out=sys.argv[1])
+"""
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes that a process has started, and that still run."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(word) for word in found.stdout.split()]
+
+
+def runs(pid: int) -> bool:
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(found.stdout.strip()) and not found.stdout.startswith("Z")
+
+
+def test_a_killed_sweep_goes_on_where_it_was_and_leaves_no_processes(tmp_path):
+    path, script = tmp_path / "table.csv", tmp_path / "script.py"
+    script.write_text(SWEEP)
+    process = subprocess.Popen([sys.executable, str(script), str(path)])
+    wait_for_rows(path, 2)
+    workers = workers_of(process.pid)
+    process.kill()
+    process.wait()
+    rows = len(Table.open(path).rows)
+    assert 2 <= rows < 12
+    executor = Counting()
+    seen = lm.sweep(
+        "example:inception-v3", "4xV100-PCIe", SLOW, seeds=SLOW_SEEDS, executor=executor, out=path
+    )
+    assert (seen.resumed, executor.n) == (rows, 12 - rows)
+    assert [row.outcome for row in seen.rows] == ["done"] * 12
+    end = time.monotonic() + 10
+    while any(map(runs, workers)):
+        assert time.monotonic() < end, "workers outlive their sweep"
+        time.sleep(0.05)
+
+
+def test_ctrl_c_ends_the_command_and_keeps_the_table(tmp_path):
+    path = tmp_path / "table.csv"
+    words = [
+        sys.executable,
+        "-m",
+        "loadmaster",
+        "sweep",
+        "example:inception-v3",
+        "--methods",
+        "auto",
+    ]
+    words += ["--option", "auto.time_limit=0.2", "--seeds", "0,1,2,3,4,5,6,7,8,9", "--workers", "1"]
+    words += ["-o", str(path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_rows(path, 2)
+    process.send_signal(signal.SIGINT)
+    printed, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    assert "cases are not done" in printed
+    assert "Traceback" not in told
+    rows = len(Table.open(path).rows)
+    assert 2 <= rows < 10
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    assert (len(document["rows"]), document["resumed"]) == (10, rows)
+
+
+# -- the command line ------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_json(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    words = ["sweep", "example:lenet", "--cluster", "2xV100-NVLink,4xV100-PCIe", "--workers", "1"]
+    words += ["--methods", "heft,auto", "--option", "auto.effort=0.01", "-o", str(path)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("lenet_train_b256") == 4
+    assert 'auto {"effort": 0.01}' in printed.out
+    assert "4/4" in printed.err
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["resumed"] == 4
+    assert [row["method"] for row in document["rows"]] == ["heft", "auto"] * 2
+    assert main(["sweep", "example:lenet", "--methods", "luck"]) == 2
+    assert main(["sweep", "example:lenet", "--option", "moves=3"]) == 2
+    assert "wants METHOD.KEY=VALUE" in capsys.readouterr().err
+
+
+# -- more than one machine -------------------------------------------------------------------
+
+
+def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path, capsys):
+    distributed = pytest.importorskip("distributed")
+    path = tmp_path / "table.csv"
+    killed = []
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,
+            local_directory=str(tmp_path),
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+
+        def progress(done: int, of: int, row) -> None:
+            if done == 3:
+                # Both are busy: what this one does now has to be done again.
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        seen = lm.sweep(
+            "example:inception-v3",
+            "4xV100-PCIe",
+            SLOW,
+            seeds=SLOW_SEEDS,
+            executor=client.get_executor(),
+            out=path,
+            progress=progress,
+        )
+        assert killed
+        assert killed[0] not in client.run(os.getpid).values()
+        words = ["sweep", "example:lenet", "--methods", "m-sct,heft", "--json"]
+        capsys.readouterr()
+        assert main([*words, "--dask", cluster.scheduler_address]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["outcome"] for row in rows] == ["done", "done"]
+    assert [row.outcome for row in seen.rows] == ["done"] * 12
+    assert len(Table.open(path).rows) == 12
+    assert all(row.fits and row.makespan > 0 for row in seen.rows)
