@@ -184,7 +184,7 @@ def what_if(
     time_limit : float, optional
         Seconds of search per scenario; what ``auto`` takes by default if absent.
     effort : "fast", "normal", "max" or a number, optional
-        Of the search per scenario, as for ``auto``.
+        What ``auto`` may spend per scenario, counted: the same result on every run.
     progress : callable, optional
         Called with the scenario and its stage, and the best makespan so far.
 
@@ -226,9 +226,9 @@ def what_if(
     options = {} if effort is None else {"effort": effort}
 
     def prospect(name: str, hardware: Hardware) -> Prospect:
-        def tell(stage: str, makespan: Incumbent | None) -> None:
+        def tell(stage: str, best: Incumbent | None) -> None:
             if progress is not None:
-                progress(f"{name}: {stage}", makespan)
+                progress(f"{name}: {stage}", best)
 
         return _prospect(plan, name, hardware, time_limit=time_limit, progress=tell, **options)
 

@@ -159,7 +159,7 @@ def place(
     time_limit : float, optional
         Seconds; a stage under way is finished first.
     warm_start : Placement, optional
-        A placement to begin with, besides the seeds; see :func:`.warm.started`.
+        What to begin with, besides the seeds; see :func:`.warm.started`.
     progress : callable, optional
         Called with the stage and the best makespan whenever there is a better one.
 
