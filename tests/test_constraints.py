@@ -343,14 +343,14 @@ def test_explain_says_which_constraint_bound_an_op(lenet):
 
 def test_what_if_plans_under_the_plans_constraints(lenet):
     plan = lm.place(lenet, PCIE, "heft", constraints=LENET)
-    seen = lm.what_if(plan, scale_link=2, moves=50)
+    seen = lm.what_if(plan, scale_link=2, effort=0.02)
     for prospect in seen.prospects:
         check_lenet(prospect.plan)
 
 
 @pytest.mark.parametrize("method", ["heft", "mcmc", "random", "single"])
 def test_no_method_is_worse_than_the_plan_it_starts_from(lenet, method):
-    best = lm.place(lenet, PCIE, "auto", moves=200)
+    best = lm.place(lenet, PCIE, "auto", effort=0.1)
     plan = lm.place(lenet, PCIE, method, warm_start=best, **brief(method))
     assert plan.makespan <= best.makespan
     assert plan.notes[-1].startswith("warm start: a plan of")

@@ -3,7 +3,7 @@
 >>> import loadmaster as lm
 >>> graph = lm.read("example:inception-v3")
 >>> cluster = lm.Cluster.preset("4xV100-PCIe")
->>> plan = lm.place(graph, cluster, method="celeritas")
+>>> plan = lm.place(graph, cluster)
 >>> plan.lower_bound <= plan.makespan
 True
 """
@@ -26,7 +26,8 @@ from loadmaster.errors import (
 )
 from loadmaster.fitting import Fit, fit
 from loadmaster.graph import OpGraph
-from loadmaster.placing import Comparison, compare, place
+from loadmaster.ordering import optimise_order
+from loadmaster.placing import Comparison, Incumbent, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.scenarios import WhatIf, what_if
@@ -46,6 +47,7 @@ __all__ = [
     "Device",
     "DeviceType",
     "Fit",
+    "Incumbent",
     "InfeasibleError",
     "InputError",
     "Link",
@@ -66,6 +68,7 @@ __all__ = [
     "fast",
     "fit",
     "lower_bound",
+    "optimise_order",
     "place",
     "presets",
     "read",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.constraints import Constraints
     from loadmaster.graph import OpGraph
+    from loadmaster.placing import Incumbent
     from loadmaster.plan import Plan
     from loadmaster.table import Row
 
@@ -88,7 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     _graph_arguments(place)
     _cluster_argument(place)
     _method_arguments(place)
-    place.add_argument("--method", default="celeritas", help="default: celeritas")
+    place.add_argument("--method", default="auto", help="default: auto")
+    place.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="for methods that search; auto's is 1 if absent (see also --option effort=max)",
+    )
     place.add_argument(
         "--option",
         action="append",
@@ -353,10 +360,10 @@ class _Progress:
     def __init__(self) -> None:
         self.began = time.monotonic()
 
-    def __call__(self, stage: str, makespan: float | None) -> None:
+    def __call__(self, stage: str, best: Incumbent | None) -> None:
         if sys.stderr.isatty() and time.monotonic() - self.began > _PATIENCE:
-            best = "" if makespan is None else f", best so far {makespan:.4g} s"
-            print(f"loadmaster: {stage}{best} ...", file=sys.stderr)
+            found = "" if best is None else f", best so far {best:.4g} s (gap {best.gap:.1%})"
+            print(f"loadmaster: {stage}{found} ...", file=sys.stderr)
 
 
 def _print_row(done: int, total: int, row: Row) -> None:
@@ -394,6 +401,7 @@ def _place(arguments: argparse.Namespace) -> None:
         cluster,
         arguments.method,
         seed=arguments.seed,
+        time_limit=arguments.time_limit,
         on_oom=arguments.on_oom,
         warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
         constraints=_constraints(arguments),
