@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -518,6 +520,17 @@ def test_toml_is_what_the_arguments_say(tmp_path):
     path.write_text("[pin")
     with pytest.raises(InputError, match=r"rules.toml is not valid TOML"):
         lm.Constraints.read(path)
+
+
+def test_the_file_that_the_readme_shows(tmp_path):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    [block] = re.findall(r"^```toml\n(.*?)^```", readme, re.M | re.S)
+    path = tmp_path / "rules.toml"
+    path.write_text(block)
+    asked = lm.Constraints.read(path)
+    plan = lm.place(lm.read("example:bert-large"), PCIE, "expert", constraints=asked)
+    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+    assert "no_split" in asked.to_document()
 
 
 def test_the_command_line_adds_to_the_file(tmp_path, capsys):
