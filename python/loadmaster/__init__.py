@@ -12,8 +12,10 @@ from importlib import metadata
 
 from loadmaster import costs, errors, fast, readers, transforms
 from loadmaster.bounds import Bound, lower_bound
+from loadmaster.checking import Check, check
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.coarsening import Coarse, coarsen
+from loadmaster.constraints import Constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import (
     InfeasibleError,
@@ -22,6 +24,7 @@ from loadmaster.errors import (
     MissingExtraError,
     SolverError,
 )
+from loadmaster.fitting import Fit, fit
 from loadmaster.graph import OpGraph
 from loadmaster.ordering import optimise_order
 from loadmaster.placing import Comparison, Incumbent, compare, place
@@ -35,12 +38,15 @@ __version__ = metadata.version("loadmaster")
 
 __all__ = [
     "Bound",
+    "Check",
     "Cluster",
     "Coarse",
     "Comparison",
+    "Constraints",
     "Costs",
     "Device",
     "DeviceType",
+    "Fit",
     "Incumbent",
     "InfeasibleError",
     "InputError",
@@ -54,11 +60,13 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "check",
     "coarsen",
     "compare",
     "costs",
     "errors",
     "fast",
+    "fit",
     "lower_bound",
     "optimise_order",
     "place",
