@@ -297,6 +297,16 @@ def test_split_ops_and_replicas_keep_the_pins_of_what_they_are_made_from(lenet):
     assert plan.explain("convolution_1@r0").constraint == "constraint: pin convolution_1=1,2"
 
 
+def test_ops_that_are_split_stay_where_they_are_pinned():
+    asked = lm.Constraints(pin={"convolution*": ["gpu1", "gpu2"]}, kinds={"gpu3": "aten.*"})
+    plan = lm.place(lm.read("example:vgg19"), PCIE, "os-dpos", constraints=asked)
+    assert plan.splits
+    parts = [n for n in plan.graph.names if origin(n).startswith("convolution") and "@s" in n]
+    assert parts
+    assert {plan.device(n) for n in parts} <= {"gpu1", "gpu2"}
+    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+
+
 # -- the plan --------------------------------------------------------------------------------------
 
 

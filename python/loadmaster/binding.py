@@ -16,7 +16,7 @@ stages are another matter: see :mod:`loadmaster.strategies.contiguous`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE
 from loadmaster.modules import module_path
 from loadmaster.problem import Problem
+from loadmaster.transforms.base import AGGREGATE, CONCAT, SPLIT, SUM
 from loadmaster.units import format_bytes
 
 #: Device types that a problem may have: masks have 64 bits.
@@ -37,6 +38,9 @@ MOST_TYPES = 64
 
 #: What parts the name of an op that a transform made from the name of the op it comes from.
 _MADE_FROM = "@"
+
+#: Kinds of the ops that transforms add.
+_ADDED = frozenset({SPLIT, CONCAT, SUM, AGGREGATE})
 
 
 @dataclass(frozen=True)
@@ -294,15 +298,20 @@ class _Names:
 
     def of_kinds(self, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
         """Whether each reduced op is of a kind that matches one of the patterns."""
-        kinds = [self.problem.model.kinds[op] for op in self.problem.reduced.op_of.tolist()]
+        model, op_of = self.problem.model, self.problem.reduced.op_of.tolist()
+        kinds = [model.kinds[op] for op in op_of]
         fitting: set[str] = set()
         for pattern in patterns:
             match = matcher(pattern).match
-            found = {kind for kind in set(kinds) if match(kind)}
+            found = {kind for kind in kinds if match(kind)}
             if not found:
                 raise InputError(f"no op is of a kind that matches {pattern!r}")
             fitting |= found
-        return np.array([kind in fitting for kind in kinds])
+        # What a transform adds goes where the op that it comes from may be.
+        rows = zip(kinds, op_of, strict=True)
+        added = [kind in _ADDED and _MADE_FROM in model.names[op] for kind, op in rows]
+        hits = [kind in fitting or own for kind, own in zip(kinds, added, strict=True)]
+        return np.array(hits, dtype=bool)
 
     def modules(self, patterns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """The outermost modules that match, with their reduced ops."""
@@ -317,9 +326,8 @@ class _Names:
                 yield module, np.unique(self.map[running & (names == module)]).astype(np.intp)
 
     @staticmethod
-    def outermost(path: tuple[str, ...], match: object) -> str:
+    def outermost(path: tuple[str, ...], match: Callable[[str], object]) -> str:
         """The shortest part of a path, from its start, that matches; "" if none does."""
-        assert callable(match)
         parts = (".".join(path[: i + 1]) for i in range(len(path)))
         return next((part for part in parts if match(part)), "")
 

@@ -92,7 +92,7 @@ def check(
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
     >>> print(lm.check(plan, max_peak={"gpu0": "1GiB"}, forbid="gpu0"))
     ok    memory: fits
-    ok    peak of gpu0 <= 1 GiB: 90.3 MiB
+    ok    peak of gpu0 <= 1 GiB: 37.8 MiB
     FAIL  gpu0 runs nothing: 51 ops
     """
     verdicts = [_memory(plan)]
