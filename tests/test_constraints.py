@@ -397,9 +397,19 @@ def test_what_if_plans_under_the_plans_constraints(lenet):
         check_lenet(prospect.plan)
 
 
+def test_with_stages_auto_is_no_worse_than_the_expert_nor_than_its_start():
+    graph, asked = lm.read("example:bert-large"), lm.Constraints(contiguous=True)
+    layers = lm.place(graph, PCIE, "expert", constraints=asked)
+    best = lm.place(graph, PCIE, "auto", effort=0.05, constraints=asked)
+    assert best.makespan <= layers.makespan
+    assert backwards(best) == []
+    from_it = lm.place(graph, PCIE, "m-etf", warm_start=layers, constraints=asked)
+    assert from_it.makespan <= layers.makespan
+
+
 @pytest.mark.parametrize("method", ["heft", "mcmc", "random", "single"])
 def test_no_method_is_worse_than_the_plan_it_starts_from(lenet, method):
-    best = lm.place(lenet, PCIE, "auto", effort=0.1)
+    best = lm.place(lenet, PCIE, "auto", effort=0.02)
     plan = lm.place(lenet, PCIE, method, warm_start=best, **brief(method))
     assert plan.makespan <= best.makespan
     assert plan.notes[-1].startswith("warm start: a plan of")

@@ -76,7 +76,7 @@ def footprints(plan: Plan) -> tuple[Footprint, ...]:
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
     >>> first, second = footprints(plan)
-    >>> first.used == int(plan.memory.peak[0]), second.used
+    >>> bool(first.used == plan.memory.peak[0]), second.used
     (True, 0)
     """
     uses = _Uses(plan.graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from numbers import Real
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import Placed, as_costs, check_seed
+from loadmaster.strategies import expert
 from loadmaster.strategies.base import Candidate, better
 from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
@@ -167,28 +169,51 @@ def place(
     searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     try:
-        candidate = function(problem, **options, **asked)
-        for kept in started(problem, start):
-            if better(problem, candidate, kept) is kept:
-                note = f"{method} found nothing faster than the plan it was given"
-                own = candidate.bound if candidate.problem is None else None
-                candidate = replace(kept, notes=(*kept.notes, note), bound=own)
+        made = function(problem, **options, **asked)
+        rivals = [made, *started(problem, start)]
         if refine:
-            tell("refine", candidate.schedule.makespan)
-            candidate = refined(candidate.problem or problem, candidate)
+            tell("refine", rivals[0].schedule.makespan)
+            rivals = [refined(one.problem or problem, one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            tell("contiguous stages", candidate.schedule.makespan)
-            candidate = contiguous(candidate.problem or problem, candidate)
+            tell("contiguous stages", rivals[0].schedule.makespan)
+            # The best of many counts the expert's layers too: they are contiguous by nature.
+            rivals = _in_stages(problem, rivals + (_by_layers(problem) if method == "auto" else []))
     except InfeasibleError as error:
         if constraints.is_empty:
             raise
         raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
+    candidate = reduce(partial(better, problem), rivals)
+    if made.problem is None:
+        candidate = replace(candidate, bound=made.bound)
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = replace(candidate, notes=(*candidate.notes, came))
     tell("bound", candidate.schedule.makespan)
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _in_stages(problem: Problem, rivals: list[Candidate]) -> list[Candidate]:
+    """Candidates with contiguous stages, of those that can have them."""
+    found: list[Candidate] = []
+    refused: InfeasibleError | None = None
+    for one in rivals:
+        try:
+            found.append(contiguous(one.problem or problem, one))
+        except InfeasibleError as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _by_layers(problem: Problem) -> list[Candidate]:
+    """The expert's placement, if it fits."""
+    try:
+        return [expert.place(problem)]
+    except InfeasibleError:
+        return []
 
 
 def _checked(constraints: Constraints | None) -> Constraints:
@@ -221,8 +246,8 @@ def _plan(
     problem = candidate.problem or binding.problem
     placed = binding.released(problem)
     found = bound(problem)
-    if candidate.bound is not None and candidate.bound.seconds > found.seconds:
-        found = candidate.bound
+    if candidate.bound is not None:
+        found = max(found, candidate.bound, key=lambda one: one.seconds)
     return Plan(
         problem=placed,
         placed=Placed(candidate.devices, candidate.priority, candidate.policy),

@@ -30,7 +30,7 @@ def smaller_batch(graph: OpGraph, share: Fraction) -> OpGraph:
     >>> graph = lm.read("example:lenet")
     >>> half = smaller_batch(graph, Fraction(1, 2))
     >>> at = graph.index("convolution")
-    >>> int(half.output_bytes[at]) * 2 == int(graph.output_bytes[at])
+    >>> bool(int(half.output_bytes[at]) * 2 == int(graph.output_bytes[at]))
     True
     """
     roles = Roles.of(graph)

@@ -58,9 +58,12 @@ impl Shares {
         const CLOSE: f64 = 1e-9;
         let total: f64 = self.devices.iter().sum();
         let mut speeds = vec![1.0 / total; self.n_types()];
+        if self.n_types() == 1 {
+            return speeds;
+        }
         let mut best = (f64::NEG_INFINITY, speeds.clone());
         let mut tangents: Vec<Vec<f64>> = Vec::new();
-        for _ in 0..if self.n_types() == 1 { 1 } else { ROUNDS } {
+        for _ in 0..ROUNDS {
             let (value, load) = self.dual(&speeds);
             if value > best.0 {
                 best = (value, speeds.clone());

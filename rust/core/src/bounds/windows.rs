@@ -85,7 +85,7 @@ impl<'a> Windows<'a> {
     /// What must be done in a window, per op that must do any.
     fn inside(&self, window: Window) -> Shares {
         let n_types = self.shares.devices.len();
-        let mut seconds = Vec::new();
+        let mut seconds = Vec::with_capacity(self.head.len());
         for u in 0..self.least_head.len() {
             let from = seconds.len();
             let cells = u * n_types..(u + 1) * n_types;
