@@ -459,6 +459,14 @@ def test_constraints_that_cannot_be_are_named(lenet, asked, words):
         assert word in str(caught.value)
 
 
+def test_what_is_no_constraints_is_refused(lenet):
+    plan = lm.place(lenet, PCIE, "single")
+    calls = (lm.place, lm.fit, lambda *_, constraints: lm.check(plan, constraints=constraints))
+    for call in calls:
+        with pytest.raises(InputError, match=r"constraints is {'pin': 0}: wants lm.Constraints"):
+            call(lenet, PCIE, constraints={"pin": 0})
+
+
 def test_a_pin_against_the_graphs_own_rules_names_both():
     graph = graph_of({"a": 1, "b": 1}, colocation=["s", "s"])
     with pytest.raises(InputError, match=r"pin a=0 and pin b=1 .* 'a' and 'b', which the graph's"):

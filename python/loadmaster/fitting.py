@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from loadmaster.binding import Binding, bind
 from loadmaster.cluster import Cluster
-from loadmaster.constraints import EVERY, REGEX, Constraints
+from loadmaster.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.footprint import Footprint, footprints, largest_op
@@ -171,7 +171,7 @@ def fit(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
-        Constraints() if constraints is None else constraints,
+        as_constraints(constraints),
         progress or (lambda stage, makespan: None),
     )
     return trial.fit()

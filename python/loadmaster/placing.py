@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
-from loadmaster.constraints import Constraints
+from loadmaster.constraints import Constraints, as_constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
@@ -158,7 +158,7 @@ def place(
         seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
-    constraints = _checked(constraints)
+    constraints = as_constraints(constraints)
     binding = bind(given, constraints)
     problem = binding.problem
     if constraints.contiguous:
@@ -214,14 +214,6 @@ def _by_layers(problem: Problem) -> list[Candidate]:
         return [expert.place(problem)]
     except InfeasibleError:
         return []
-
-
-def _checked(constraints: Constraints | None) -> Constraints:
-    if constraints is None:
-        return Constraints()
-    if not isinstance(constraints, Constraints):
-        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
-    return constraints
 
 
 def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
