@@ -288,7 +288,7 @@ SMALL = graph_of({"a": 1, "b": 1}, [("a", "b", 4)])
 )
 def test_options_are_checked(arguments, message):
     with pytest.raises(InputError, match=message):
-        lm.place(SMALL, ms_mesh(2), **arguments)
+        lm.place(SMALL, ms_mesh(2), **{"method": "celeritas", **arguments})
 
 
 @pytest.mark.parametrize(
