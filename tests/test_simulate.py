@@ -433,7 +433,7 @@ def test_a_forbidden_type_names_op_device_and_type():
         assert word in str(caught.value)
     impossible = graph_of({"conv": 1}, device_types=["tpu"])
     with pytest.raises(InfeasibleError, match=r"conv.* is allowed on no device"):
-        lm.place(impossible, cluster)
+        lm.place(impossible, cluster, "celeritas")
 
 
 @pytest.mark.parametrize(
