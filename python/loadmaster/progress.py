@@ -1,0 +1,124 @@
+"""What long work says of itself on a terminal: stage, incumbent, bound, gap and time left.
+
+One line that is redrawn on stderr, by rich; nothing where nobody watches.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from loadmaster.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+#: Seconds before anything is said: most work is done by then.
+PATIENCE = 2.0
+
+
+def time_limit(method: str, options: Mapping[str, Any]) -> float | None:
+    """Seconds that a method may take with these options, where it has a limit at all."""
+    given = options.get("time_limit")
+    if isinstance(given, (int, float)) or method != "auto" or "moves" in options:
+        return given
+    from loadmaster.strategies.auto import SECONDS
+
+    return SECONDS.get(options.get("effort", "fast"))
+
+
+class Progress:
+    """A progress callback for :func:`loadmaster.place` and the like, to be used in a ``with``.
+
+    Parameters
+    ----------
+    time_limit : float, optional
+        Seconds that the work may take, for the time left.
+    clock : callable
+        Seconds from anywhere; for tests.
+
+    Examples
+    --------
+    >>> with Progress() as progress:
+    ...     progress("heft", 0.012, 0.010)
+    >>> progress.line()
+    'heft | best 12 ms | bound 10 ms | gap 16.7%'
+    """
+
+    def __init__(
+        self, time_limit: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._time_limit = time_limit
+        self._stage = ""
+        self._makespan: float | None = None
+        self._bound: float | None = None
+        self._live: Live | None = None
+        self._timer = threading.Timer(PATIENCE, self._show)
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def _show(self) -> None:
+        self._live = _live(self.line)
+        self._live.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(
+        self, stage: str, makespan: float | None = None, bound: float | None = None
+    ) -> None:
+        """Takes note of the stage, the best makespan so far and the lower bound, in seconds."""
+        self._stage = stage
+        self._makespan = makespan if makespan is not None else self._makespan
+        self._bound = bound if bound is not None else self._bound
+
+    def line(self) -> str:
+        """What there is to say now."""
+        parts = [self._stage]
+        if self._makespan is not None:
+            parts.append(f"best {format_seconds(self._makespan)}")
+        if self._bound is not None:
+            parts.append(f"bound {format_seconds(self._bound)}")
+        if self._makespan and self._bound is not None:
+            parts.append(f"gap {(self._makespan - self._bound) / self._makespan:.1%}")
+        if self._time_limit is not None:
+            left = max(self._time_limit - (self._clock() - self._began), 0.0)
+            parts.append(f"{left:.0f} s left")
+        return " | ".join(parts)
+
+
+def _live(line: Callable[[], str]) -> Live:
+    """A line on stderr that is redrawn four times a second, and gone at the end."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    class Line:
+        def __init__(self) -> None:
+            self.spinner = Spinner("dots")
+
+        def __rich_console__(self, *_: Any) -> Any:
+            self.spinner.update(text=line())
+            yield self.spinner
+
+    return Live(Line(), console=Console(stderr=True), refresh_per_second=4, transient=True)
