@@ -5,7 +5,8 @@
 (async () => {
   const SHADES = 8, COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
   const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer"];
-  const CONFIG = { responsive: true, displaylogo: false };
+  const CONFIG = { responsive: true, displaylogo: false,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
 
   // -- data ----------------------------------------------------------------------------------
@@ -261,7 +262,7 @@
     }
     return {
       height, shapes, bargap: 0, hovermode: "closest", dragmode: "zoom",
-      margin: { l: 130, r: 60, t: 34, b: 70 }, legend: { orientation: "h", y: -70 / height },
+      margin: { l: 130, r: 60, t: 34, b: 60 }, legend: { orientation: "h", y: -36 / height },
       xaxis: { range: [from, to], minallowed: -0.01 * span, maxallowed: 1.01 * span, anchor: "y2",
                tickformat: "~s", ticksuffix: "s", zeroline: false },
       yaxis: { domain: [split, 1], range: [lanes.length - 0.4, -0.6], fixedrange: true, showgrid: false,
@@ -269,7 +270,8 @@
                ticktext: lanes.map((l) => `${plain(l.name)} · ${l.note}`), automargin: true },
       yaxis2: { domain: [0, split - 20 / (lanesHeight + MEMORY + 20)],
                 range: [0, Math.max(105, 105 * fullest)], ticksuffix: " %",
-                title: { text: "memory of capacity", font: { size: 11 } } },
+                automargin: true,
+                title: { text: "memory of capacity", font: { size: 11 }, standoff: 12 } },
     };
   }
 
@@ -345,15 +347,20 @@
     const all = [...chain.op.keys()];
     return $("long").checked ? all.filter((k) => isLong(k) || k === here) : all;
   };
-  const REASONS = { op: "its input, from the op before", transfer: "its input, sent as above", nothing: "nothing: it runs first",
-                    device: "its device, busy with the op before", channel: "its channel, busy with the transfer before" };
+  function reasonOf(k) {
+    const word = chain.waited.at(k);
+    if (word === "nothing" || k === 0) return "nothing: it runs first";
+    const cause = titleOf(link(k - 1));
+    return { op: "its input from ", transfer: "its input: ", device: "its device, busy with ",
+             channel: "its channel, busy with " }[word] + cause;
+  }
 
   function showChain() {
     const rows = listed(), at = rows.indexOf(here);
     const from = Math.max(0, Math.min(at - 5, rows.length - 11));
     const shown = rows.slice(from, from + 11).map((k) => {
       const item = link(k), tr = document.createElement("tr");
-      const cells = [k + 1, titleOf(item), placeOf(item), moment(begin(item)), took(item), REASONS[chain.waited.at(k)]];
+      const cells = [k + 1, titleOf(item), placeOf(item), moment(begin(item)), took(item), reasonOf(k)];
       for (const cell of cells) tr.insertCell().textContent = cell;
       tr.tabIndex = 0;
       tr.dataset.link = k;
