@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from loadmaster.readers import read
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
+    from loadmaster.strategies import strategy
     from loadmaster.sweeping import Sweep, sweep
 
     __version__: str
@@ -64,6 +65,7 @@ __all__ = [
     "read",
     "readers",
     "simulate",
+    "strategy",
     "sweep",
     "transforms",
     "what_if",
@@ -89,6 +91,7 @@ _HOMES = {
     "readers": ("read",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),
+    "strategies": ("strategy",),
     "sweeping": ("Sweep", "sweep"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -21,7 +21,7 @@ from loadmaster.problem import Problem
 from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate
 from loadmaster.strategies.refine import refined
-from loadmaster.strategies.registry import Method, strategy, takes
+from loadmaster.strategies.registry import Method, function_of, takes
 from loadmaster.strategies.warm import mapped
 from loadmaster.units import format_seconds
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, float | None], None]
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method = "celeritas",
+    method: Method | str = "celeritas",
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -104,7 +104,7 @@ def place(
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    function = strategy(method, options)
+    function = function_of(method, options)
     began = time.perf_counter()
     tell = progress or (lambda stage, makespan: None)
     tell("costs", None)
@@ -172,7 +172,7 @@ class Comparison:
 def compare(
     graph: OpGraph,
     cluster: Cluster,
-    methods: Iterable[Method],
+    methods: Iterable[Method | str],
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     *,
