@@ -30,9 +30,11 @@ def test_incumbent_bound_gap_and_time_left():
         progress("search", 0.02, 0.015)
         clock.now += 5
         assert progress.line() == "search | best 20 ms | bound 15 ms | gap 25.0% | 10 s left"
-        progress("refine")
+        progress("refine", 0.016)
         clock.now += 50
-        assert progress.line() == "refine | best 20 ms | bound 15 ms | gap 25.0% | 0 s left"
+        assert progress.line() == "refine | best 16 ms | bound 15 ms | gap 6.3% | 0 s left"
+        progress("the next graph")
+        assert progress.line() == "the next graph | 0 s left"
 
 
 @pytest.mark.parametrize(

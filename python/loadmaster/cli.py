@@ -277,17 +277,6 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _print_row(done: int, total: int, row: Row) -> None:
-    """A line per case of a sweep."""
-    from loadmaster.units import format_seconds
-
-    came = row.outcome if row.makespan is None else format_seconds(row.makespan)
-    print(
-        f"loadmaster: {done}/{total} {row.graph} on {row.cluster} by {row.method}: {came}",
-        file=sys.stderr,
-    )
-
-
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -450,13 +439,16 @@ def _compare(arguments: argparse.Namespace) -> None:
         _print_json({"plans": plans, "failures": comparison.failures})
     else:
         print(comparison_table(comparison))
+    _say_where([])
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.progress import Progress
     from loadmaster.strategies import METHODS
     from loadmaster.sweeping import sweep
+    from loadmaster.units import format_seconds
 
     names = arguments.methods.split(",") if arguments.methods else list(METHODS)
     options: dict[str, list[str]] = {name: [] for name in names}
@@ -471,7 +463,13 @@ def _sweep(arguments: argparse.Namespace) -> None:
         seeds = [int(word) for word in arguments.seeds.split(",")]
     except ValueError as error:
         raise InputError(f"--seeds {arguments.seeds!r}: wants integers, as 0,1,2") from error
-    with _executor(arguments.dask) as executor:
+    with _executor(arguments.dask) as executor, Progress() as progress:
+
+        def tell(done: int, total: int, row: Row) -> None:
+            case = f"{row.graph} on {row.cluster} by {row.method}"
+            came = row.outcome if row.makespan is None else format_seconds(row.makespan)
+            progress(f"{done}/{total} {case}: {came}")
+
         seen = sweep(
             arguments.graphs,
             arguments.cluster.split(","),
@@ -480,13 +478,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,
-            progress=_print_row,
+            progress=tell,
         )
     if arguments.json:
         rows = [row.to_document() for row in seen.rows]
         _print_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
         print(seen)
+    _say_where([("table", arguments.output)] if arguments.output else [])
     if seen.unfinished:
         raise KeyboardInterrupt
 
@@ -532,6 +531,7 @@ def _what_if(arguments: argparse.Namespace) -> None:
         _print_json(seen.to_document())
     else:
         print(seen)
+    _say_where([])
 
 
 def _change(word: str, text: str) -> Any:
@@ -593,11 +593,11 @@ def _coarsen(arguments: argparse.Namespace) -> None:
     )
     if arguments.output:
         write(coarse, arguments.output)
-        print(f"loadmaster: graph written to {arguments.output}", file=sys.stderr)
     if arguments.json:
         _print_json(coarse.report.to_document())
     else:
         print(coarse.report)
+    _say_where([("graph", arguments.output)] if arguments.output else [])
 
 
 def _presets(arguments: argparse.Namespace) -> None:

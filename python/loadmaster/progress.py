@@ -87,10 +87,15 @@ class Progress:
     def __call__(
         self, stage: str, makespan: float | None = None, bound: float | None = None
     ) -> None:
-        """Takes note of the stage, the best makespan so far and the lower bound, in seconds."""
+        """Takes note of the stage, the best makespan so far and the lower bound, in seconds.
+
+        A stage with neither begins something new; else what is not given stays as it was.
+        """
         self._stage = stage
-        self._makespan = makespan if makespan is not None else self._makespan
-        self._bound = bound if bound is not None else self._bound
+        if makespan is None and bound is None:
+            self._makespan = self._bound = None
+        self._makespan = self._makespan if makespan is None else makespan
+        self._bound = self._bound if bound is None else bound
 
     def line(self) -> str:
         """What there is to say now."""
