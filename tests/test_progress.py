@@ -11,7 +11,8 @@ import pytest
 
 from loadmaster import progress as module
 from loadmaster.cli import main
-from loadmaster.progress import Progress, time_limit
+from loadmaster.placing import Incumbent
+from loadmaster.progress import Progress, clock_of
 
 
 class Clock:
@@ -27,10 +28,10 @@ def test_incumbent_bound_gap_and_time_left():
     with Progress(15.0, clock) as progress:
         progress("costs")
         assert progress.line() == "costs | 15 s left"
-        progress("search", 0.02, 0.015)
+        progress("search", Incumbent(0.02, 0.015))
         clock.now += 5
         assert progress.line() == "search | best 20 ms | bound 15 ms | gap 25.0% | 10 s left"
-        progress("refine", 0.016)
+        progress("refine", Incumbent(0.016, 0.015))
         clock.now += 50
         assert progress.line() == "refine | best 16 ms | bound 15 ms | gap 6.3% | 0 s left"
         progress("the next graph")
@@ -42,14 +43,12 @@ def test_incumbent_bound_gap_and_time_left():
     [
         ("auto", {}, 1.0),
         ("auto", {"effort": "normal"}, 15.0),
-        ("auto", {"time_limit": 3}, 3),
-        ("auto", {"moves": 100}, None),
-        ("mcmc", {"time_limit": 2.5}, 2.5),
+        ("auto", {"effort": 0.1}, None),
         ("heft", {}, None),
     ],
 )
-def test_the_time_that_a_method_may_take(method, options, seconds):
-    assert time_limit(method, options) == seconds
+def test_the_time_that_a_method_gives_itself(method, options, seconds):
+    assert clock_of(method, options) == seconds
 
 
 def test_nobody_watches_nothing_is_said(capsys, monkeypatch):
@@ -71,8 +70,8 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     """The command on a pseudo-terminal, told to say at once what it would say after 2 s."""
     code = (
         "import sys, loadmaster.progress as p; p.PATIENCE = 0.0; from loadmaster.cli import main;"
-        " sys.exit(main(['place', 'example:bert-large', '--method', 'auto',"
-        f" '--option', 'time_limit=2', '-o', {str(tmp_path / 'plan.json')!r}]))"
+        " sys.exit(main(['place', 'example:bert-large', '--time-limit', '2',"
+        f" '-o', {str(tmp_path / 'plan.json')!r}]))"
     )
     mine, theirs = pty.openpty()
     with subprocess.Popen(
@@ -94,6 +93,7 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     said = seen.decode()
     assert "s left" in said
     assert "best " in said
+    assert "gap " in said
     assert said.rstrip().splitlines()[-1].endswith(f"plan written to {tmp_path / 'plan.json'}")
     assert "per step" in out
     assert "left" not in out

@@ -3,7 +3,7 @@
 >>> import loadmaster as lm
 >>> graph = lm.read("example:inception-v3")
 >>> cluster = lm.Cluster.preset("4xV100-PCIe")
->>> plan = lm.place(graph, cluster, method="celeritas")
+>>> plan = lm.place(graph, cluster)
 >>> plan.lower_bound <= plan.makespan
 True
 """
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         SolverError,
     )
     from loadmaster.graph import OpGraph
-    from loadmaster.placing import Comparison, compare, place
+    from loadmaster.ordering import optimise_order
+    from loadmaster.placing import Comparison, Incumbent, compare, place
     from loadmaster.plan import Plan
     from loadmaster.readers import read
     from loadmaster.scenarios import WhatIf, what_if
@@ -42,6 +43,7 @@ __all__ = [
     "Costs",
     "Device",
     "DeviceType",
+    "Incumbent",
     "InfeasibleError",
     "InputError",
     "Link",
@@ -60,6 +62,7 @@ __all__ = [
     "errors",
     "fast",
     "lower_bound",
+    "optimise_order",
     "place",
     "presets",
     "read",
@@ -86,7 +89,8 @@ _HOMES = {
         "SolverError",
     ),
     "graph": ("OpGraph",),
-    "placing": ("Comparison", "compare", "place"),
+    "ordering": ("optimise_order",),
+    "placing": ("Comparison", "Incumbent", "compare", "place"),
     "plan": ("Plan",),
     "readers": ("read",),
     "scenarios": ("WhatIf", "what_if"),

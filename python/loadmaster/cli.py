@@ -82,7 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     _graph_arguments(place)
     _cluster_argument(place)
     _method_arguments(place)
-    place.add_argument("--method", default="celeritas", help="default: celeritas")
+    place.add_argument("--method", default="auto", help="default: auto")
+    place.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="for methods that search; auto's is 1 if absent (see also --option effort=max)",
+    )
     place.add_argument(
         "--option",
         action="append",
@@ -287,7 +293,7 @@ def _print_json(document: Any) -> None:
 def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import place
     from loadmaster.plan import Plan
-    from loadmaster.progress import Progress, time_limit
+    from loadmaster.progress import Progress, clock_of
     from loadmaster.summary import document
 
     if arguments.timeline:
@@ -295,13 +301,17 @@ def _place(arguments: argparse.Namespace) -> None:
 
         check_suffix(arguments.timeline)
     cluster, options = _read_cluster(arguments.cluster), _options(arguments.option)
-    with Progress(time_limit(arguments.method, options)) as progress:
+    limit = arguments.time_limit
+    if limit is None:
+        limit = clock_of(arguments.method, options)
+    with Progress(limit) as progress:
         progress("reading the graph")
         plan = place(
             _read_graph(arguments),
             cluster,
             arguments.method,
             seed=arguments.seed,
+            time_limit=arguments.time_limit,
             on_oom=arguments.on_oom,
             warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
             progress=progress,
@@ -393,7 +403,7 @@ def _diff(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from loadmaster.placing import compare
+    from loadmaster.placing import Incumbent, compare
     from loadmaster.plan import Plan
     from loadmaster.progress import Progress
     from loadmaster.writers.report import check_plotly
@@ -411,7 +421,7 @@ def _report(arguments: argparse.Namespace) -> None:
             on_oom="best_effort",
             progress=progress,
         )
-        progress("drawing", plan.makespan, plan.lower_bound)
+        progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
         plan.report(arguments.output, comparison=comparison)
     if arguments.json:
         _print_json({"report": arguments.output, "failures": comparison.failures})

@@ -27,14 +27,43 @@ from loadmaster.units import format_seconds
 
 OnOom = Literal["error", "best_effort"]
 
-#: Called with a plan's stage and the makespan (s) of the best placement so far, or None.
-Progress = Callable[[str, float | None], None]
+
+class Incumbent(float):
+    """The makespan of the best placement so far, in seconds, and how good that is.
+
+    Attributes
+    ----------
+    lower_bound : float
+        Seconds below which no placement can go.
+
+    Examples
+    --------
+    >>> Incumbent(2.0, lower_bound=1.5).gap
+    0.25
+    """
+
+    lower_bound: float
+
+    def __new__(cls, makespan: float, lower_bound: float) -> Incumbent:
+        """A makespan beside a bound."""
+        made = super().__new__(cls, makespan)
+        made.lower_bound = lower_bound
+        return made
+
+    @property
+    def gap(self) -> float:
+        """(makespan - bound) / makespan: how much could be gained at most."""
+        return (self - self.lower_bound) / self if self > 0 else 0.0
+
+
+#: Called with a plan's stage and the best placement so far, or None.
+Progress = Callable[[str, Incumbent | None], None]
 
 
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method | str = "celeritas",
+    method: Method | str = "auto",
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -51,14 +80,15 @@ def place(
     ----------
     graph, cluster
     method : str
-        A name in :data:`loadmaster.strategies.METHODS`, which says what each does:
-        ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"os-dpos"``, ``"metis"``, ``"single"``, ...
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"auto"``, the
+        best that its time buys, ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"metis"``, ...
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search (``auto``); the others are done in milliseconds.
+        Seconds for methods that search (``auto``: 1, unless its ``effort`` says more); the others
+        are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
@@ -69,10 +99,13 @@ def place(
         op stays on the device of the same name; if there is none, see
         :func:`loadmaster.strategies.warm.started`.
     progress : callable, optional
-        Called with the stage and the best makespan so far.
+        Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
+        and the gap), or None.
     options
-        Of the method. For ``celeritas``, ``order-place`` and ``glb``: ``max_ops`` (the paper's R,
-        200), ``max_bytes`` (M, as a share of the smallest memory, 0.25), ``max_time`` (seconds of
+        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": what fits within 1, 15
+        or 60 s), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and ``glb``:
+        ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
+        0.25), ``max_time`` (seconds of
         compute in a group; none). For list schedulers: ``contention=False`` for the classic model
         of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
         output bytes for the whole step, as the papers do.
@@ -106,8 +139,8 @@ def place(
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     function = function_of(method, options)
     began = time.perf_counter()
-    tell = progress or (lambda stage, makespan: None)
-    tell("costs", None)
+    told = progress or (lambda stage, best: None)
+    told("costs", None)
     problem = Problem.make(
         graph,
         cluster,
@@ -115,7 +148,8 @@ def place(
         seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
-    tell(method, None)
+    told(method, None)
+    tell = _beside_bound(problem, told)
     searching: dict[str, Any] = {"time_limit": time_limit, "progress": tell}
     if warm_start is not None:
         if not takes(function, "warm_start"):
@@ -134,11 +168,28 @@ def place(
     return _plan(problem, candidate, method, options, time.perf_counter() - began)
 
 
+def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
+    """Tells makespans as incumbents."""
+    least: list[float] = []
+
+    def tell(stage: str, makespan: float | None) -> None:
+        if makespan is None:
+            told(stage, None)
+            return
+        if not least:
+            least.append(bound(problem).seconds)
+        told(stage, Incumbent(makespan, least[0]))
+
+    return tell
+
+
 def _plan(
     problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
     placed = candidate.problem or problem
     found = bound(placed)
+    if candidate.bound is not None and candidate.bound.seconds > found.seconds:
+        found = candidate.bound
     return Plan(
         problem=placed,
         placed=Placed(candidate.devices, candidate.priority, candidate.policy),

@@ -17,15 +17,16 @@ from loadmaster.units import format_seconds
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from loadmaster.placing import Incumbent
+
 #: Seconds before anything is said: most work is done by then.
 PATIENCE = 2.0
 
 
-def time_limit(method: str, options: Mapping[str, Any]) -> float | None:
-    """Seconds that a method may take with these options, where it has a limit at all."""
-    given = options.get("time_limit")
-    if isinstance(given, (int, float)) or method != "auto" or "moves" in options:
-        return given
+def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
+    """Seconds that a method gives itself with these options if no limit is given; None: unknown."""
+    if method != "auto":
+        return None
     from loadmaster.strategies.auto import SECONDS
 
     return SECONDS.get(options.get("effort", "fast"))
@@ -43,8 +44,9 @@ class Progress:
 
     Examples
     --------
+    >>> from loadmaster import Incumbent
     >>> with Progress() as progress:
-    ...     progress("heft", 0.012, 0.010)
+    ...     progress("heft", Incumbent(0.012, lower_bound=0.010))
     >>> progress.line()
     'heft | best 12 ms | bound 10 ms | gap 16.7%'
     """
@@ -56,8 +58,7 @@ class Progress:
         self._began = clock()
         self._time_limit = time_limit
         self._stage = ""
-        self._makespan: float | None = None
-        self._bound: float | None = None
+        self._best: Incumbent | None = None
         self._live: Live | None = None
         self._timer = threading.Timer(PATIENCE, self._show)
 
@@ -84,28 +85,17 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def __call__(
-        self, stage: str, makespan: float | None = None, bound: float | None = None
-    ) -> None:
-        """Takes note of the stage, the best makespan so far and the lower bound, in seconds.
-
-        A stage with neither begins something new; else what is not given stays as it was.
-        """
-        self._stage = stage
-        if makespan is None and bound is None:
-            self._makespan = self._bound = None
-        self._makespan = self._makespan if makespan is None else makespan
-        self._bound = self._bound if bound is None else bound
+    def __call__(self, stage: str, best: Incumbent | None = None) -> None:
+        """Takes note of the stage and the best placement so far; None: something new begins."""
+        self._stage, self._best = stage, best
 
     def line(self) -> str:
         """What there is to say now."""
         parts = [self._stage]
-        if self._makespan is not None:
-            parts.append(f"best {format_seconds(self._makespan)}")
-        if self._bound is not None:
-            parts.append(f"bound {format_seconds(self._bound)}")
-        if self._makespan and self._bound is not None:
-            parts.append(f"gap {(self._makespan - self._bound) / self._makespan:.1%}")
+        if self._best is not None:
+            parts.append(f"best {format_seconds(self._best)}")
+            parts.append(f"bound {format_seconds(self._best.lower_bound)}")
+            parts.append(f"gap {self._best.gap:.1%}")
         if self._time_limit is not None:
             left = max(self._time_limit - (self._clock() - self._began), 0.0)
             parts.append(f"{left:.0f} s left")
