@@ -29,7 +29,8 @@ def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
         return None
     from loadmaster.strategies.auto import SECONDS
 
-    return SECONDS.get(options.get("effort", "fast"))
+    effort = options.get("effort", "fast")
+    return SECONDS.get(effort) if isinstance(effort, str) else None
 
 
 class Progress:
