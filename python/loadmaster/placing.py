@@ -24,7 +24,7 @@ from loadmaster.simulation import Placed, as_costs, check_seed
 from loadmaster.strategies.base import Candidate, better
 from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
-from loadmaster.strategies.registry import Method, strategy, takes
+from loadmaster.strategies.registry import Method, function_of, takes
 from loadmaster.strategies.warm import mapped, started
 from loadmaster.units import format_seconds
 
@@ -66,7 +66,7 @@ Progress = Callable[[str, Incumbent | None], None]
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method = "auto",
+    method: Method | str = "auto",
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -145,7 +145,7 @@ def place(
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    function = strategy(method, options)
+    function = function_of(method, options)
     began = time.perf_counter()
     told = progress or (lambda stage, best: None)
     told("costs", None)
@@ -254,7 +254,7 @@ class Comparison:
 def compare(
     graph: OpGraph,
     cluster: Cluster,
-    methods: Iterable[Method],
+    methods: Iterable[Method | str],
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     *,
