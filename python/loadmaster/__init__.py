@@ -10,7 +10,7 @@ True
 
 from importlib import metadata
 
-from loadmaster import costs, errors, fast, readers, transforms
+from loadmaster import costs, errors, fast, readers, transforms, writers
 from loadmaster.bounds import Bound, lower_bound
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.coarsening import Coarse, coarsen
@@ -66,4 +66,5 @@ __all__ = [
     "sweep",
     "transforms",
     "what_if",
+    "writers",
 ]
