@@ -57,7 +57,7 @@ def device_map(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
     >>> lm.writers.device_map(plan)
     {'': 0}
     """
@@ -128,13 +128,11 @@ def _refuse_untied(modules: Modules, reads: list[tuple[int, int]]) -> None:
             continue
         if devices[src] != devices[dst]:
             reader = modules.of[dst] or "the model itself"
-            pins = (
-                f"--pin {name!r}={home}" for name in (plan.graph.names[src], modules.full(reader))
-            )
             raise InputError(
                 f"{modules.name(src)!r} is on {plan.device(src)}, but {reader!r} reads it on "
                 f"{plan.device(dst)} (op {plan.graph.names[dst]!r}): a device_map would "
-                f"untie them. Keep both on one device: place it again with {modules.together(src, dst)}"
+                "untie them. Keep both on one device: place it again with "
+                f"{modules.together(src, dst)}"
             )
 
 

@@ -40,7 +40,7 @@ def llama_cpp(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
     >>> " ".join(lm.writers.llama_cpp(plan)["arguments"])
     '--n-gpu-layers 25 --device CUDA0 --split-mode layer --tensor-split 25'
     """

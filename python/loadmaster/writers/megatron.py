@@ -34,7 +34,7 @@ def megatron(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
     >>> lm.writers.megatron(plan)["arguments"][-1]
     'Et*24L'
     """

@@ -55,7 +55,7 @@ def pipelining(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
     >>> lm.writers.pipelining(plan)["split_spec"]
     {}
 

@@ -48,7 +48,7 @@ def vllm(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
     >>> lm.writers.vllm(plan)["environment"]
     {'VLLM_PP_LAYER_PARTITION': '24'}
     """
