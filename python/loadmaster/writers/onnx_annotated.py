@@ -51,7 +51,7 @@ def onnx_annotated(
 
     Examples
     --------
-    >>> placed = lm.writers.onnx_annotated(plan, "placed.onnx", model="model.onnx")  # doctest: +SKIP
+    >>> placed = lm.writers.onnx_annotated(plan, model="model.onnx")            # doctest: +SKIP
     >>> placed.configuration[0].device                                          # doctest: +SKIP
     ['gpu0', 'gpu1']
     """

@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.errors import InputError
+from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.files import write_json
-from loadmaster.writers.targets import device_names
+from loadmaster.readers.onnx_shapes import first_line
+from loadmaster.writers.targets import device_names, families
 
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
@@ -37,8 +38,8 @@ def openvino(
         Of the same ONNX model.
     path : optional
         Where to write them as JSON.
-    model : openvino.Model
-        What ``Core.read_model`` made of the ONNX file; its ops get their affinity. Compile it for
+    model : openvino.Model, or path
+        What ``Core.read_model`` makes of the ONNX file; its ops get their affinity. Compile it for
         ``HETERO:`` and the devices.
     names : mapping, optional
         Device names to OpenVINO's; ``CPU``, ``NPU``, and ``GPU`` if there is one, else ``GPU.0``,
@@ -55,6 +56,8 @@ def openvino(
     >>> lm.writers.openvino(plan, model=model)                                 # doctest: +SKIP
     >>> compiled = openvino.Core().compile_model(model, "HETERO:GPU,CPU")      # doctest: +SKIP
     """
+    if isinstance(model, (str, os.PathLike)):
+        model = _load(model)
     if not hasattr(model, "get_ordered_ops"):
         raise InputError(f"model: wants an openvino.Model, got {type(model).__name__}")
     spelled = device_names(plan, _spelled(plan), names)
@@ -75,9 +78,18 @@ def openvino(
     return devices
 
 
-def _spelled(plan: Plan) -> Any:
-    from loadmaster.writers.targets import families
+def _load(path: str | os.PathLike[str]) -> Any:
+    try:
+        import openvino as ov
+    except ImportError:
+        raise MissingExtraError("openvino", "openvino", "setting affinities") from None
+    try:
+        return ov.Core().read_model(os.fspath(path))
+    except RuntimeError as error:
+        raise InputError(f"OpenVINO cannot read {os.fspath(path)}: {first_line(error)}") from None
 
+
+def _spelled(plan: Plan) -> Any:
     several = sum(family == "gpu" for family, _ in families(plan.cluster)) > 1
     return lambda f, n: f"GPU.{n}" if f == "gpu" and several else f.upper()
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.errors import InputError
-from loadmaster.files import write_bytes, write_json
+from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.files import read_bytes, write_bytes, write_json
 from loadmaster.writers.targets import check_names, device_names
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def tensorflow_graph(
     plan: Plan,
     path: str | os.PathLike[str] | None = None,
     *,
-    graph_def: Any,
+    model: Any,
     names: Mapping[str, str] | None = None,
 ) -> Any:
     """A GraphDef with the plan's devices; nodes that the plan does not have keep theirs.
@@ -65,7 +65,7 @@ def tensorflow_graph(
     plan : Plan
     path : optional
         Where to write it, as a binary protobuf.
-    graph_def : tf.compat.v1.GraphDef
+    model : tf.compat.v1.GraphDef, or path of a binary one
         What the plan's graph was made from; left as it is.
     names
         As for :func:`tensorflow`.
@@ -81,10 +81,11 @@ def tensorflow_graph(
 
     Examples
     --------
-    >>> placed = lm.writers.tensorflow_graph(plan, graph_def=graph_def)      # doctest: +SKIP
+    >>> placed = lm.writers.tensorflow_graph(plan, model=graph_def)      # doctest: +SKIP
     """
+    graph_def = _load(model) if isinstance(model, (str, os.PathLike)) else model
     if not hasattr(graph_def, "node") or not hasattr(graph_def, "SerializeToString"):
-        raise InputError(f"graph_def: wants a GraphDef, got {type(graph_def).__name__}")
+        raise InputError(f"model: wants a GraphDef, got {type(graph_def).__name__}")
     devices = tensorflow(plan, names=names)
     known = {node.name for node in graph_def.node}
     check_names(plan, (), "the GraphDef")
@@ -108,3 +109,16 @@ def tensorflow_graph(
     if path is not None:
         write_bytes(path, placed.SerializeToString(deterministic=True))
     return placed
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    try:
+        from tensorflow.core.framework.graph_pb2 import GraphDef
+    except ImportError:
+        raise MissingExtraError("tensorflow", "tensorflow", "reading a GraphDef") from None
+    from google.protobuf.message import DecodeError
+
+    try:
+        return GraphDef.FromString(read_bytes(path))
+    except DecodeError:
+        raise InputError(f"{os.fspath(path)} is no GraphDef, or a truncated one") from None
