@@ -66,8 +66,8 @@ def device_map(
     spelled = device_names(plan, lambda f, n: str(n) if f == "gpu" else _other(f, n), names)
     values = [int(name) if name.isdecimal() else name for name in spelled]
     found: dict[str, int | str] = {}
-    _refuse_split(modules, reads)
     _refuse_untied(modules, reads)
+    _refuse_split(modules, reads)
     _fill(modules, modules.top, values, found)
     if path is not None:
         write_json(path, found)
@@ -123,16 +123,18 @@ def _refuse_split(modules: Modules, reads: list[tuple[int, int]]) -> None:
 def _refuse_untied(modules: Modules, reads: list[tuple[int, int]]) -> None:
     """Refuses parameters that modules on several devices share: a map cannot keep them tied."""
     plan, kinds, devices = modules.plan, modules.plan.graph.kinds, modules.plan.devices
+    first: dict[int, int] = {}
     for src, dst in reads:
         if kinds[src] not in ("parameter", "buffer") or modules.passed(src, dst):
             continue
-        if devices[src] != devices[dst]:
-            reader = modules.of[dst] or "the model itself"
+        other = first.setdefault(src, dst)
+        if devices[other] != devices[dst] and modules.of[other] != modules.of[dst]:
+            here, there = (modules.of[op] or "the model itself" for op in (other, dst))
             raise InputError(
-                f"{modules.name(src)!r} is on {plan.device(src)}, but {reader!r} reads it on "
-                f"{plan.device(dst)} (op {plan.graph.names[dst]!r}): a device_map would "
-                "untie them. Keep both on one device: place it again with "
-                f"{modules.together(src, dst)}"
+                f"{modules.name(src)!r} is read by {here!r} on {plan.device(other)} and by "
+                f"{there!r} on {plan.device(dst)} (op {plan.graph.names[dst]!r}): a device_map "
+                "would untie them. Keep both on one device: place it again with "
+                f"{modules.together(other, dst)}"
             )
 
 

@@ -141,12 +141,11 @@ class Modules:
         holder, reader = self.of[src], self.of[dst]
         return holder != reader and f"{reader}.".startswith(f"{holder}." if holder else "")
 
-    def together(self, src: int, dst: int) -> str:
-        """The constraints that keep what is stored and an op that reads it on one device."""
+    def together(self, *ops: int) -> str:
+        """The constraints that keep the modules of some ops on the device of the first."""
         plan = self.plan
-        reader = self.full(self.of[dst] or "") or plan.graph.names[dst]
-        pins = (f"--pin {name!r}={plan.device(src)}" for name in (plan.graph.names[src], reader))
-        return " ".join(pins)
+        names = (self.full(self.of[op] or "") or plan.graph.names[op] for op in ops)
+        return " ".join(f"--pin {name!r}={plan.device(ops[0])}" for name in names)
 
     def reads(self) -> list[tuple[int, int]]:
         """Pairs of what is stored or computed, and an op below the root that reads it.

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Kinds of FX nodes that compute.
 _CALLS = ("call_function", "call_method", "call_module")
 
+#: What torch.export adds to a module to check its inputs; no op of the model.
+_GUARDS = "_guards_fn"
+
 #: Key of a node's ``meta`` under which :func:`fx_split` leaves its annotation.
 META = "loadmaster"
 
@@ -131,15 +134,17 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
         raise MissingExtraError("torch", "torch", "splitting an FX module") from None
     if not isinstance(module, torch.fx.GraphModule):
         raise InputError(f"wants a torch.fx.GraphModule, got {type(module).__name__}")
-    calls = [node for node in module.graph.nodes if node.op in _CALLS]
+    tagged = copy.deepcopy(module)
+    for node in list(tagged.graph.nodes):
+        if node.target == _GUARDS:
+            tagged.graph.erase_node(node)
+    calls = [node for node in tagged.graph.nodes if node.op in _CALLS]
     check_names(plan, (node.name for node in calls), "the FX graph")
     placed = fx(plan, names=names)
-    tagged = copy.deepcopy(module)
-    for node in tagged.graph.nodes:
-        if node.op in _CALLS:
-            node.meta[META] = placed["nodes"][node.name]
-            node.tag = f"segment_{placed['nodes'][node.name]['segment']}"
-    used = {node.tag for node in tagged.graph.nodes if node.op in _CALLS}
+    for node in calls:
+        node.meta[META] = placed["nodes"][node.name]
+        node.tag = f"segment_{placed['nodes'][node.name]['segment']}"
+    used = {node.tag for node in calls}
     tags = [f"segment_{k}" for k in range(len(placed["segments"])) if f"segment_{k}" in used]
     split = split_by_tags(tagged, tags)
     # Segments share weights until each has its own.
