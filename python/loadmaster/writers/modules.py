@@ -145,7 +145,8 @@ class Modules:
         """The constraints that keep the modules of some ops on the device of the first."""
         plan = self.plan
         names = (self.full(self.of[op] or "") or plan.graph.names[op] for op in ops)
-        return " ".join(f"--pin {name!r}={plan.device(ops[0])}" for name in names)
+        pins = (f"--pin {name!r}={plan.device(ops[0])}" for name in dict.fromkeys(names))
+        return " ".join(pins)
 
     def reads(self) -> list[tuple[int, int]]:
         """Pairs of what is stored or computed, and an op below the root that reads it.

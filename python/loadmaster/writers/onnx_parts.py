@@ -163,14 +163,15 @@ class PlacedModel:
             inferred = light.graph
         known = {}
         for node, op in zip(self.nodes, self.op, strict=True):
-            for value, text in zip(
-                node.output, self.plan.graph.outputs[op].split(";"), strict=False
-            ):
-                number = _NUMBERS.get(text.partition("[")[0])
-                if value and number is not None:
-                    known[value] = onnx.helper.make_tensor_value_info(value, number, None)
+            texts = self.plan.graph.outputs[op].split(";")
+            for value, text in zip(node.output, texts, strict=False):
+                dtype, _, dims = text.removesuffix("]").partition("[")
+                # The plan's sizes are those of one batch; that there are so many holds for all.
+                shape = None if dims == "..." else [None for _ in filter(None, dims.split(","))]
+                if value and dtype in _NUMBERS:
+                    known[value] = onnx.helper.make_tensor_value_info(value, _NUMBERS[dtype], shape)
         for infos in (inferred.value_info, inferred.output, self.model.graph.input):
-            known |= {v.name: v for v in infos if v.type.WhichOneof("value")}
+            known |= {v.name: v for v in infos if _is_whole(v) or v.name not in known}
         return known
 
     def type(self, value: str) -> Any:
@@ -197,6 +198,12 @@ class PlacedModel:
     def priority(self, node: int) -> int:
         """The plan's priority of a node."""
         return int(self.plan.priority[self.op[node]])
+
+
+def _is_whole(info: Any) -> bool:
+    """Whether a value's type is known with all that ONNX asks of one."""
+    kind = info.type.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 
 
 def _inlined(model: Any) -> Any:
