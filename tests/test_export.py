@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placed import at_random, by_module, with_devices
+from placed import by_module, with_devices
 
 import loadmaster as lm
 from loadmaster.cli import main
@@ -94,8 +95,9 @@ def test_segments_run_in_order_and_hold_every_node_once(n, n_devices, random):
             assert devices[node] == device
             assert set(reads[node]) <= seen
             seen.add(node)
-    assert sorted(seen) == list(range(n)) and sum(len(nodes) for _, nodes in found) == n
-    assert all(a[0] != b[0] for a, b in zip(found, found[1:], strict=False))
+    assert sorted(seen) == list(range(n))
+    assert sum(len(nodes) for _, nodes in found) == n
+    assert all(a[0] != b[0] for a, b in pairwise(found))
 
 
 def test_two_devices_have_no_more_segments_than_they_need():
@@ -137,15 +139,23 @@ def test_a_split_module_is_refused_by_name_with_the_constraint():
         match=r"cannot split module 'layers\.1'.*'add1' on gpu0.*--no-split 'layers\.\*'",
     ):
         lm.writers.device_map(plan)
-    with pytest.raises(
-        InputError, match=r"'add1' on gpu0.*--contiguous --no-split 'layers\.\*'|add1"
-    ):
-        lm.writers.pipelining(by_module(stack(), HALVES | {"layers.1.a": 1, "layers.1.b": 1}))
     for writer in (lm.writers.vllm, lm.writers.megatron, lm.writers.llama_cpp):
         with pytest.raises(
             InputError, match=r"cannot split layer 'layers\.1'.*'a1' on gpu0, 'b1' on gpu1"
         ):
             writer(plan)
+
+
+def test_a_cut_where_no_module_begins_or_ends_is_refused():
+    rows = stack().to_document()
+    graph = lm.OpGraph.from_document(rows)
+    rows["ops"]["module"][graph.index("b1")] = "layers.1"
+    graph = lm.OpGraph.from_document(rows)
+    where = [*by_module(graph, HALVES).devices]
+    where[graph.index("add1")] = 1
+    says = r"between 'b1' on gpu0, 'add1' on gpu1.*inside 'layers\.1'.*--no-split 'layers\.\*'"
+    with pytest.raises(InputError, match=says):
+        lm.writers.pipelining(with_devices(graph, where))
 
 
 def test_a_backward_elsewhere_is_refused():
@@ -233,7 +243,7 @@ def test_a_device_that_comes_back():
     uneven = by_module(
         stack(5), {"": 0, "layers.1": 1, "layers.2": 2, "layers.3": 1, "layers.4": 0}
     )
-    with pytest.raises(InputError, match="take turns.*--contiguous"):
+    with pytest.raises(InputError, match=r"take turns.*--contiguous"):
         lm.writers.megatron(uneven)
 
 
@@ -300,7 +310,7 @@ def test_max_memory_refuses(limits, says):
 
 @pytest.fixture(scope="module")
 def lenet_plan():
-    return at_random(lm.read("example:lenet"), 4, cluster=lm.Cluster.preset("4xV100-PCIe"))
+    return lm.place(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe"), "round-robin")
 
 
 def test_networkx_reads_the_graphml(lenet_plan, tmp_path):
@@ -334,7 +344,8 @@ def test_the_overlay_fits_the_graph_of_model_explorer(lenet_plan, tmp_path):
     assert json.loads((tmp_path / "graph.json").read_text()) == drawn
     (graph,) = drawn["graphs"]
     ids = [node["id"] for node in graph["nodes"]]
-    assert set(overlay["results"]) == set(ids) and len(set(ids)) == len(ids)
+    assert set(overlay["results"]) == set(ids)
+    assert len(set(ids)) == len(ids)
     assert all(e["sourceNodeId"] in set(ids) for n in graph["nodes"] for e in n["incomingEdges"])
     colours = {(r["value"], r["bgColor"]) for r in overlay["results"].values()}
     assert len(colours) == len({value for value, _ in colours}) == 4
@@ -451,7 +462,8 @@ def test_export_on_the_command_line(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["layers.3"] == "cuda:7"
     assert main(["export", plan, "--to", "vllm", "-o", str(tmp_path / "v.json")]) == 0
     out, err = capsys.readouterr()
-    assert out == "" and f"vllm written to {tmp_path / 'v.json'}" in err
+    assert out == ""
+    assert f"vllm written to {tmp_path / 'v.json'}" in err
     assert json.loads((tmp_path / "v.json").read_text())["environment"] == {
         "VLLM_PP_LAYER_PARTITION": "2,2"
     }
@@ -468,7 +480,7 @@ def test_max_memory_on_the_command_line(capsys):
     arguments = ["place", "example:lenet", "--max-memory", limits, "--json"]
     assert main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [d["capacity"] for d in document["devices"]] == [1 << 30, 2 << 30]
+    assert [d["memory"] for d in document["devices"]] == [1 << 30, 2 << 30]
     assert main(["place", "example:lenet", "--max-memory", "{"]) == 2
     assert "--max-memory is not valid JSON" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""ONNX parts and annotations: re-run by ONNX Runtime, compared with the whole, and with OpenVINO."""
+"""ONNX parts and annotations, run by ONNX Runtime and compared with the whole; OpenVINO."""
 
 from __future__ import annotations
 
