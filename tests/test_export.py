@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 import re
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -421,8 +425,6 @@ def test_a_plan_with_split_ops_fits_no_model_of_theirs():
 
 
 def test_every_target_has_a_writer_that_takes_its_options():
-    import inspect
-
     for name, target in TARGETS.items():
         taken = inspect.signature(target.write).parameters
         assert list(taken)[:2] == ["plan", "path"], name
@@ -486,8 +488,6 @@ def test_max_memory_on_the_command_line(capsys):
 
 
 def test_a_missing_package_is_named(lenet_plan, monkeypatch, tmp_path):
-    import sys
-
     for package in ("torch", "openvino", "tensorflow", "onnxruntime"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"loadmaster\[torch\]"):
@@ -501,3 +501,14 @@ def test_a_missing_package_is_named(lenet_plan, monkeypatch, tmp_path):
     )
     with pytest.raises(MissingExtraError, match=r"loadmaster\[onnxruntime\]"):
         lm.writers.OnnxSegments(tmp_path)
+
+
+def test_writers_are_found_whatever_was_imported_before():
+    for module in pkgutil.iter_modules(lm.writers.__path__, "loadmaster.writers."):
+        importlib.import_module(module.name)
+    for name in lm.writers.__all__:
+        assert callable(getattr(lm.writers, name)), name
+        assert inspect.getdoc(getattr(lm.writers, name)), name
+    assert dir(lm.writers) == lm.writers.__all__ == sorted(lm.writers.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'tflite'"):
+        _ = lm.writers.tflite

@@ -126,7 +126,7 @@ def _layers(modules: Modules, wanted: str | None) -> dict[int, Module]:
 
 def _one_each(plan: Plan, ops: list[int]) -> list[int]:
     """The first of the ops on each device."""
-    return list({int(plan.devices[op]): op for op in reversed(ops)}.values())[::-1]
+    return sorted({int(plan.devices[op]): op for op in reversed(ops)}.values())
 
 
 def _refuse_ends(modules: Modules, name: str, devices: list[int], system: str) -> None:

@@ -28,8 +28,8 @@ def megatron(
     A device that has several runs of layers becomes a virtual pipeline, where all devices have as
     many runs and take turns in one order, as Megatron asks.
 
-    Parameters, errors and the document are those of :func:`~loadmaster.writers.vllm.vllm`, with
-    ``arguments`` for Megatron's training scripts and no ``environment``.
+    Parameters, errors and the document are those of
+    :func:`~loadmaster.writers.vllm_layers.vllm`, with ``arguments`` for Megatron's training scripts and no ``environment``.
 
     Examples
     --------
