@@ -488,7 +488,8 @@ def test_max_memory_on_the_command_line(capsys):
 
 
 def test_a_missing_package_is_named(lenet_plan, monkeypatch, tmp_path):
-    for package in ("torch", "openvino", "tensorflow", "onnxruntime"):
+    graph_pb2 = "tensorflow.core.framework.graph_pb2"
+    for package in ("torch", "openvino", "tensorflow", graph_pb2, "onnxruntime"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"loadmaster\[torch\]"):
         lm.writers.fx_split(lenet_plan, object())

@@ -29,8 +29,8 @@ def llama_cpp(
     one layer more with the last of them, and the input embedding is always on the CPU.
 
     Parameters, errors and the document are those of
-    :func:`~loadmaster.writers.vllm_layers.vllm`, with ``arguments`` for ``llama-server`` and no ``environment``; GPUs are ``CUDA0``, ``CUDA1``, ...
-    unless ``names`` says so.
+    :func:`~loadmaster.writers.vllm_layers.vllm`, with ``arguments`` for ``llama-server`` and no
+    ``environment``; GPUs are ``CUDA0``, ``CUDA1``, ... unless ``names`` says so.
 
     Raises
     ------

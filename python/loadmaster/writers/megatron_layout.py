@@ -29,7 +29,8 @@ def megatron(
     many runs and take turns in one order, as Megatron asks.
 
     Parameters, errors and the document are those of
-    :func:`~loadmaster.writers.vllm_layers.vllm`, with ``arguments`` for Megatron's training scripts and no ``environment``.
+    :func:`~loadmaster.writers.vllm_layers.vllm`, with ``arguments`` for Megatron's training scripts
+    and no ``environment``.
 
     Examples
     --------
