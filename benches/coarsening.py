@@ -1,10 +1,9 @@
-"""Measures coarseners: cut, time and memory, parallelism kept, CCR, and what refinement gains.
+"""Measures coarseners: cut, time and memory, parallelism kept, CCR.
 
     python benches/coarsening.py cut            # layered graph of 50,000 ops; METIS if installed
     python benches/coarsening.py large          # 1,000,000 ops to 1,000 groups: time and memory
     python benches/coarsening.py parallelism    # eight traced graphs, 300 groups
     python benches/coarsening.py ccr            # Celeritas' Table 2 next to ours
-    python benches/coarsening.py refinement     # one placer on each coarsener's 200 groups
 
 One thread, CPU time. All but ``cut`` and ``large`` read the traced graphs beside the
 checkout (``../shared/data/graphs``, or ``--graphs``).
@@ -24,12 +23,9 @@ from quality import DESIGN, design_problem
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.coarsening import Coarse, coarsen_problem
+from loadmaster.coarsening import coarsen_problem
 from loadmaster.problem import Problem
-from loadmaster.strategies.base import Candidate, better, judged
-from loadmaster.strategies.celeritas import adjusting_placement
-from loadmaster.strategies.fused import Fused, deciders, fuse
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.fused import fuse
 from loadmaster.summary import parallelism
 
 #: Celeritas' Table 2: ops before and after, CCR before and after.
@@ -211,53 +207,6 @@ def ccr(problem: Problem, graph: fast.Graph) -> float:
     return sent / float(problem.op_time.sum())
 
 
-def report_refinement() -> None:
-    """Prints step times, as shares of one device, before and after refinement."""
-    methods = ("sequential", "batch", "parallel", "multilevel")
-    times: dict[str, list[tuple[float, float]]] = {method: [] for method in methods}
-    for name in DESIGN:
-        problem = design_problem(name, "4 equal")
-        single = float(problem.op_time.sum())
-        row = []
-        for method in methods:
-            placed = adjusting(problem, coarsen_problem(problem, method, 200))  # type: ignore[arg-type]
-            began = time.process_time()
-            after = refined(problem, placed)
-            spent = time.process_time() - began
-            pair = placed.schedule.makespan / single, after.schedule.makespan / single
-            times[method].append(pair)
-            row.append(f"{method} {pair[0]:.3f} -> {pair[1]:.3f} ({spent:.1f} s)")
-        print(f"{name:<36}", ", ".join(row), flush=True)
-    for method, pairs in times.items():
-        before, after = (geometric([p[i] for p in pairs]) for i in (0, 1))
-        print(f"{method:<12} geometric mean {before:.3f} -> {after:.3f}: {after / before - 1:+.1%}")
-    ratios = [after / before for pairs in times.values() for before, after in pairs]
-    print(f"all: {1 - geometric(ratios):.1%} less, at worst {1 - max(ratios):.1%}")
-
-
-def adjusting(problem: Problem, coarse: Coarse) -> Candidate:
-    """Celeritas' Adjusting Placement on groups."""
-    groups = coarse.contracted
-    control = problem.control_time
-    coarse_order = fast.cpd_topo(
-        groups, coarse.sum(problem.op_time), problem.tensor_time(groups), control_time=control
-    )
-    order = fast.cpd_topo(
-        problem.graph, problem.op_time, problem.tensor_time(problem.graph), control_time=control
-    )
-    columns = [coarse.sum(np.ascontiguousarray(column)) for column in problem.time.T]
-    fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
-    best: Candidate | None = None
-    for lead in deciders(problem.graph):
-        devices, priority = adjusting_placement(
-            problem, fused, lead, problem.held_at_peak, problem.capacity
-        )
-        found = judged(problem, devices, priority)
-        best = found if best is None else better(problem, best, found)
-    assert best is not None
-    return best
-
-
 def geometric(values: list[float]) -> float:
     """Geometric mean."""
     return float(np.exp(np.mean(np.log(values))))
@@ -266,7 +215,7 @@ def geometric(values: list[float]) -> float:
 def main() -> None:
     """Parses arguments and prints one report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", choices=["cut", "large", "parallelism", "ccr", "refinement"])
+    parser.add_argument("report", choices=["cut", "large", "parallelism", "ccr"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=7)
     arguments = parser.parse_args()
@@ -276,10 +225,8 @@ def main() -> None:
         report_large()
     elif arguments.report == "parallelism":
         report_parallelism()
-    elif arguments.report == "ccr":
-        report_ccr()
     else:
-        report_refinement()
+        report_ccr()
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def schedulers(data: Layered) -> dict[str, Callable[[], object]]:
 
     def etf(contention: bool) -> object:
         _, level = fast.levels(graph, data.op_seconds, np.zeros(data.n_ops))
-        ties = np.argsort(-level, kind="stable").astype(np.int32)
+        ties = fast.priority_order(graph, level)
         return fast.schedule_earliest(graph, cluster, time, ties, contention=contention)
 
     return {

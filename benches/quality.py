@@ -1,7 +1,10 @@
 """The ledger of quality: every strategy on every graph, written to ``RESULTS.md`` beside this file.
 
     python benches/quality.py [--quick] [--graphs NAME ...] [--methods NAME ...]
-                              [--limit SECONDS] [--jobs N] [--fresh]
+                              [--limit SECONDS] [--jobs N] [--fresh] [--only SECTION]
+
+Without ``--only`` all sections are written; ``--only coarsening`` writes that one anew and leaves
+the others as they stand in ``RESULTS.md``.
 
 ``RESULTS.md``, ``RESULTS.csv`` (every figure of every plan) and ``RESULTS.svg`` hold what is the
 same on every run: makespans, bounds, memory. Seconds of planning are not, and stand in
@@ -32,18 +35,24 @@ from typing import Any
 
 import numpy as np
 from known_optimum import Instance, instance
+from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
+from loadmaster.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.errors import InfeasibleError, LoadmasterError
 from loadmaster.problem import Problem
 from loadmaster.strategies import METHODS
+from loadmaster.strategies.base import Candidate, better, judged
+from loadmaster.strategies.celeritas import adjusting_placement
+from loadmaster.strategies.fused import Fused, deciders
+from loadmaster.strategies.refine import refined
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
 
-#: Options of methods that search, instead of a time limit: they find the same every time.
-OPTIONS: dict[str, dict[str, Any]] = {"auto": {"moves": 10_000}}
+#: What fits within a second, and time to spare for it: so it is the same on every run.
+OPTIONS: dict[str, dict[str, Any]] = {"auto": {"effort": "fast", "time_limit": 60.0}}
 
 #: Known-optimum instances: ops, devices, CCRs, seeds.
 PLANTED = [
@@ -61,7 +70,28 @@ DESIGN = {
     "evoformer_48_infer": (0.74, 1.08, 1.00, 1.00, 0.94),
     "whisper_large_v3_infer_b8": (0.76, 0.83, 1.00, 1.00, 0.83),
 }
+#: Methods that call a solver are measured by ``exact.py``.
+LEDGER = [m for m in METHODS if m not in ("ilp", "cpsat", "pesto", "moirai")]
+
 DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest edge", "search 15 s")
+
+#: Coarseners whose groups one placer places, and how many groups.
+COARSENERS: tuple[Coarsener, ...] = ("sequential", "batch", "parallel", "multilevel")
+COARSE_GROUPS = 200
+
+#: Models on 4 PCIe devices that together have so many times the memory of a sequential run.
+TIGHT_GRAPHS = (
+    "alexnet_train_b256",
+    "bert_large_train_b16_s64",
+    "gpt3_330m_train_b8",
+    "inception_v3_train_b512",
+    "resnet200_train_b32",
+    "rnnlm_2x2048_train_b128",
+    "tensorholo_train_b32",
+    "transformer_6x2048_h16_train_b32",
+    "vgg19_train_b64",
+)
+TIGHT = (1.05, 1.2, 1.5)
 
 QUICK_GRAPHS = ("alexnet_train_b256", "inception_v3_train_b512", "rnnlm_2x2048_train_b128")
 
@@ -173,6 +203,18 @@ def design_problem(graph: str, cluster: str) -> Problem:
     return Problem.make(model, devices, lm.Costs.given(seconds, model, devices))
 
 
+def tight_problem(graph: str, cluster: str) -> Problem:
+    """A traced model on 4 PCIe devices whose memory, all together, is the peak of a sequential run
+    of it, times the factor that the cluster is named for.
+    """
+    model, preset = lm.read(DATA / "graphs" / f"{graph}.json.gz"), pcie(4)
+    peak, _ = fast.peak_bytes(model.reduced_for(tuple(t.name for t in preset.types)).graph)
+    each = math.ceil(peak * float(cluster.removeprefix("4 PCIe x")) / 4)
+    devices = [lm.Device(d.name, d.type, each) for d in preset.devices]
+    tight = lm.Cluster(devices, preset.links, preset.types, name=cluster)
+    return Problem.make(model, tight, lm.costs.estimate(model, tight))
+
+
 def planted_instance(graph: str) -> Instance:
     """The instance of a name: ops, devices, CCR and seed."""
     n_ops, devices, ccr, seed = graph.split("-")[1:]
@@ -191,6 +233,7 @@ KINDS = {
     "heterogeneous": heterogeneous_problem,
     "design": design_problem,
     "planted": planted_problem,
+    "tight": tight_problem,
 }
 
 
@@ -210,11 +253,85 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
         planted = [p for p in planted if p.endswith("-1-0")]
     found = [Task("design", n, "4 equal", methods) for n in DESIGN if not quick or n in names]
     found += [Task("planted", n, "equal", methods) for n in planted]
+    found += [
+        Task("tight", n, f"4 PCIe x{factor}", methods)
+        for n in TIGHT_GRAPHS
+        for factor in TIGHT
+        if not quick
+    ]
     found += [Task("heterogeneous", n, "its own", methods) for n in measured]
     found += [Task("models", n, c, methods) for n in names for c in clusters]
     if graphs:
         found = [t for t in found if any(word in t.graph for word in graphs)]
     return found
+
+
+# -- one placer on the groups of each coarsener ---------------------------------------------------
+
+
+def coarsening_rows() -> list[list[str]]:
+    """Step times by Adjusting Placement, before and after refinement: a line per graph."""
+    pairs: dict[str, list[tuple[float, float]]] = {method: [] for method in COARSENERS}
+    body = []
+    for graph in DESIGN:
+        problem = design_problem(graph, "4 equal")
+        one = float(problem.op_time.sum())
+        cells = [graph]
+        for method in COARSENERS:
+            placed = adjusting_groups(problem, coarsen_problem(problem, method, COARSE_GROUPS))
+            after = refined(problem, placed)
+            pair = placed.schedule.makespan / one, after.schedule.makespan / one
+            pairs[method].append(pair)
+            cells.append(f"{pair[0]:.3f} -> {pair[1]:.3f}")
+        print(*cells, flush=True)
+        body.append(cells)
+    means = [
+        tuple(statistics.geometric_mean(pair[i] for pair in found) for i in (0, 1))
+        for found in pairs.values()
+    ]
+    body.append(["geometric mean", *(f"{before:.3f} -> {after:.3f}" for before, after in means)])
+    gains = [statistics.geometric_mean(b / a for a, b in found) - 1 for found in pairs.values()]
+    worst = [max(b / a for a, b in found) - 1 for found in pairs.values()]
+    body.append(["refinement, mean", *(f"{gain:+.1%}" for gain in gains)])
+    body.append(["refinement, at worst", *(f"{most:+.1%}" for most in worst)])
+    return body
+
+
+def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
+    """Celeritas' Adjusting Placement on groups: the same placer, whoever made them."""
+    groups = coarse.contracted
+    control = problem.control_time
+    coarse_order = fast.cpd_topo(
+        groups, coarse.sum(problem.op_time), problem.tensor_time(groups), control_time=control
+    )
+    order = fast.cpd_topo(
+        problem.graph, problem.op_time, problem.tensor_time(problem.graph), control_time=control
+    )
+    columns = [coarse.sum(np.ascontiguousarray(column)) for column in problem.time.T]
+    fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
+    best: Candidate | None = None
+    for lead in deciders(problem.graph):
+        placed = adjusting_placement(problem, fused, lead, problem.held_at_peak, problem.capacity)
+        found = judged(problem, placed)
+        best = found if best is None else better(problem, best, found)
+    assert best is not None
+    return best
+
+
+def coarsening_section() -> str:
+    """Its part of RESULTS.md."""
+    lines = [
+        "# Coarseners, with and without refinement",
+        "",
+        "    python benches/quality.py --only coarsening",
+        "",
+        f"Step time as a share of one device, by Adjusting Placement on {COARSE_GROUPS} groups of "
+        "each coarsener, before -> after refinement (`refine=True`); the design's graphs, costs "
+        "and 4 devices.",
+        "",
+        *table(["graph", *COARSENERS], coarsening_rows()),
+    ]
+    return "\n".join(lines)
 
 
 # -- planning, one process per task ------------------------------------------------------------
@@ -527,6 +644,14 @@ def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
             "",
         ]
         lines += design_table(of["design"], methods)
+    if of["tight"]:
+        lines += ["## Where memory is tight", ""]
+        lines += [
+            "Four V100s on PCIe that together have 1.05, 1.2 and 1.5 times the memory that the "
+            "model takes at the peak of a sequential run.",
+            "",
+        ]
+        lines += grid(of["tight"], methods, lambda r: f"{r.graph}, {r.cluster.split()[-1]}")
     if of["planted"]:
         lines += ["## Instances whose optimum is known", ""]
         seeds = len({r.graph.rpartition("-")[2] for r in of["planted"]})
@@ -635,22 +760,30 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="three small models, 4 PCIe devices")
     parser.add_argument("--graphs", nargs="+", help="only graphs whose names contain one of these")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=LEDGER)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
+    parser.add_argument("--only", choices=["coarsening"], help="write one section anew")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
     arguments = parser.parse_args()
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
-    wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    results = arguments.out / "RESULTS.md"
+    if arguments.only:
+        write_section(results, "coarsening", coarsening_section())
+        return
+    wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
     run([t for t in map(kept.left, wanted) if t], arguments.jobs, arguments.limit, kept.add)
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
-    (arguments.out / "RESULTS.md").write_text(report(rows, methods, arguments.limit))
+    write_section(results, "quality", report(rows, methods, arguments.limit))
+    # A run over some graphs leaves the section as it was.
+    if not arguments.quick and not arguments.graphs:
+        write_section(results, "coarsening", coarsening_section())
     (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
     write_csv(rows, arguments.out / "RESULTS.csv")
     draw(rows, methods, arguments.out / "RESULTS.svg")

@@ -4,8 +4,8 @@
 
 Step time of each method as a fraction of what one device would take (as if it had the memory),
 the geometric mean over the seeds, with the CPU seconds that planning took, all seeds together over
-their number. ``auto`` makes as many moves as the others simulate steps: a move is an evaluation by
-the simulator's recurrence, mostly of a part of the graph. ``heft`` simulates a dozen schedules,
+their number. ``auto`` has no steps: it may take a millisecond, as it counts its effort, for each of
+theirs, which is no more than they take on these graphs. ``heft`` simulates a dozen schedules,
 whatever the number.
 """
 
@@ -29,13 +29,13 @@ GRAPHS = (
     "rnnlm_2x2048_train_b128",
 )
 
-#: Methods, and the option that says how much each may try, if any.
-METHODS: dict[Method, str | None] = {
+#: Methods, the option that says how much each may try, if any, and how much that is per step.
+METHODS: dict[Method, tuple[str, float] | None] = {
     "heft": None,
-    "mcmc": "steps",
-    "cross-entropy": "steps",
-    "policy-gradient": "steps",
-    "auto": "moves",
+    "mcmc": ("steps", 1),
+    "cross-entropy": ("steps", 1),
+    "policy-gradient": ("steps", 1),
+    "auto": ("effort", 0.001),
 }
 
 
@@ -43,8 +43,8 @@ def cell(
     graph: lm.OpGraph, cluster: lm.Cluster, method: Method, steps: int, seeds: list[int]
 ) -> tuple[float | None, float]:
     """Fraction of one device, None where nothing that fits is found, and CPU seconds."""
-    option = METHODS[method]
-    options: dict[str, Any] = {option: steps} if option else {}
+    limit = METHODS[method]
+    options: dict[str, Any] = {limit[0]: limit[1] * steps} if limit else {}
     fractions = []
     began = time.process_time()
     for seed in seeds:

@@ -1,13 +1,13 @@
 """Local search: how near the best known it comes, and how fast, on one core.
 
     python benches/search.py coarse [--seconds 1 10] [--seeds 0 1 2] [--only TEXT]
-    python benches/search.py models [--seconds 1 15] [--only TEXT]
+    python benches/search.py models [--seconds 0.75 11 45] [--only TEXT]
 
 ``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
-CPU: a short run tells how many moves they buy. ``models``: the eight graphs of
-the design's table at its costs by the method ``auto``, as fractions of one device; seconds on the
-clock, with those of CPU beside each figure.
+CPU: a short run tells how many moves they buy. ``models``: the eight graphs of the design's table
+at its costs by the method ``auto``, as fractions of one device, with the bound; seconds are counted
+as ``auto`` counts its effort, with those of CPU beside each figure.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from quality import DATA, DESIGN, design_problem
 
 from loadmaster import fast
+from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError
 from loadmaster.strategies import auto
 
@@ -159,21 +160,23 @@ def coarse(seconds: list[float], seeds: list[int], only: str) -> None:
 
 def models(seconds: list[float], only: str) -> None:
     """The design's table, with its own figure for HEFT and for 15 s of search."""
-    print("graph | critical path, HEFT, design's search | fraction of one device after seconds")
+    print("graph | design: HEFT, search 15 s | bound | fraction of one device after seconds, gap")
     fractions: dict[float, list[float]] = {}
     for name in (name for name in DESIGN if only in name):
         problem = design_problem(name, "")
         one = float(problem.time.sum(axis=0).min())
+        least = bound(problem).seconds
         row = []
         for limit in seconds:
             began = time.process_time()
-            found = auto.place(problem, time_limit=limit)
+            found = auto.place(problem, effort=limit)
             spent = time.process_time() - began
             fraction = found.schedule.makespan / one
             fractions.setdefault(limit, []).append(fraction)
-            row.append(f"{fraction:.4f} ({spent:.1f} s)")
-        path, heft, *_, search = DESIGN[name]
-        figures = f"{path:.2f} {heft:.2f} {search:.2f}"
+            gap = 1 - least / found.schedule.makespan
+            row.append(f"{fraction:.4f} (gap {gap:.0%}, {spent:.1f} s)")
+        _, heft, *_, search = DESIGN[name]
+        figures = f"{heft:.2f} {search:.2f} | {least / one:.3f}"
         print(f"{name:36} {figures} | {' '.join(row)}", flush=True)
     for limit, values in fractions.items():
         print(f"{limit:g} s: geometric mean {statistics.geometric_mean(values):.4f}")

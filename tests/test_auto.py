@@ -1,5 +1,7 @@
 """The search, and the method that lives on it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,7 +66,7 @@ def test_auto_is_never_worse_than_what_it_tried(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(memory=data.draw(st.sampled_from([20, 40, 10**6]))))
     try:
-        plan = lm.place(graph, cluster, "auto", moves=2000)
+        plan = lm.place(graph, cluster, "auto", effort=0.02)
     except InfeasibleError:
         plan = None
     others = lm.compare(graph, cluster, METHODS)
@@ -80,17 +82,17 @@ def test_auto_is_never_worse_than_what_it_tried(data):
 def test_auto_parts_what_list_schedulers_leave_together():
     graph = lm.read("example:inception-v3")
     cluster = v100_mesh(4)
-    plan = lm.place(graph, cluster, "auto", moves=20_000)
+    plan = lm.place(graph, cluster, "auto", effort=0.8)
     best = lm.compare(graph, cluster, METHODS).best
     assert plan.makespan < 0.97 * best.makespan
-    again = lm.place(graph, cluster, "auto", moves=20_000)
+    again = lm.place(graph, cluster, "auto", effort=0.8)
     assert again.makespan == plan.makespan
     assert np.array_equal(again.devices, plan.devices)
 
 
 def test_a_plan_keeps_its_policy(tmp_path):
     graph = lm.read("example:rnnlm")
-    plan = lm.place(graph, v100_mesh(4), "auto", moves=3000)
+    plan = lm.place(graph, v100_mesh(4), "auto", effort=0.2)
     plan.save(tmp_path / "plan.json")
     loaded = lm.Plan.load(tmp_path / "plan.json")
     assert loaded.policy == plan.policy
@@ -133,5 +135,101 @@ def test_what_auto_does_not_take():
     graph = lm.read("example:lenet")
     with pytest.raises(InputError, match="effort is 'much'"):
         lm.place(graph, v100_mesh(2), "auto", effort="much")
-    with pytest.raises(InputError, match="moves is -1"):
-        lm.place(graph, v100_mesh(2), "auto", moves=-1)
+    with pytest.raises(InputError, match="effort is -1"):
+        lm.place(graph, v100_mesh(2), "auto", effort=-1)
+    with pytest.raises(InputError, match="gap is 1"):
+        lm.place(graph, v100_mesh(2), "auto", gap=1)
+    with pytest.raises(InputError, match="chains is 0"):
+        lm.place(graph, v100_mesh(2), "auto", chains=0)
+    with pytest.raises(InputError, match="threads is 'all'"):
+        lm.place(graph, v100_mesh(2), "auto", threads="all")
+
+
+def test_auto_is_the_default_and_tells_incumbents_with_their_gap():
+    told = []
+    plan = lm.place(
+        lm.read("example:lenet"), v100_mesh(2), progress=lambda *news: told.append(news)
+    )
+    assert plan.method == "auto"
+    found = [best for _, best in told if best is not None]
+    assert all(later <= earlier for earlier, later in pairwise(found))
+    assert found[-1] == plan.makespan
+    assert found[-1].lower_bound == plan.lower_bound
+    assert found[-1].gap == pytest.approx(plan.gap)
+
+
+def test_auto_stops_at_a_gap():
+    graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
+    near = lm.place(graph, cluster, "auto", effort=0.3)
+    gap = near.gap + 0.02
+    plan = lm.place(graph, cluster, "auto", effort=60, gap=gap)
+    assert plan.gap <= gap
+    assert plan.planning_seconds < 30
+
+
+def test_a_plan_says_when_the_clock_cut_the_search():
+    graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
+    plan = lm.place(graph, cluster, "auto", effort="max", time_limit=0.3)
+    assert any("time limit of 0.3 s cut" in note for note in plan.notes)
+    counted = lm.place(graph, cluster, "auto", effort=0.1)
+    assert not any("time limit" in note for note in counted.notes)
+
+
+def test_effort_is_counted_whatever_the_threads():
+    graph, cluster = lm.read("example:rnnlm"), v100_mesh(4)
+    one, two = (
+        lm.place(graph, cluster, "auto", effort=0.2, chains=2, threads=threads)
+        for threads in (1, 2)
+    )
+    assert one.makespan == two.makespan
+    assert np.array_equal(one.devices, two.devices)
+    assert np.array_equal(one.priority, two.priority)
+
+
+def test_a_search_stops_where_it_is_told_to():
+    graph, cluster, time = diamonds(20)
+    args = (graph, cluster, time, np.zeros(40, dtype=np.int32), fast.m_topo(graph))
+    _, _, near, few = fast.search(*args, moves=1_000_000, target=30.0)
+    assert 20 < near <= 30
+    _, _, best, more = fast.search(*args, moves=1_000_000, patience=400_000)
+    assert best == 20
+    assert few < more < 1_000_000
+    _, _, _, counted = fast.search(*args, visits=20_000)
+    assert counted < 2500
+    assert counted == fast.search(*args, visits=20_000, time_limit=60.0)[3]
+    with pytest.raises(ValueError, match="target is NaN"):
+        fast.search(*args, moves=1, target=float("nan"))
+
+
+# -- partitions ------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@settings(max_examples=100)
+def test_parts_are_of_even_weight_and_the_same_every_time(data):
+    n = data.draw(st.integers(2, 60))
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1])
+    edges = data.draw(st.lists(pairs, max_size=150))
+    src, dst = np.array([*edges], dtype=np.int64).reshape(-1, 2).T
+    edge = np.array(
+        data.draw(st.lists(st.integers(1, 9), min_size=len(edges), max_size=len(edges)))
+    )
+    weight, share = np.ones(n, dtype=np.uint64), np.ones(data.draw(st.integers(1, 4)))
+    part = fast.partition(weight, src, dst, edge.astype(np.uint64), share)
+    assert part.min() >= 0
+    assert part.max() < len(share)
+    sums = np.bincount(part, minlength=len(share))
+    assert sums.max() <= np.ceil(1.05 * n / len(share)) + 1
+    assert np.array_equal(part, fast.partition(weight, src, dst, edge.astype(np.uint64), share))
+
+
+def test_what_a_partition_does_not_take():
+    ones, ids = np.ones(3, dtype=np.uint64), np.array([0, 1])
+    for arguments, message in (
+        ((ones, ids, ids, ones[:2], np.ones(2)), "src\\[0\\] and dst\\[0\\] are both 0"),
+        ((ones, ids, ids + 2, ones[:2], np.ones(2)), "dst\\[1\\] is 3"),
+        ((ones, ids, ids[::-1], ones[:2], np.zeros(2)), "share: wants a positive"),
+        ((ones << np.uint64(60), ids, ids[::-1], ones[:2], np.ones(2)), "weight adds up to"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fast.partition(*arguments)

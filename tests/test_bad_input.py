@@ -214,7 +214,7 @@ def test_options_that_a_file_does_not_take(tmp_path):
 
 def test_a_plan_for_another_graph(tmp_path, alexnet, lenet):
     path = tmp_path / "plan.json"
-    lm.place(lenet, v100_mesh(2)).save(path)
+    lm.place(lenet, v100_mesh(2), "celeritas").save(path)
     with pytest.raises(InputError, match=r"plan\.json is a plan for another graph"):
         lm.Plan.load(path, alexnet)
     with pytest.raises(InputError, match=r"no \"format\": \"opgraph\""):

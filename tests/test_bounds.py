@@ -106,6 +106,7 @@ def test_the_bound_is_the_largest_of_its_parts(any_example):
     assert set(bound.parts) == {
         "critical path",
         "work over capacity",
+        "critical path with forced transfers",
         "work between heads and tails",
     }
 

@@ -25,7 +25,9 @@ def read_or_refuse(path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = lm.read(path)
-        lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), on_oom="best_effort").summary()
+        lm.place(
+            graph, lm.Cluster.preset("2xV100-NVLink"), "celeritas", on_oom="best_effort"
+        ).summary()
     except LoadmasterError:
         pass
 
@@ -103,7 +105,9 @@ def test_documents_with_one_strange_value(column, at, value):
     document = {**LENET, part: {**LENET[part], column: [*old[:at], value, *old[at + 1 :]]}}
     try:
         graph = lm.OpGraph.from_document(document)
-        lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), on_oom="best_effort").summary()
+        lm.place(
+            graph, lm.Cluster.preset("2xV100-NVLink"), "celeritas", on_oom="best_effort"
+        ).summary()
     except LoadmasterError:
         pass
 

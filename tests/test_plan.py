@@ -89,8 +89,8 @@ def test_drawn_plans_survive(tmp_path_factory, data):
 
 def test_a_plan_with_options_given_costs_and_overflow_survives(tmp_path):
     plan = lm.place(
-        GRAPH, ms_mesh(2, memory=4), costs=[0.0, 0.5, 0.0, 0.25, 0.125], on_oom="best_effort",
-        max_ops=2, max_time=0.5, memory="static",
+        GRAPH, ms_mesh(2, memory=4), "celeritas", costs=[0.0, 0.5, 0.0, 0.25, 0.125],
+        on_oom="best_effort", max_ops=2, max_time=0.5, memory="static",
     )  # fmt: skip
     assert not plan.fits
     plan.save(tmp_path / "p.json")
@@ -104,25 +104,25 @@ def test_presets_survive_in_plans(tmp_path):
     graph = lm.read("example:lenet")
     for name in lm.presets():
         cluster = lm.Cluster.preset(name)
-        lm.place(graph, cluster).save(tmp_path / "p.json")
+        lm.place(graph, cluster, "celeritas").save(tmp_path / "p.json")
         lm.Plan.load(tmp_path / "p.json", graph, cluster)
 
 
 def test_a_cluster_given_in_whole_numbers_survives(tmp_path):
     cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=12_000_000_000)
-    lm.place(GRAPH, cluster).save(tmp_path / "p.json")
+    lm.place(GRAPH, cluster, "celeritas").save(tmp_path / "p.json")
     lm.Plan.load(tmp_path / "p.json")
 
 
 def test_options_of_numpy_survive(tmp_path):
-    lm.place(GRAPH, CLUSTER, max_ops=np.int64(3)).save(tmp_path / "p.json")
+    lm.place(GRAPH, CLUSTER, "celeritas", max_ops=np.int64(3)).save(tmp_path / "p.json")
 
 
 # -- for another graph or cluster ------------------------------------------------------------
 
 
 def test_a_plan_for_another_graph_or_cluster_is_refused(tmp_path, lenet):
-    plan = lm.place(GRAPH, CLUSTER)
+    plan = lm.place(GRAPH, CLUSTER, "celeritas")
     path = tmp_path / "mine.json"
     plan.save(path)
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_files_that_are_no_plans(tmp_path, content, message):
 
 def test_a_truncated_plan_at_any_length(tmp_path):
     path = tmp_path / "p.json.gz"
-    lm.place(GRAPH, CLUSTER).save(path)
+    lm.place(GRAPH, CLUSTER, "celeritas").save(path)
     whole = path.read_bytes()
     for cut in range(0, len(whole), 97):
         path.write_bytes(whole[:cut])
@@ -180,7 +180,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_every_missing_field_is_named(tmp_path):
-    document = saved(lm.place(GRAPH, CLUSTER))
+    document = saved(lm.place(GRAPH, CLUSTER, "celeritas"))
     for field in set(document) - {"loadmaster", "makespan", "format", "version"}:
         rest = {k: v for k, v in document.items() if k != field}
         with pytest.raises(InputError) as caught:
@@ -191,17 +191,17 @@ def test_every_missing_field_is_named(tmp_path):
 
 @pytest.mark.parametrize("field", ["graph_sha256", "cluster_sha256"])
 def test_a_wrong_hash_is_damage(tmp_path, field):
-    document = saved(lm.place(GRAPH, CLUSTER)) | {field: "0" * 64}
+    document = saved(lm.place(GRAPH, CLUSTER, "celeritas")) | {field: "0" * 64}
     with pytest.raises(InputError, match=f"its {field[:5]}.* does not match its hash"):
         lm.Plan.load(write(tmp_path / "p.json", document))
 
 
 def test_a_graph_or_cluster_changed_by_hand_is_damage(tmp_path):
-    document = saved(lm.place(GRAPH, CLUSTER))
+    document = saved(lm.place(GRAPH, CLUSTER, "celeritas"))
     document["graph"]["ops"]["param_bytes"][0] = 9
     with pytest.raises(InputError, match="graph does not match its hash"):
         lm.Plan.load(write(tmp_path / "p.json", document))
-    document = saved(lm.place(GRAPH, CLUSTER))
+    document = saved(lm.place(GRAPH, CLUSTER, "celeritas"))
     document["cluster"] = ms_mesh(2, memory="2GiB").to_toml()
     with pytest.raises(InputError, match="cluster does not match its hash"):
         lm.Plan.load(write(tmp_path / "p.json", document))
@@ -241,7 +241,7 @@ TAMPERED_BUGS = {
 
 
 def tampered(change) -> dict:
-    document = saved(lm.place(GRAPH, CLUSTER))
+    document = saved(lm.place(GRAPH, CLUSTER, "celeritas"))
     if isinstance(change, tuple):
         document["costs"][change[0]] = change[1]
     else:
@@ -273,7 +273,7 @@ def test_devices_changed_by_hand_are_simulated_anew(tmp_path):
 
 
 def test_nothing_is_half_written(tmp_path, monkeypatch):
-    plan = lm.place(GRAPH, CLUSTER)
+    plan = lm.place(GRAPH, CLUSTER, "celeritas")
     path = tmp_path / "plan.json"
     path.write_text("before")
 
@@ -300,7 +300,7 @@ def test_nothing_is_half_written(tmp_path, monkeypatch):
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    plan = lm.place(GRAPH, CLUSTER)
+    plan = lm.place(GRAPH, CLUSTER, "celeritas")
     with pytest.raises(InputError, match=r"cannot write .*nowhere.*plan\.json: No such file"):
         plan.save(tmp_path / "nowhere" / "plan.json")
     (tmp_path / "taken").mkdir()
@@ -314,7 +314,7 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path):
     path.write_text("before")
     document = GRAPH.to_document() | {"meta": {"loss": float("nan")}}
     with pytest.raises(ValueError, match="JSON"):
-        lm.place(lm.OpGraph.from_document(document), CLUSTER).save(path)
+        lm.place(lm.OpGraph.from_document(document), CLUSTER, "celeritas").save(path)
     assert path.read_text() == "before"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
@@ -323,14 +323,16 @@ def test_saved_files_obey_the_umask(tmp_path):
     path = tmp_path / "plan.json"
     before = os.umask(0o027)
     try:
-        lm.place(GRAPH, CLUSTER).save(path)
+        lm.place(GRAPH, CLUSTER, "celeritas").save(path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_equal_plans_are_equal_files_but_for_the_time_they_took(tmp_path):
-    documents = [saved(lm.place(GRAPH, CLUSTER)) | {"planning_seconds": 0} for _ in range(2)]
+    documents = [
+        saved(lm.place(GRAPH, CLUSTER, "celeritas")) | {"planning_seconds": 0} for _ in range(2)
+    ]
     assert documents[0] == documents[1]
 
 
@@ -366,7 +368,7 @@ def test_splits_are_saved_and_loaded(tmp_path):
 
 
 def test_a_plan_for_the_users_graph_has_no_splits(tmp_path):
-    plan = lm.place(GRAPH, CLUSTER)
+    plan = lm.place(GRAPH, CLUSTER, "celeritas")
     assert plan.splits == ()
     assert plan.original_sha256 is None
     assert not {"splits", "original_sha256"} & set(plan.to_document())

@@ -386,11 +386,11 @@ def test_ctrl_c_ends_the_command_and_keeps_the_table(tmp_path):
 def test_the_command_prints_a_table_and_json(tmp_path, capsys):
     path = tmp_path / "table.csv"
     words = ["sweep", "example:lenet", "--cluster", "2xV100-NVLink,4xV100-PCIe", "--workers", "1"]
-    words += ["--methods", "heft,auto", "--option", "auto.moves=100", "-o", str(path)]
+    words += ["--methods", "heft,auto", "--option", "auto.effort=0.01", "-o", str(path)]
     assert main(words) == 0
     printed = capsys.readouterr()
     assert printed.out.count("lenet_train_b256") == 4
-    assert 'auto {"moves": 100}' in printed.out
+    assert 'auto {"effort": 0.01}' in printed.out
     assert "4/4" in printed.err
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -376,7 +376,7 @@ def test_every_traced_graph(traced, k):
 @pytest.mark.parametrize("name", ["lenet", "alexnet"])
 def test_examples_can_be_placed(name):
     graph = data_parallel(lm.read(f"example:{name}"), 2)
-    plan = lm.place(graph, v100_mesh(2))
+    plan = lm.place(graph, v100_mesh(2), "celeritas")
     assert plan.fits
     assert plan.lower_bound <= plan.makespan
 

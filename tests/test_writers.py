@@ -401,7 +401,7 @@ import sys
 import loadmaster as lm
 from loadmaster.writers import timeline, trace
 assert "matplotlib" not in sys.modules
-plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
 import matplotlib, tempfile, pathlib
 matplotlib.rcParams["font.size"] = 31.0
 import matplotlib.style

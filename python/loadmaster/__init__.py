@@ -3,7 +3,7 @@
 >>> import loadmaster as lm
 >>> graph = lm.read("example:inception-v3")
 >>> cluster = lm.Cluster.preset("4xV100-PCIe")
->>> plan = lm.place(graph, cluster, method="celeritas")
+>>> plan = lm.place(graph, cluster)
 >>> plan.lower_bound <= plan.makespan
 True
 """
@@ -12,8 +12,10 @@ from importlib import metadata
 
 from loadmaster import costs, errors, fast, readers, transforms, writers
 from loadmaster.bounds import Bound, lower_bound
+from loadmaster.checking import Check, check
 from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
 from loadmaster.coarsening import Coarse, coarsen
+from loadmaster.constraints import Constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import (
     InfeasibleError,
@@ -22,8 +24,10 @@ from loadmaster.errors import (
     MissingExtraError,
     SolverError,
 )
+from loadmaster.fitting import Fit, fit
 from loadmaster.graph import OpGraph
-from loadmaster.placing import Comparison, compare, place
+from loadmaster.ordering import optimise_order
+from loadmaster.placing import Comparison, Incumbent, compare, place
 from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.scenarios import WhatIf, what_if
@@ -34,12 +38,16 @@ __version__ = metadata.version("loadmaster")
 
 __all__ = [
     "Bound",
+    "Check",
     "Cluster",
     "Coarse",
     "Comparison",
+    "Constraints",
     "Costs",
     "Device",
     "DeviceType",
+    "Fit",
+    "Incumbent",
     "InfeasibleError",
     "InputError",
     "Link",
@@ -52,12 +60,15 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "check",
     "coarsen",
     "compare",
     "costs",
     "errors",
     "fast",
+    "fit",
     "lower_bound",
+    "optimise_order",
     "place",
     "presets",
     "read",

@@ -1,6 +1,6 @@
 """The command line: results on stdout, progress and warnings on stderr.
 
-Exit codes: 0 done, 2 bad input, 3 infeasible, 130 interrupted.
+Exit codes: 0 done, 1 a check failed, 2 bad input, 3 infeasible, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from loadmaster.cluster import Cluster
+    from loadmaster.constraints import Constraints
     from loadmaster.graph import OpGraph
+    from loadmaster.placing import Incumbent
     from loadmaster.plan import Plan
     from loadmaster.table import Row
 
@@ -37,11 +39,11 @@ _PATIENCE = 2.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     arguments = _parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], None] = arguments.run
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            run(arguments)
+            code = run(arguments)
             sys.stdout.flush()
         except InfeasibleError as error:
             return _fail(error, 3)
@@ -53,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             # Whoever read the output has seen enough; keep the interpreter's exit quiet too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+            return 0
+    return code or 0
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -86,7 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     _graph_arguments(place)
     _cluster_argument(place)
     _method_arguments(place)
-    place.add_argument("--method", default="celeritas", help="default: celeritas")
+    place.add_argument("--method", default="auto", help="default: auto")
+    place.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="for methods that search; auto's is 1 if absent (see also --option effort=max)",
+    )
     place.add_argument(
         "--option",
         action="append",
@@ -97,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument(
         "--warm-start",
         metavar="PLAN.json",
-        help="for auto: a saved plan of the same ops to start from",
+        help="a saved plan of the same ops that the answer shall be no worse than",
     )
     place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
@@ -180,6 +189,32 @@ def _parser() -> argparse.ArgumentParser:
         "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
     )
 
+    check = _command(commands, "check", _check, "hold a saved plan to limits: exit code 1 if not")
+    check.add_argument("plan", help="a plan that place saved")
+    check.add_argument("--graph", help="check that the plan is for this graph")
+    check.add_argument("--cluster", help="check that the plan is for this cluster")
+    check.add_argument(
+        "--max-peak",
+        action="append",
+        default=[],
+        metavar="[DEVICE=]SIZE",
+        help="most memory in use at any time, on all devices or on one: 0=30GiB",
+    )
+    check.add_argument("--max-step", metavar="TIME", help="longest step: 120ms")
+    check.add_argument(
+        "--forbid",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="a device, or a type of devices, that must run nothing (repeatable)",
+    )
+    _constraint_arguments(check)
+
+    fit = _command(commands, "fit", _fit, "will it fit, on how few devices, and what would help")
+    _graph_arguments(fit)
+    _cluster_argument(fit)
+    _constraint_arguments(fit)
+
     info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
     _graph_arguments(info)
     _cluster_argument(info)
@@ -214,8 +249,17 @@ _CHANGES = (
 )
 
 
+#: Constraints that place and others take, besides --contiguous; a PATTERN is a glob, or re:REGEX.
+_CONSTRAINTS = (
+    ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
+    ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
+    ("--no-split", "PATTERN", "modules that stay on one device: '*.layer.*'"),
+    ("--kinds", "DEVICE=PATTERN", "the only kinds of ops that a device runs"),
+)
+
+
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
@@ -254,6 +298,17 @@ def _method_arguments(command: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help='as Hugging Face takes it, such as \'{"0": "10GiB", "cpu": "30GiB"}\'',
     )
+    _constraint_arguments(command)
+
+
+def _constraint_arguments(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("constraints", "what every method must obey")
+    group.add_argument("--constraints", metavar="FILE.toml", help="read them from a file")
+    for flag, metavar, text in _CONSTRAINTS:
+        group.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+    group.add_argument(
+        "--contiguous", action="store_true", help="devices in their order are stages of the graph"
+    )
 
 
 def _read_graph(arguments: argparse.Namespace) -> OpGraph:
@@ -269,6 +324,39 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
     return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+
+
+def _constraints(arguments: argparse.Namespace) -> Constraints:
+    """Those of the file, and then those of the command line."""
+    from loadmaster.constraints import Constraints
+
+    kinds: dict[str, list[str]] = {}
+    for device, pattern in _halves("--kinds", arguments.kinds):
+        kinds.setdefault(device, []).append(pattern)
+    own = Constraints(
+        pin=dict(_halves("--pin", arguments.pin)),
+        reserve=_per_device("--reserve", arguments.reserve),
+        no_split=arguments.no_split,
+        contiguous=arguments.contiguous,
+        kinds=kinds,
+    )
+    return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
+
+
+def _halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands on the two sides of the last '=' of each text."""
+    parted = [text.rpartition("=") for text in texts]
+    for text, (left, _, right) in zip(texts, parted, strict=True):
+        if not left or not right:
+            raise InputError(f"{flag} {text!r} has no two sides of a '='; see --help")
+    return [(left, right) for left, _, right in parted]
+
+
+def _per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """Sizes by device; one without a device is for all."""
+    from loadmaster.constraints import EVERY
+
+    return dict(_halves(flag, [text if "=" in text else f"{EVERY}={text}" for text in texts]))
 
 
 def _read_cluster(text: str) -> Cluster:
@@ -306,10 +394,10 @@ class _Progress:
     def __init__(self) -> None:
         self.began = time.monotonic()
 
-    def __call__(self, stage: str, makespan: float | None) -> None:
+    def __call__(self, stage: str, best: Incumbent | None) -> None:
         if sys.stderr.isatty() and time.monotonic() - self.began > _PATIENCE:
-            best = "" if makespan is None else f", best so far {makespan:.4g} s"
-            print(f"loadmaster: {stage}{best} ...", file=sys.stderr)
+            found = "" if best is None else f", best so far {best:.4g} s (gap {best.gap:.1%})"
+            print(f"loadmaster: {stage}{found} ...", file=sys.stderr)
 
 
 def _print_row(done: int, total: int, row: Row) -> None:
@@ -347,8 +435,10 @@ def _place(arguments: argparse.Namespace) -> None:
         cluster,
         arguments.method,
         seed=arguments.seed,
+        time_limit=arguments.time_limit,
         on_oom=arguments.on_oom,
         warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+        constraints=_constraints(arguments),
         progress=progress,
         **_options(arguments.option),
     )
@@ -467,6 +557,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         methods,
         seed=arguments.seed,
         on_oom=arguments.on_oom,
+        constraints=_constraints(arguments),
         progress=_Progress(),
     )
     if arguments.json:
@@ -586,6 +677,47 @@ def _merged(scenarios: Sequence[dict[str, Any]]) -> dict[str, Any]:
             flag = f"--{word.replace('_', '-')}"
             raise InputError(f"{flag} is given twice: together, each wants a device of its own")
     return merged
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from loadmaster.checking import check
+    from loadmaster.plan import Plan
+    from loadmaster.readers import read
+
+    plan = Plan.load(
+        arguments.plan,
+        read(arguments.graph) if arguments.graph else None,
+        _read_cluster(arguments.cluster) if arguments.cluster else None,
+    )
+    seen = check(
+        plan,
+        max_peak=_per_device("--max-peak", arguments.max_peak),
+        max_step=arguments.max_step,
+        forbid=arguments.forbid,
+        constraints=_constraints(arguments),
+    )
+    if arguments.json:
+        _print_json(seen.to_document())
+    else:
+        print(seen)
+    return 0 if seen.ok else 1
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    from loadmaster.fitting import fit
+
+    found = fit(
+        _read_graph(arguments),
+        _read_cluster(arguments.cluster),
+        constraints=_constraints(arguments),
+        progress=_Progress(),
+    )
+    if arguments.json:
+        _print_json(found.to_document())
+    else:
+        print(found)
+    if not found.fits:
+        raise InfeasibleError("no placement that fits was found")
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "fill_in_order",
     "follow_bytes",
     "fuse",
+    "heads_and_tails",
     "levels",
     "linear_clusters",
     "m_topo",
@@ -41,6 +42,7 @@ __all__ = [
     "multilevel_partition",
     "optimistic_costs",
     "parallel_merge",
+    "partition",
     "peak_bytes",
     "placed_paths",
     "priority_order",
@@ -61,6 +63,7 @@ _Seconds = NDArray[np.float64]
 class _Bounds(TypedDict):
     critical_path: float
     work: float
+    forced_transfers: float
     heads_and_tails: float
     best: float
     source: str
@@ -375,11 +378,17 @@ def search(
     lead: _Ids | None = None,
     seed: int | None = None,
     moves: int | None = None,
+    visits: int | None = None,
     time_limit: float | None = None,
+    patience: int | None = None,
+    target: float = 0.0,
     chains: int = 1,
     threads: int = 1,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
+def partition(
+    weight: _Sizes, src: _Ids, dst: _Ids, edge: _Sizes, share: _Seconds
+) -> NDArray[np.int32]: ...
 def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
 def optimistic_costs(
     graph: Graph,
@@ -417,3 +426,6 @@ def simulate(
     record_memory: bool = False,
 ) -> Schedule: ...
 def bounds(graph: Graph, cluster: Cluster, time: _Seconds) -> _Bounds: ...
+def heads_and_tails(
+    graph: Graph, cluster: Cluster, time: _Seconds
+) -> tuple[_Seconds, _Seconds]: ...

@@ -11,30 +11,62 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
+from loadmaster.constraints import Constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import Placed, as_costs, check_seed
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, strategy, takes
-from loadmaster.strategies.warm import mapped
+from loadmaster.strategies.warm import mapped, started
 from loadmaster.units import format_seconds
 
 OnOom = Literal["error", "best_effort"]
 
-#: Called with a plan's stage and the makespan (s) of the best placement so far, or None.
-Progress = Callable[[str, float | None], None]
+
+class Incumbent(float):
+    """The makespan of the best placement so far, in seconds, and how good that is.
+
+    Attributes
+    ----------
+    lower_bound : float
+        Seconds below which no placement can go.
+
+    Examples
+    --------
+    >>> Incumbent(2.0, lower_bound=1.5).gap
+    0.25
+    """
+
+    lower_bound: float
+
+    def __new__(cls, makespan: float, lower_bound: float) -> Incumbent:
+        """A makespan beside a bound."""
+        made = super().__new__(cls, makespan)
+        made.lower_bound = lower_bound
+        return made
+
+    @property
+    def gap(self) -> float:
+        """(makespan - bound) / makespan: how much could be gained at most."""
+        return (self - self.lower_bound) / self if self > 0 else 0.0
+
+
+#: Called with a plan's stage and the best placement so far, or None.
+Progress = Callable[[str, Incumbent | None], None]
 
 
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method = "celeritas",
+    method: Method = "auto",
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -42,6 +74,7 @@ def place(
     on_oom: OnOom = "error",
     refine: bool = False,
     warm_start: Plan | None = None,
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -51,28 +84,36 @@ def place(
     ----------
     graph, cluster
     method : str
-        A name in :data:`loadmaster.strategies.METHODS`, which says what each does:
-        ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"os-dpos"``, ``"metis"``, ``"single"``, ...
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"auto"``, the
+        best that its time buys, ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"metis"``, ...
     costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search (``auto``); the others are done in milliseconds.
+        Seconds for methods that search (``auto``: 1, unless its ``effort`` says more); the others
+        are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
         Whether the method's placement is then refined
         (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse.
     warm_start : Plan, optional
-        Where ``auto`` begins, besides its seeds: a plan for the same ops, on whatever cluster. An
-        op stays on the device of the same name; if there is none, see
+        A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
+        ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
+        what they make, and the better of the two counts. An op stays on the device of the same
+        name; if there is none, or the constraints forbid it, see
         :func:`loadmaster.strategies.warm.started`.
+    constraints : Constraints, optional
+        What the plan must obey, whatever the method.
     progress : callable, optional
-        Called with the stage and the best makespan so far.
+        Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
+        and the gap), or None.
     options
-        Of the method. For ``celeritas``, ``order-place`` and ``glb``: ``max_ops`` (the paper's R,
-        200), ``max_bytes`` (M, as a share of the smallest memory, 0.25), ``max_time`` (seconds of
+        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": what fits within 1, 15
+        or 60 s), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and ``glb``:
+        ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
+        0.25), ``max_time`` (seconds of
         compute in a group; none). For list schedulers: ``contention=False`` for the classic model
         of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
         output bytes for the whole step, as the papers do.
@@ -85,7 +126,7 @@ def place(
     Raises
     ------
     InputError
-        Bad input; the culprit is named.
+        Bad input; the culprit is named. Constraints that contradict each other; both are named.
     InfeasibleError
         No placement was found that fits; ``shortfall`` has the bytes short per device.
 
@@ -106,39 +147,79 @@ def place(
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     function = strategy(method, options)
     began = time.perf_counter()
-    tell = progress or (lambda stage, makespan: None)
-    tell("costs", None)
-    problem = Problem.make(
+    told = progress or (lambda stage, best: None)
+    told("costs", None)
+    given = Problem.make(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
         seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
-    tell(method, None)
-    searching: dict[str, Any] = {"time_limit": time_limit, "progress": tell}
-    if warm_start is not None:
-        if not takes(function, "warm_start"):
-            raise InputError(f"method {method!r} takes no warm_start; auto does")
-        searching["warm_start"] = mapped(warm_start, problem)
+    constraints = _checked(constraints)
+    binding = bind(given, constraints)
+    problem = binding.problem
+    if constraints.contiguous:
+        Stages.of(problem)  # What cannot be is refused before any work.
+    start = None if warm_start is None else mapped(warm_start, problem)
+    told(method, None)
+    tell = _beside_bound(problem, told)
+    searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
-    candidate = function(problem, **options, **asked)
+    try:
+        candidate = function(problem, **options, **asked)
+        for kept in started(problem, start):
+            candidate = better(problem, candidate, kept)
+        if refine:
+            tell("refine", candidate.schedule.makespan)
+            candidate = refined(candidate.problem or problem, candidate)
+            options["refine"] = True
+        if constraints.contiguous:
+            tell("contiguous stages", candidate.schedule.makespan)
+            candidate = contiguous(candidate.problem or problem, candidate)
+    except InfeasibleError as error:
+        if constraints.is_empty:
+            raise
+        raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = replace(candidate, notes=(*candidate.notes, came))
-    if refine:
-        tell("refine", candidate.schedule.makespan)
-        candidate = refined(candidate.problem or problem, candidate)
-        options["refine"] = True
     tell("bound", candidate.schedule.makespan)
-    return _plan(problem, candidate, method, options, time.perf_counter() - began)
+    return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _checked(constraints: Constraints | None) -> Constraints:
+    if constraints is None:
+        return Constraints()
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
+    return constraints
+
+
+def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
+    """Tells makespans as incumbents."""
+    least: list[float] = []
+
+    def tell(stage: str, makespan: float | None) -> None:
+        if makespan is None:
+            told(stage, None)
+            return
+        if not least:
+            least.append(bound(problem).seconds)
+        told(stage, Incumbent(makespan, least[0]))
+
+    return tell
 
 
 def _plan(
-    problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
+    binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
-    placed = candidate.problem or problem
+    """The plan in the user's own words: on the cluster given, not on the constrained one."""
+    placed = binding.released(candidate.problem or binding.problem)
     found = bound(placed)
+    # A solver's bound on constrained placements says nothing of the others.
+    if candidate.bound is not None and binding.constraints.is_empty:
+        found = max(found, candidate.bound, key=lambda one: one.seconds)
     return Plan(
         problem=placed,
         placed=Placed(candidate.devices, candidate.priority, candidate.policy),
@@ -151,7 +232,8 @@ def _plan(
         planning_seconds=seconds,
         estimate=candidate.estimate,
         splits=candidate.splits,
-        original_sha256=None if placed is problem else problem.model.digest,
+        original_sha256=None if placed is binding.given else binding.given.model.digest,
+        constraints=binding.constraints,
     )
 
 
@@ -177,9 +259,11 @@ def compare(
     seed: int = 0,
     *,
     on_oom: OnOom = "error",
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Places the same graph by several methods, each with its default options.
+    """Places the same graph by several methods, each with its default options, all of them under
+    the same constraints.
 
     A method that finds no placement that fits is listed with its reason.
 
@@ -196,7 +280,14 @@ def compare(
     for method in methods:
         try:
             plans[method] = place(
-                graph, cluster, method, shared, seed, on_oom=on_oom, progress=progress
+                graph,
+                cluster,
+                method,
+                shared,
+                seed,
+                on_oom=on_oom,
+                constraints=constraints,
+                progress=progress,
             )
         except InfeasibleError as error:
             failures[method] = str(error)

@@ -17,10 +17,11 @@ from loadmaster.cluster import Cluster
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
-from loadmaster.placing import Progress, place
+from loadmaster.placing import Incumbent, Progress, place
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import Placed
+from loadmaster.strategies.auto import Effort
 from loadmaster.strategies.warm import NOWHERE, mapped
 from loadmaster.summary import aligned, document
 from loadmaster.units import format_bytes, format_seconds
@@ -154,7 +155,7 @@ def what_if(
     scale_device: Any = None,
     memory: Any = None,
     time_limit: float | None = None,
-    moves: int | None = None,
+    effort: Effort | float | None = None,
     progress: Progress | None = None,
 ) -> WhatIf:
     """Plans again for changed clusters, from a plan as warm start, and says what changes.
@@ -182,8 +183,8 @@ def what_if(
         Bytes of all devices, or of one.
     time_limit : float, optional
         Seconds of search per scenario; what ``auto`` takes by default if absent.
-    moves : int, optional
-        Moves of the search per scenario instead: the same result on every run.
+    effort : "fast", "normal", "max" or a number, optional
+        What ``auto`` may spend per scenario, counted: the same result on every run.
     progress : callable, optional
         Called with the scenario and its stage, and the best makespan so far.
 
@@ -201,7 +202,7 @@ def what_if(
     --------
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
-    >>> seen = lm.what_if(plan, scale_device=2, memory=["8GiB", "64GiB"], moves=500)
+    >>> seen = lm.what_if(plan, scale_device=2, memory=["8GiB", "64GiB"], effort=0.05)
     >>> [prospect.name for prospect in seen.prospects]
     ['today', 'scale_device=2', 'memory=8GiB', 'memory=64GiB']
     >>> seen.gain(seen.prospects[1]) > 1.5
@@ -222,12 +223,12 @@ def what_if(
         raise InputError(f"no scenario: give at least one of {', '.join(CHANGES)}")
     todo = [(TODAY, Hardware.of(plan, {}))]
     todo += [(_name(change), Hardware.of(plan, change)) for change in changes]
-    options = {} if moves is None else {"moves": moves}
+    options = {} if effort is None else {"effort": effort}
 
     def prospect(name: str, hardware: Hardware) -> Prospect:
-        def tell(stage: str, makespan: float | None) -> None:
+        def tell(stage: str, best: Incumbent | None) -> None:
             if progress is not None:
-                progress(f"{name}: {stage}", makespan)
+                progress(f"{name}: {stage}", best)
 
         return _prospect(plan, name, hardware, time_limit=time_limit, progress=tell, **options)
 
@@ -239,7 +240,16 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospe
     graph, costs = hardware.graph_and_costs(plan)
     kept = _kept(plan, graph, cluster, costs)
     try:
-        found = place(graph, cluster, "auto", costs, plan.seed, warm_start=plan, **asked)
+        found = place(
+            graph,
+            cluster,
+            "auto",
+            costs,
+            plan.seed,
+            warm_start=plan,
+            constraints=plan.binding.constraints,
+            **asked,
+        )
     except InfeasibleError as error:
         return Prospect(name, cluster, None, kept, str(error))
     return Prospect(name, cluster, found, kept)
@@ -264,7 +274,8 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
         if (placement.devices == NOWHERE).any():
             continue
         seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
-        if seen.overflow is None and (not best.fits or seen.makespan < best.makespan):
+        obeys = not best.binding.broken(placement.devices, seen.peak)
+        if seen.overflow is None and obeys and (not best.fits or seen.makespan < best.makespan):
             placed = Placed(placement.devices, placement.priority, plan.policy)
             notes = (f"found for the scenario {name}",)
             best = replace(best, placed=placed, makespan=seen.makespan, notes=notes)
@@ -347,9 +358,7 @@ def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
     for text in graph.device_types:
         words = [word.strip() for word in text.split(",")] if text else []
         allowed.append(",".join([*words, *(copy for copy, of in copies.items() if of in words)]))
-    found = graph.to_document()
-    found["ops"]["device_types"] = allowed
-    return OpGraph.from_document(found)
+    return graph.with_columns({"device_types": allowed})
 
 
 def _each(value: Any) -> Mapping[Any, Any]:

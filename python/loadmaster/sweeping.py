@@ -214,7 +214,7 @@ def sweep(
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as threads:
     ...     done = lm.sweep("example:lenet", ["4xV100-PCIe", "2xV100-NVLink"],
-    ...                     ["heft", ("auto", {"moves": 100})], executor=threads)
+    ...                     ["heft", ("auto", {"effort": 0.01})], executor=threads)
     >>> [(row.method, row.outcome) for row in done.rows]
     [('heft', 'done'), ('auto', 'done'), ('heft', 'done'), ('auto', 'done')]
     """

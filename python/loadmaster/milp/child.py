@@ -1,19 +1,13 @@
-"""What runs inside a worker process: reads a task, solves it with python-mip, writes the answer.
+"""What runs inside a worker process: solves a model with python-mip.
 
     python -m loadmaster.milp.child FOLDER
 
-FOLDER holds ``task.pickle``; ``answer.pickle`` appears there, whole or not at all. Everything the
-solver's C library prints goes to this process's own stdout, which the parent has put into a file.
-No other module imports a solver, and nothing imports this one.
+Everything the solver's C library prints goes to this process's own stdout, which the parent has put
+into a file. No other module imports python-mip, and nothing imports this one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,34 +15,21 @@ from typing import Any
 import numpy as np
 
 from loadmaster.milp.model import Model
+from loadmaster.milp.process import serve
 
 #: Least seconds a solver is given when building the model has used up the limit.
 LEAST = 0.05
 
+#: Solvers as python-mip calls them.
+NAMES = {"cbc": "CBC", "highs": "HIGHS", "gurobi": "GRB"}
 
-def main() -> None:
-    """Solves the task in the folder named on the command line."""
-    began = time.monotonic()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(sys.argv[1])
-    model, solver, time_limit = pickle.loads((folder / "task.pickle").read_bytes())
+
+def work(task: tuple[Model, str, float], folder: Path, began: float) -> dict[str, Any]:
+    """The answer to a model, a solver's name and a limit in seconds."""
     try:
-        answer = run(model, solver, time_limit, began)
+        return run(*task, began)
     except ImportError as error:
-        answer = {"missing": str(error)}
-    unfinished = folder / "answer.part"
-    unfinished.write_bytes(pickle.dumps(answer))
-    unfinished.replace(folder / "answer.pickle")
-
-
-def _end_with_parent() -> None:
-    """The parent holds the other end of stdin: at its end, however that came, there is no one left
-    to answer.
-    """
-    with contextlib.suppress(OSError):
-        while os.read(0, 1):
-            pass
-    os._exit(1)
+        return {"missing": str(error)}
 
 
 def run(model: Model, solver: str, time_limit: float, began: float) -> dict[str, Any]:
@@ -58,7 +39,7 @@ def run(model: Model, solver: str, time_limit: float, began: float) -> dict[str,
     """
     import mip
 
-    target = mip.Model(sense=mip.MINIMIZE, solver_name=solver.upper())
+    target = mip.Model(sense=mip.MINIMIZE, solver_name=NAMES[solver])
     target.threads = 1
     columns = (model.lower, model.upper, model.objective, model.integer)
     for lower, upper, objective, whole in zip(*(c.tolist() for c in columns), strict=True):
@@ -119,4 +100,4 @@ def _answer(statuses: Any, target: Any, status: Any, model: Model) -> dict[str, 
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

@@ -1,9 +1,15 @@
 """The best plan that a few seconds can buy: many fast strategies, the best of them refined, then
 local search from there.
 
-Loadmaster's own. The search (:func:`loadmaster.fast.search`) runs on all ops of the reduced graph;
-what it finds is simulated before it counts, so that the plan is never worse than the best strategy
-tried, nor than one device. O(time limit).
+Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
+time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
+many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
+groups move where that makes it shorter, coarse to fine, and again. What is found is simulated
+before it counts, so that the plan is never worse than the best strategy tried, nor than one device.
+
+How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
+to the stages by what they visit. So the same input gives the same plan on any machine that is done
+within the time limit; where the clock cuts the search, the plan says so.
 
 A device may do better to wait for an urgent op than to start another that is ready: the search
 knows that, the simulator's policy "priority" does not. So each state is judged by "priority" and by
@@ -12,10 +18,12 @@ knows that, the simulator's policy "priority" does not. So each state is judged 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -29,55 +37,93 @@ from loadmaster.strategies import (
     celeritas,
     cpop,
     dpos,
+    dsc,
+    etf,
     expert,
+    getf,
+    glb,
     grouped,
     heft,
     lc,
     m_etf,
+    m_topo,
+    order_place,
+    partitioned,
     peft,
     single,
     warm,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.refine import hierarchy, refined
 
 Effort = Literal["fast", "normal", "max"]
 
-#: Seconds by effort.
+#: Time limits by effort, in seconds, and the share of one that is counted on: what is left is for
+#: slower machines.
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
+COUNTED = 0.75
 
-#: Where the search may start, those that are most often best first.
-SEEDS: dict[str, Callable[[Problem], Candidate]] = {
-    "heft": heft.place,
-    "heft on groups": grouped.place,
-    "m-etf": m_etf.place,
-    "dpos": dpos.place,
-    "lc": lc.place,
-    "celeritas": celeritas.place,
-    "expert": expert.place,
-    "peft": peft.place,
-    "cpop": cpop.place,
+#: Where the search may start, those that are worth most first, with microseconds per op on eight
+#: devices: where one device holds everything, and where one share of the memory has to be tried
+#: after another.
+SEEDS: dict[str, tuple[Callable[[Problem], Candidate], float, float]] = {
+    "partition": (partitioned.place, 5.0, 6.0),
+    "dpos": (dpos.place, 5.0, 15.0),
+    "celeritas": (celeritas.place, 3.0, 70.0),
+    "heft": (heft.place, 25.0, 30.0),
+    "m-etf": (m_etf.place, 24.0, 80.0),
+    "heft on groups": (grouped.place, 40.0, 100.0),
+    "lc": (lc.place, 25.0, 30.0),
+    "expert": (expert.place, 9.0, 11.0),
+    "etf": (etf.place, 17.0, 70.0),
+    "peft": (peft.place, 4.0, 20.0),
+    "cpop": (cpop.place, 4.0, 23.0),
+    "dsc": (dsc.place, 20.0, 20.0),
 }
 
-#: Share of the time for seeds, and of the search for finding out which seed goes furthest.
-SEED_SHARE = 0.4
-TRIAL_SHARE = 0.3
+#: Tried one after another where no seed fits.
+LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
+    "order-place": order_place.place,
+    "m-topo": m_topo.place,
+    "glb": glb.place,
+    "getf": getf.place,
+}
 
-#: Share of the time left after the seeds for refining them, and the ops that one schedules in a
-#: second, or for every move of the search.
+#: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
+#: out which seed goes furthest.
+SEED_SHARE = 0.4
 REFINE_SHARE = 0.4
-VISITS_PER_SECOND = 60_000_000
-VISITS_PER_MOVE = 500
+TRIAL_SHARE = 0.3
 
 #: Seeds that are tried, where the graph is small enough to search from several.
 TRIALS = 3
 SMALL = 10_000
 
+#: Where there are many ops, share of what is left that a cycle takes, and the least that it must
+#: gain to be followed by another.
+CYCLE_SHARE = 0.2
+CYCLE_GAIN = 0.001
+
+#: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
+#: devices from which on it has to wait for memory.
+REFINE_RATE = 30e6
+SEARCH_RATE = 60e6
+CACHED = 1600.0
+
+#: The search ends where it has found nothing better in this share of its visits, or in so many
+#: visits per op.
+PATIENCE = 0.5
+PATIENCE_PER_OP = 50_000
+
 #: Shares of the memory that the search may fill, one after another, until what it finds fits.
 SHARES = (1.0, 0.9, 0.8, 0.65, 0.5)
 
-#: The search goes on so many times longer than judging a state takes before another one is judged.
-PATIENCE = 10
+#: Against the clock, the search goes on so many times longer than judging a state takes before
+#: another one is judged.
+PAUSE = 10
+
+#: A plan this close to the bound is one device's, if one device can do it.
+NEGLIGIBLE = 0.005
 
 Progress = Callable[[str, float | None], None]
 
@@ -85,48 +131,49 @@ Progress = Callable[[str, float | None], None]
 def place(
     problem: Problem,
     *,
-    effort: Effort = "fast",
-    moves: int | None = None,
+    effort: Effort | float | None = None,
+    gap: float = 0.0,
     chains: int = 1,
-    threads: int = 1,
+    threads: int | None = None,
     time_limit: float | None = None,
     warm_start: Placement | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best of many strategies, improved by local search.
 
-    Ctrl-C ends the search, not the program: the best so far is returned.
+    Ends when its effort or its time is spent, when the plan is within the gap, or when nothing gets
+    better. Ctrl-C ends the search, not the program: the best so far is returned.
 
     Parameters
     ----------
-    effort : "fast" (default), "normal" or "max"
-        1, 15 or 60 seconds, if no time limit is given.
-    moves : int, optional
-        Moves that each chain makes, instead of a time limit; the result then depends on nothing but
-        the problem, its seed, ``moves`` and ``chains``.
-    chains : independent chains of moves, which learn from each other.
-    threads : how many of them run at a time.
-    time_limit : seconds.
-    warm_start : a placement to begin with, besides the seeds; see :func:`.warm.started`.
-    progress : called with the stage and the best makespan whenever there is a better one.
+    effort : "fast", "normal", "max" or a number, optional
+        What fits within 1, 15 or 60 seconds (which are then the time limit, too, if there is no
+        other), or seconds of the reference machine. Counted, so that the plan is the same on any
+        machine that is done in time. Absent: "fast", or as far as the time limit goes.
+    gap : float
+        A plan is good enough if (makespan - lower bound) / makespan is no more.
+    chains : int
+        Independent chains of moves, which learn from each other; each takes the effort.
+    threads : int, optional
+        How many of them run at a time; as many as there are cores if absent. Changes no result.
+    time_limit : float, optional
+        Seconds; a stage under way is finished first.
+    warm_start : Placement, optional
+        What to begin with, besides the seeds; see :func:`.warm.started`.
+    progress : callable, optional
+        Called with the stage and the best makespan whenever there is a better one.
 
     Raises
     ------
     InfeasibleError
-        No seed fits.
+        No strategy tried fits.
     """
-    if effort not in SECONDS:
-        raise InputError(f"effort is {effort!r}: wants one of {', '.join(SECONDS)}")
-    for name, value in (("moves", moves), ("chains", chains), ("threads", threads)):
-        least = 0 if name == "moves" else 1
-        if value is not None and not (isinstance(value, int) and value >= least):
-            raise InputError(f"{name} is {value!r}: wants an integer, at least {least}")
-    limit = SECONDS[effort] if time_limit is None else float(time_limit)
     run = _Run(
         problem,
-        Budget(time.perf_counter(), None if moves is not None else limit, moves),
-        chains,
-        threads,
+        Budget.make(effort, time_limit),
+        _share("gap", gap),
+        _count("chains", chains),
+        _count("threads", os.cpu_count() or 1 if threads is None else threads),
         progress or (lambda stage, makespan: None),
         warm_start,
     )
@@ -139,23 +186,91 @@ def place(
             raise
         return replace(run.best, notes=(*run.best.notes, "interrupted: the best so far"))
     assert run.best is not None
+    if run.budget.is_cut:
+        note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
+        return replace(run.best, notes=(*run.best.notes, note))
     return run.best
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Seconds from a start, or moves."""
+def _count(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}: wants an integer, at least 1")
+    return value
 
-    began: float
+
+def _share(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+        raise InputError(f"{name} is {value!r}: wants a number from 0 to 1, 1 excluded")
+    return float(value)
+
+
+@dataclass
+class Budget:
+    """How far to go: counted seconds of work, seconds on the clock, or both.
+
+    Attributes
+    ----------
+    effort : float or None
+        Seconds of work that may be counted; None: as far as the clock goes.
+    seconds : float or None
+        Seconds on the clock.
+    """
+
+    effort: float | None
     seconds: float | None
-    moves: int | None
+    spent: float = 0.0
+    is_cut: bool = False
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def make(cls, effort: Effort | float | None, time_limit: float | None) -> Budget:
+        """From the options of :func:`place`."""
+        if effort is None:
+            if time_limit is not None:
+                return cls(None, float(time_limit))
+            effort = "fast"
+        if isinstance(effort, str):
+            if effort not in SECONDS:
+                wants = f"one of {', '.join(SECONDS)}, or seconds"
+                raise InputError(f"effort is {effort!r}: wants {wants}")
+            limit = SECONDS[effort] if time_limit is None else float(time_limit)
+            return cls(COUNTED * SECONDS[effort], limit)
+        if (
+            isinstance(effort, bool)
+            or not isinstance(effort, Real)
+            or not 0 <= effort < float("inf")
+        ):
+            raise InputError(f"effort is {effort!r}: wants one of {', '.join(SECONDS)}, or seconds")
+        return cls(float(effort), None if time_limit is None else float(time_limit))
+
+    @property
+    def clock(self) -> float | None:
+        """Seconds left on the clock, if it counts."""
+        if self.seconds is None:
+            return None
+        return self.seconds - (time.perf_counter() - self.began)
 
     @property
     def left(self) -> float:
-        """Seconds left; no end to them where moves are counted."""
-        if self.seconds is None:
-            return float("inf")
-        return self.seconds - (time.perf_counter() - self.began)
+        """Seconds of work left, by the count if there is one."""
+        if self.effort is not None:
+            return self.effort - self.spent
+        assert self.clock is not None
+        return self.clock
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0 or self.lacks(0.0)
+
+    def lacks(self, seconds: float) -> bool:
+        """Whether the clock leaves no time for work of so many seconds; notes it where only the
+        clock forbids it.
+        """
+        clock = self.clock
+        late = clock is not None and clock <= seconds
+        self.is_cut = self.is_cut or (late and self.effort is not None)
+        return late
 
 
 @dataclass
@@ -164,19 +279,28 @@ class _Run:
 
     problem: Problem
     budget: Budget
+    gap: float
     chains: int
     threads: int
     progress: Progress
     warm_start: Placement | None = None
     seeds: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
+    refused: InfeasibleError | None = None
+    #: Whether one device is the answer.
+    sole: bool = False
     #: Seconds that judging a state takes.
     judging: float = 0.0
 
     @cached_property
     def bound(self) -> float:
-        """Seconds below which no placement can go, and a little more for rounding."""
-        return bound(self.problem).seconds * (1 + 1e-9)
+        """Seconds below which no placement can go."""
+        return bound(self.problem).seconds
+
+    @cached_property
+    def target(self) -> float:
+        """A makespan that is good enough; a little more than the bound, for rounding."""
+        return self.bound / (1 - self.gap) * (1 + 1e-9)
 
     @property
     def is_done(self) -> bool:
@@ -184,44 +308,69 @@ class _Run:
         best = self.best
         assert best is not None
         return (
-            self.budget.left <= 0
+            self.sole
             or not best.fits
-            or self.problem.cluster.n_devices == 1
-            or best.schedule.makespan <= self.bound
+            or best.schedule.makespan <= self.target
+            or self.budget.is_spent
         )
 
+    # -- seeds -------------------------------------------------------------------------------------
+
     def plant(self) -> None:
-        """Tries the fast strategies, one device first."""
-        refused: InfeasibleError | None = None
-        try:
-            alone = single.place(self.problem)
-        except InfeasibleError as error:
-            refused = error
-        else:
-            self.seeds.append(alone)
-            self.offer(alone, "single")
-            if alone.fits and alone.schedule.makespan <= self.bound:
-                note = "one device is as fast as any placement can be: nothing can run in parallel"
-                self.best = replace(alone, notes=(*alone.notes, note))
-                return
+        """Tries fast strategies, one device first, until their share is spent and one fits.
+
+        Raises
+        ------
+        InfeasibleError
+            None of them finds room for every op.
+        """
+        alone = self.tried("single", single.place)
+        if alone is not None and alone.fits and self.is_enough(alone):
+            return
         for kept in warm.started(self.problem, self.warm_start):
             self.seeds.append(kept)
             self.offer(kept, "warm start")
-        seconds = self.budget.seconds
-        reserve = 0.0 if seconds is None else (1 - SEED_SHARE) * seconds
-        for name, seed in SEEDS.items():
-            if self.best is not None and self.best.fits and self.budget.left < reserve:
-                break
-            try:
-                candidate = seed(self.problem)
-            except InfeasibleError as error:
-                refused = error
+        n, k = self.problem.graph.n_ops, self.problem.cluster.n_devices
+        is_loose = alone is not None and alone.fits
+        share = SEED_SHARE * self.budget.left
+        for name, (seed, loose, tight) in SEEDS.items():
+            cost = (loose if is_loose else tight) * 1e-6 * n * (2 + k) / 10
+            has_plan = self.best is not None and self.best.fits
+            if has_plan and (cost > share or self.budget.lacks(cost)):
                 continue
-            self.seeds.append(candidate)
-            self.offer(candidate, name)
+            self.tried(name, seed)
+            self.budget.spent += cost
+            share -= cost
+        for name, seed in LAST_RESORTS.items():
+            if self.best is None or not self.best.fits:
+                self.tried(name, seed)
         if self.best is None:
-            assert refused is not None
-            raise refused
+            assert self.refused is not None
+            raise self.refused
+
+    def is_enough(self, alone: Candidate) -> bool:
+        """Whether one device is the answer; says so in the plan."""
+        gain = max(0.0, 1 - self.bound / alone.schedule.makespan)
+        self.sole = self.problem.cluster.n_devices == 1 or gain <= NEGLIGIBLE
+        if self.sole and self.problem.cluster.n_devices > 1:
+            note = "one device is as fast as any placement can be: nothing can run in parallel"
+            if gain > 1e-6:
+                note = (
+                    f"one device: next to nothing can run in parallel (at most {gain:.1%} faster)"
+                )
+            self.best = replace(alone, notes=(*alone.notes, note))
+        return self.sole
+
+    def tried(self, name: str, seed: Callable[[Problem], Candidate]) -> Candidate | None:
+        """A seed, offered as the best; none if it finds no room."""
+        try:
+            candidate = seed(self.problem)
+        except InfeasibleError as error:
+            self.refused = error
+            return None
+        self.seeds.append(candidate)
+        self.offer(candidate, name)
+        return candidate
 
     def offer(self, candidate: Candidate, stage: str) -> bool:
         """Keeps a candidate if it is the best so far."""
@@ -231,6 +380,8 @@ class _Run:
         self.progress(stage, candidate.schedule.makespan)
         return True
 
+    # -- search ------------------------------------------------------------------------------------
+
     def search(self) -> None:
         """Searches from several seeds for a while, then on from the best of what came of them."""
         fitting = [seed for seed in self.seeds if seed.fits]
@@ -239,36 +390,62 @@ class _Run:
         for seed in fitting:
             if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
                 distinct.append(seed)
-        small = self.problem.graph.n_ops <= SMALL
-        moves = self.budget.moves
-        trials = self.refined(distinct[: TRIALS if small else 1])
+        is_small = self.problem.graph.n_ops <= SMALL
+        trials = self.refined(distinct[: TRIALS if is_small else 1])
         if len(trials) > 1:
-            spent = None if moves is None else int(TRIAL_SHARE * moves) // len(trials)
-            each = None if moves is not None else TRIAL_SHARE * self.budget.left / len(trials)
-            found = [self.improved(trial, spent, each) for trial in trials]
-            moves = None if moves is None or spent is None else moves - spent * len(trials)
-            start = min(found, key=lambda candidate: candidate.schedule.makespan)
-        else:
-            start = trials[0]
-        self.improved(start, moves, None if moves is not None else self.budget.left)
+            each = TRIAL_SHARE * self.budget.left / len(trials)
+            trials = [self.improved(trial, each) for trial in trials]
+        start = min(trials, key=lambda candidate: candidate.schedule.makespan)
+        if not is_small:
+            start = self.cycled(start)
+        if not self.is_done:
+            self.improved(start, self.budget.left)
 
     def refined(self, trials: list[Candidate]) -> list[Candidate]:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
-        if self.budget.moves is not None:
-            visits = VISITS_PER_MOVE * self.budget.moves
-        else:
-            visits = int(VISITS_PER_SECOND * REFINE_SHARE * max(self.budget.left, 0.0))
+        seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         found = []
-        for trial in trials:
-            found.append(refined(self.problem, trial, budget=visits // len(trials)))
+        for i, trial in enumerate(trials):
+            if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
+                found.append(trial)
+                continue
+            found.append(refined(self.problem, trial, budget=self.visits(seconds / len(trials))))
             self.offer(found[-1], "refine")
         return found
 
-    def improved(self, start: Candidate, moves: int | None, seconds: float | None) -> Candidate:
-        """The best that a search from a candidate finds within some moves or seconds; itself if it
-        finds nothing better.
+    def cycled(self, start: Candidate) -> Candidate:
+        """A candidate refined again and again by groups that its own placement guides: coarsened
+        within its devices, searched, expanded.
         """
-        problem = self.problem
+        while not self.is_done:
+            levels = hierarchy(self.problem, start.devices)
+            budget = self.visits(CYCLE_SHARE * self.budget.left)
+            found = refined(self.problem, start, levels=levels, budget=budget)
+            self.offer(found, "cycle")
+            gain = 1 - found.schedule.makespan / start.schedule.makespan
+            start = found
+            if gain < CYCLE_GAIN:
+                break
+        return start
+
+    def visits(self, seconds: float) -> int:
+        """Visits of ops that a refinement makes in some seconds, which count as spent."""
+        clock = self.budget.clock
+        if clock is not None and clock < seconds:
+            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
+            seconds = max(clock, 0.0)
+        self.budget.spent += seconds
+        return int(REFINE_RATE * seconds)
+
+    @cached_property
+    def rate(self) -> float:
+        """Visits of ops that the search makes in a second of the reference machine."""
+        size = self.problem.graph.n_ops * self.problem.cluster.n_devices
+        return SEARCH_RATE / (1 + float(np.sqrt(size / CACHED)))
+
+    def improved(self, start: Candidate, seconds: float) -> Candidate:
+        """The best that a search from a candidate finds; itself if it finds nothing better."""
+        problem, budget = self.problem, self.budget
         devices, schedule = start.devices, start.schedule
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
@@ -276,13 +453,16 @@ class _Run:
         held = problem.held_at_peak
         used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
         np.add.at(used, devices, held)
+        visits = int(self.rate * seconds)
+        patience = min(PATIENCE * visits, PATIENCE_PER_OP * problem.graph.n_ops)
         best = start
-        until = None if seconds is None else time.perf_counter() + seconds
+        until = None if budget.effort is not None else time.perf_counter() + seconds
         for share in SHARES:
-            left = None if until is None else until - time.perf_counter() - self.judging
-            if left is not None and left <= 0:
+            left = budget.clock if until is None else until - time.perf_counter()
+            if left is not None and left <= self.judging:
+                budget.is_cut = budget.is_cut or budget.effort is not None
                 break
-            watch = _Watch(self, PATIENCE * self.judging)
+            watch = _Watch(self, 0.0 if until is None else PAUSE * self.judging)
             room = (problem.capacity.astype(np.float64) * share).astype(np.uint64)
             found = fast.search(
                 problem.graph,
@@ -294,18 +474,21 @@ class _Run:
                 capacity=np.maximum(room, used),
                 lead=lead if follows else None,
                 seed=problem.seed,
-                moves=moves,
-                time_limit=left,
+                visits=visits if until is None else None,
+                time_limit=None if left is None else left - self.judging,
+                patience=int(patience),
+                target=self.target,
                 chains=self.chains,
-                threads=self.threads,
-                progress=None if left is None else watch,
+                threads=min(self.threads, self.chains),
+                progress=watch,
             )
+            budget.spent += seconds
             last = self.judge(found[0], found[1])
             best = min(
                 (c for c in (best, watch.best, last) if c is not None and c.fits),
                 key=lambda candidate: candidate.schedule.makespan,
             )
-            if last.fits:
+            if last.fits or self.is_done:
                 break
         return best
 
@@ -320,7 +503,7 @@ class _Run:
 
 @dataclass
 class _Watch:
-    """Judges states of a running search, not too often."""
+    """Judges states of a running search; against the clock, not too often."""
 
     run: _Run
     pause: float
@@ -337,5 +520,5 @@ class _Watch:
             self.best is None or found.schedule.makespan < self.best.schedule.makespan
         ):
             self.best = found
-        self.pause = PATIENCE * self.run.judging
+        self.pause = 0.0 if self.pause == 0.0 else PAUSE * self.run.judging
         self.last = time.perf_counter()

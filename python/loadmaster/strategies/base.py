@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
+from loadmaster.bounds import Bound
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.transforms.base import Split, Transformed
@@ -45,6 +46,8 @@ class Candidate:
         What was placed, if not the problem given: that of a transformed graph.
     splits : tuple of Split
         Ops that were split to make it, in this order.
+    bound : Bound or None
+        A lower bound on every placement that came with it.
     """
 
     devices: NDArray[np.int32]
@@ -55,6 +58,7 @@ class Candidate:
     policy: PlanPolicy = "priority"
     problem: Problem | None = None
     splits: tuple[Split, ...] = ()
+    bound: Bound | None = None
 
     @property
     def fits(self) -> bool:

@@ -29,7 +29,7 @@ def place(
 
 
 def by_static_level(problem: Problem) -> NDArray[np.int32]:
-    """Ops by descending static level, then index."""
+    """Ops by descending static level; ops of no time are told apart topologically."""
     graph = problem.graph
     _, level = fast.levels(graph, problem.op_time, np.zeros(len(graph.tensor_bytes)))
-    return np.argsort(-level, kind="stable").astype(np.int32)
+    return fast.priority_order(graph, level)

@@ -95,10 +95,10 @@ def parts(
         each = np.arange(n_sets, dtype=np.int32) % np.int32(k)
         return on_allowed(problem, each)[sets]
     held = problem.held_at_peak if bytes_ is None else bytes_
-    seconds = _shares(per_set(problem, problem.op_time))
-    weight = (1 - blend) * seconds + blend * _shares(per_set(problem, held))
-    target = (1 - blend) * _shares(1.0 / _seconds_alone(problem))
-    target = target + blend * _shares(problem.capacity.astype(np.float64))
+    seconds = shares(per_set(problem, problem.op_time))
+    weight = (1 - blend) * seconds + blend * shares(per_set(problem, held))
+    target = (1 - blend) * shares(1.0 / _seconds_alone(problem))
+    target = target + blend * shares(problem.capacity.astype(np.float64))
     start, neighbour, edge = _adjacency(problem)
     _, part = pymetis.part_graph(
         k,
@@ -111,7 +111,8 @@ def parts(
     return on_allowed(problem, np.array(part, dtype=np.int32))[sets]
 
 
-def _shares(column: NDArray[np.float64]) -> NDArray[np.float64]:
+def shares(column: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A column as shares of its sum; equal ones where that is nothing."""
     total = float(column.sum())
     if total <= 0:
         return np.full(len(column), 1 / max(len(column), 1))
@@ -125,10 +126,12 @@ def _seconds_alone(problem: Problem) -> NDArray[np.float64]:
     return np.maximum(total, 1e-12)
 
 
-def _adjacency(
+def weighted_edges(
     problem: Problem,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Undirected graph of the sets: row starts, neighbours, whole weights of at least one."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Undirected edges between the colocated sets, each once: its ends, and the seconds that its
+    tensors take between an average pair of devices.
+    """
     src, dst, tensors, sizes = problem.graph.flows()
     latency, per_byte = problem.links.mean_link
     seconds = np.maximum(tensors, 1) * latency + sizes.astype(np.float64) * per_byte
@@ -138,8 +141,17 @@ def _adjacency(
     across = low != high
     pairs, which = np.unique(low[across] * n + high[across], return_inverse=True)
     summed = np.bincount(which, weights=seconds[across], minlength=len(pairs)).astype(np.float64)
-    whole = np.maximum(1, np.rint(_shares(summed) * _TOTAL)).astype(np.int64)
-    ends = np.concatenate([pairs // n, pairs % n]), np.concatenate([pairs % n, pairs // n])
+    return pairs // n, pairs % n, summed
+
+
+def _adjacency(
+    problem: Problem,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Undirected graph of the sets: row starts, neighbours, whole weights of at least one."""
+    low, high, seconds = weighted_edges(problem)
+    n = int(problem.graph.colocation.max()) + 1
+    whole = np.maximum(1, np.rint(shares(seconds) * _TOTAL)).astype(np.int64)
+    ends = np.concatenate([low, high]), np.concatenate([high, low])
     by_end = np.argsort(ends[0], kind="stable")
     start = np.searchsorted(ends[0][by_end], np.arange(n + 1))
     return start, ends[1][by_end], np.concatenate([whole, whole])[by_end]

@@ -29,7 +29,13 @@ SHARES = (1.0, 0.9, 0.7)
 BUDGET = 100_000_000
 
 
-def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> Candidate:
+def refined(
+    problem: Problem,
+    candidate: Candidate,
+    *,
+    levels: list[NDArray[np.int32]] | None = None,
+    budget: int = BUDGET,
+) -> Candidate:
     """The candidate, or a better one near it: never worse, for the simulator decides.
 
     Parameters
@@ -38,6 +44,8 @@ def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> 
         That of the candidate.
     candidate : Candidate
         From any strategy.
+    levels : list of int32 [n_reduced], optional
+        Groups per level, coarse to fine; those of :func:`hierarchy` if absent.
     budget : int
         Most visits of ops over all schedules tried: the time it takes, but the same on any machine.
 
@@ -55,7 +63,7 @@ def refined(problem: Problem, candidate: Candidate, *, budget: int = BUDGET) -> 
     if problem.cluster.n_devices == 1:
         return candidate
     best = candidate
-    levels = hierarchy(problem)
+    levels = hierarchy(problem) if levels is None else levels
     for order in _orders(problem, candidate):
         reordered = _judged(problem, candidate, candidate.devices, order)
         best = better(problem, best, reordered)
@@ -85,9 +93,16 @@ def _judged(
     return replace(found, problem=candidate.problem, splits=candidate.splits)
 
 
-def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:
-    """Groups of even time with little between them, ever finer, down to single ops."""
+def hierarchy(
+    problem: Problem, devices: NDArray[np.int32] | None = None
+) -> list[NDArray[np.int32]]:
+    """Groups of even time with little between them, ever finer, down to single ops; given a
+    placement, none with ops of two devices.
+    """
     graph, op_time = problem.graph, problem.op_time
+    if devices is not None:
+        # Ops that allow different types never share a group: here, each device is one.
+        graph = graph.restricted(np.left_shift(np.uint64(1), devices.astype(np.uint64)))
     levels = []
     for groups in LEVELS:
         if 2 * groups > graph.n_ops:

@@ -88,7 +88,7 @@ def draw(
     Examples
     --------
     >>> import loadmaster as lm, pathlib, tempfile
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "step.svg")
     ...     draw(plan, path)

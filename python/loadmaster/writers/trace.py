@@ -46,7 +46,7 @@ def write_trace(plan: Plan, path: str | os.PathLike[str]) -> None:
     Examples
     --------
     >>> import loadmaster as lm, pathlib, tempfile
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "step.json.gz")
     ...     write_trace(plan, path)
@@ -76,7 +76,7 @@ def trace_document(plan: Plan) -> dict[str, Any]:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
     >>> sorted({event["ph"] for event in trace_document(plan)["traceEvents"]})
     ['C', 'M', 'X']
     """

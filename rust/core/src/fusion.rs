@@ -12,9 +12,9 @@
 //! * `max_time` caps a segment's compute time, which the objective alone does not balance.
 //! * [`exactly`] cuts into a given number of segments.
 //!
-//! Each charge raises a suffix of the candidates, so the window of candidates is kept in blocks with
-//! a pending increase and a minimum each: O((V + E) sqrt(R)) for windows of R, and nearly O(V + E)
-//! on real graphs, where most tensors are read soon.
+//! Each charge raises a suffix of the candidates, so of two of them the later never gets cheaper beside the
+//! earlier: a stack with path halving finds the best in O((V + E) α(V)), however long the window
+//! ([`Search`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,7 +48,7 @@ pub fn breakpoints(
     limits: Limits,
 ) -> Vec<u32> {
     let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
-    charges.cut(Price::NONE).cuts()
+    Search::new(&charges).cut(0).cuts
 }
 
 /// Cuts into a given number of segments.
@@ -63,8 +63,12 @@ pub struct Exact {
 /// Cuts an order into `segments` segments, or into the fewest that limits allow.
 ///
 /// A price per segment (Lagrange) steers the number: the cuts found at a price are the cheapest of
-/// their number. Where no price gives the very number, the nearest smaller one is split where that
-/// costs least. About ten times [`breakpoints`] at worst.
+/// their number, a corner of the lower hull of least cost over number. Prices narrow down on the two
+/// corners next to the number that is wanted. If neither has it, the two are put together block by block
+/// between cuts they share, which at their common price costs nothing and so is the optimum still where
+/// the number comes out; what is missing then is split off where that costs least. (Least cost need not be
+/// convex in the number, so a hull may have long edges: without limits, cuts that share charges cost
+/// less together.) O((V + E) α(V)) a price.
 #[expect(clippy::too_many_arguments, reason = "those of breakpoints and one more")]
 pub fn exactly(
     graph: &Graph,
@@ -77,64 +81,125 @@ pub fn exactly(
     segments: usize,
 ) -> Exact {
     let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
-    let wanted = segments.clamp(1, order.len().max(1));
-    let most = Price::limit(order.len());
-    // Invariant: `few` is at price `dear` and has at most the wanted number of segments, unless that is
-    // the highest price; at price `cheap` there are more than wanted.
-    let (mut dear, mut few) = (0, charges.cut(Price::NONE));
-    if few.segments() <= wanted {
+    let n = order.len();
+    let fewest = charges.longest().count();
+    let wanted = segments.clamp(fewest, n.max(1));
+    let mut search = Search::new(&charges);
+    let free = if fewest == 1 { charges.uncut() } else { search.cut(0) };
+    let (mut few, mut many, base);
+    if free.count() <= wanted {
         // Cuts that cost nothing are common: often they are all it takes.
-        let (least, split) = (charges.split(few.cuts(), 1).cost, charges.split(few.cuts(), wanted));
-        if split.cost == least {
+        let split = charges.split(&free.cuts, wanted);
+        if split.cost == free.cost / charges.unit {
             return split;
         }
+        base = free.count();
+        (few, many) = (free, charges.all_cut());
+    } else {
+        base = fewest;
+        let dear = search.cut(PRICE / (fewest as i64 + 2));
+        (few, many) = (if dear.count() <= wanted { dear } else { charges.longest() }, free);
     }
-    let mut cheap = -most;
-    // About what a cut costs: the scale of prices.
-    let mut step = (charges.total / (order.len() as u64 + 1)).clamp(1, most as u64 / 2) as i64;
-    let mut rounds = 0;
-    if few.segments() > wanted {
-        cheap = 0;
-        (dear, few) = (most, charges.cut(Price(most)));
-        rounds = 1;
-    }
-    while few.segments() != wanted && dear - cheap > 1 && rounds < PRICES {
-        let is_open = dear == most || cheap == -most;
-        let price = if is_open {
-            let next = if dear == most { cheap + step } else { dear - step };
-            step = step.saturating_mul(4);
-            next
-        } else if cheap / 8 < dear && dear < 0 {
-            // Prices of another order of magnitude: halve their ratio.
-            -((cheap as f64 * dear as f64).sqrt() as i64)
-        } else {
-            cheap + (dear - cheap) / 2
-        };
-        let price = price.clamp(cheap + 1, dear - 1);
-        let found = charges.cut(Price(price));
-        if found.segments() <= wanted {
-            (dear, few) = (price, found);
-        } else {
-            cheap = price;
+    // Whether the last price came much closer.
+    let mut guessing = true;
+    for _ in 0..PRICES {
+        if few.count() >= wanted || many.count() == few.count() + 1 {
+            break;
         }
-        rounds += 1;
+        let guess = if guessing { few.guess(&many, base, wanted) } else { None };
+        let price = guess.unwrap_or(few.price_to(&many)).max(-PRICE / (n as i64 + 2));
+        let found = search.cut(price);
+        if guess.is_none() && found.at(price) >= few.at(price).min(many.at(price)) {
+            // No corner lies between the two.
+            break;
+        }
+        let gap = many.count() - few.count();
+        if found.count() <= wanted {
+            few = found;
+        } else {
+            many = found;
+        }
+        guessing = 2 * (many.count() - few.count()) <= gap;
     }
-    charges.split(few.cuts(), wanted)
+    charges.split(&few.blended(&many, wanted), wanted)
 }
 
-/// Prices that [`exactly`] tries.
-const PRICES: usize = 12;
+/// Most prices that [`exactly`] tries; it takes about six.
+const PRICES: usize = 40;
 
-/// What a segment costs besides what it reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Price(i64);
+/// Prices of all segments together stay below this: sums of costs (2^53 at most, see [`crate::clock`]) and
+/// prices are countable.
+const PRICE: i64 = 1 << 60;
 
-impl Price {
-    const NONE: Self = Self(0);
+/// Costs are counted in units so fine that all together are about as many as this: then whole prices can
+/// tell any two corners of few ticks apart.
+const SPAN: Ticks = 1 << 50;
 
-    /// The highest price: sums over all segments stay below [`OFFSET`].
-    fn limit(n: usize) -> i64 {
-        (1i64 << 58) / (n as i64 + 1)
+/// The cheapest cuts at a price: a corner of the lower hull of cost over number.
+struct Corner {
+    cuts: Vec<u32>,
+    /// What all segments read.
+    cost: Ticks,
+    price: i64,
+}
+
+impl Corner {
+    fn count(&self) -> usize {
+        self.cuts.len() + 1
+    }
+
+    /// Cost at a price per segment.
+    fn at(&self, price: i64) -> i64 {
+        self.cost as i64 + price * self.count() as i64
+    }
+
+    /// The price at which another corner, of more segments, costs the same.
+    fn price_to(&self, many: &Self) -> i64 {
+        (self.cost as i64 - many.cost as i64).div_euclid((many.count() - self.count()) as i64)
+    }
+
+    /// A guess at the price for `wanted` segments, strictly between those of the two corners.
+    ///
+    /// Numbers past the `base`, where cuts are free, grow as a power of what a segment earns: that
+    /// of the two corners, or the fourth (about that of graphs of models) where one is the base.
+    fn guess(&self, many: &Self, base: usize, wanted: usize) -> Option<i64> {
+        let past = |count: usize| (count as f64 - base as f64).ln();
+        let (low, high) = (past(self.count()), past(many.count()));
+        let price = if low.is_finite() && self.price < 0 {
+            let share = (past(wanted) - low) / (high - low);
+            self.price as f64 * (many.price as f64 / self.price as f64).powf(share)
+        } else {
+            many.price as f64 * ((past(wanted) - high) / 4.0).exp()
+        };
+        Some(price as i64).filter(|&price| many.price < price && price < self.price)
+    }
+
+    /// The cuts of both between cuts they share: of `many` while that makes no more than `wanted` segments.
+    fn blended(&self, many: &Self, wanted: usize) -> Vec<u32> {
+        let mut left = wanted.saturating_sub(self.count());
+        let mut cuts = Vec::with_capacity(wanted);
+        let (mut a, mut b) = (self.cuts.as_slice(), many.cuts.as_slice());
+        while left > 0 && !b.is_empty() {
+            // Up to the next cut they share.
+            let (mut i, mut j) = (0, 0);
+            while i < a.len() && j < b.len() && a[i] != b[j] {
+                if a[i] < b[j] { i += 1 } else { j += 1 }
+            }
+            let shared = i < a.len() && j < b.len();
+            if !shared {
+                (i, j) = (a.len(), b.len());
+            }
+            if j > i && j - i <= left {
+                left -= j - i;
+                cuts.extend(&b[..j]);
+            } else {
+                cuts.extend(&a[..i]);
+            }
+            cuts.extend(shared.then(|| a[i]));
+            (a, b) = (&a[a.len().min(i + 1)..], &b[b.len().min(j + 1)..]);
+        }
+        cuts.extend(a);
+        cuts
     }
 }
 
@@ -143,15 +208,16 @@ impl Price {
 struct Charges {
     /// First candidate of each position's window.
     low: Vec<u32>,
-    /// Added to every candidate of the window.
-    everywhere: Vec<Ticks>,
-    /// Suffixes of the window: those of position p are `starts[p]..starts[p + 1]`.
+    /// Charges of position p: those of `starts[p]..starts[p + 1]`.
     starts: Vec<u32>,
-    /// First candidate of a suffix, and what is added to it.
+    /// First candidate that pays, past the first of the window, and how much.
     suffixes: Vec<(u32, Ticks)>,
-    window: usize,
-    /// Sum of all charges.
-    total: Ticks,
+    /// What each candidate has been charged when it leaves the window.
+    paid: Vec<Ticks>,
+    /// Charges of whole windows: paid whatever the cuts are.
+    fixed: Ticks,
+    /// Units in a tick.
+    unit: Ticks,
 }
 
 impl Charges {
@@ -170,11 +236,11 @@ impl Charges {
         let mut last = vec![u32::MAX; graph.n_tensors()];
         let mut charges = Self {
             low: Vec::with_capacity(n),
-            everywhere: Vec::with_capacity(n),
             starts: Vec::with_capacity(n + 1),
             suffixes: Vec::with_capacity(graph.n_edges()),
-            window: 1,
-            total: 0,
+            paid: Vec::new(),
+            fixed: 0,
+            unit: 1,
         };
         charges.starts.push(0);
         let (mut low, mut bytes, mut time) = (0, 0u64, 0u64);
@@ -196,102 +262,141 @@ impl Charges {
                 low += 1;
             }
             charges.low.push(low as u32);
-            charges.window = charges.window.max(end - low);
-
-            let mut all = 0;
             for &t in graph.inputs(op).iter().chain(graph.pulls(op)) {
                 let seen = std::mem::replace(&mut last[t.ix()], position as u32);
                 if seen == u32::MAX {
                     continue;
                 }
-                charges.total += tensor_cost[t.ix()];
                 if seen < low as u32 {
-                    all += tensor_cost[t.ix()];
-                } else {
+                    charges.fixed += tensor_cost[t.ix()];
+                } else if tensor_cost[t.ix()] > 0 {
                     charges.suffixes.push((seen + 1, tensor_cost[t.ix()]));
                 }
             }
-            charges.everywhere.push(all);
             charges.starts.push(charges.suffixes.len() as u32);
             for t in graph.outputs(op) {
                 last[t.ix()] = position as u32;
             }
         }
+        let all = charges.fixed + charges.suffixes.iter().map(|s| s.1).sum::<Ticks>();
+        charges.unit = (SPAN / (all + 1)).max(1);
+        if charges.unit > 1 {
+            charges.fixed *= charges.unit;
+            charges.suffixes.iter_mut().for_each(|s| s.1 *= charges.unit);
+        }
+        if low > 0 {
+            charges.paid = charges.paid_in_all();
+        }
         charges
+    }
+
+    /// What each candidate is charged by the positions whose window it is in. O(V + E): as the candidate
+    /// moves on, so does the last of those positions.
+    fn paid_in_all(&self) -> Vec<Ticks> {
+        let n = self.low.len();
+        // Charges seen so far whose first candidate is still to come.
+        let mut to_come = vec![0; n + 1];
+        let (mut sum, mut end) = (0, 0);
+        (0..n)
+            .map(|i| {
+                sum += to_come[i];
+                while end < n && self.low[end] as usize <= i {
+                    for &(from, cost) in self.suffixes(end) {
+                        if from as usize <= i {
+                            sum += cost;
+                        } else {
+                            to_come[from as usize] += cost;
+                        }
+                    }
+                    end += 1;
+                }
+                let paid = sum;
+                // All charges of a position begin at or before it.
+                sum -= self.suffixes(i).iter().map(|s| s.1).sum::<Ticks>();
+                paid
+            })
+            .collect()
     }
 
     fn suffixes(&self, position: usize) -> &[(u32, Ticks)] {
         &self.suffixes[self.starts[position] as usize..self.starts[position + 1] as usize]
     }
 
-    /// The cheapest cuts at a price per segment; of equal ones the longer segment.
-    fn cut(&self, price: Price) -> Cut {
-        let n = self.low.len();
-        // A negative price is a charge per position, less one per segment: nothing goes below zero.
-        let (per_segment, per_position) = (price.0.max(0) as u64, (-price.0).max(0) as u64);
-        let mut candidates = Candidates::new(n, self.window);
-        let mut previous = vec![0u32; n + 1];
-        let mut best = 0;
-        for position in 0..n {
-            candidates.everywhere += per_position;
-            candidates.push(best + per_segment);
-            candidates.drop_below(self.low[position] as usize);
-            candidates.everywhere += self.everywhere[position];
-            for &(from, cost) in self.suffixes(position) {
-                candidates.raise(from as usize, cost);
-            }
-            let (cost, from) = candidates.best();
-            best = cost;
-            previous[position + 1] = from as u32;
+    /// One segment.
+    fn uncut(&self) -> Corner {
+        Corner { cuts: Vec::new(), cost: self.fixed, price: 0 }
+    }
+
+    /// Every op a segment: at this price about all are.
+    fn all_cut(&self) -> Corner {
+        let n = self.low.len() as u32;
+        let charged: Ticks = self.suffixes.iter().map(|s| s.1).sum();
+        let price = -(2 * charged as i64 / i64::from(n.max(1)));
+        Corner { cuts: (1..n).collect(), cost: self.fixed + charged, price }
+    }
+
+    /// The fewest segments: each as long as can be, from the end.
+    fn longest(&self) -> Corner {
+        let mut cuts = Vec::new();
+        let mut end = self.low.last().map_or(0, |&low| low as usize);
+        while end > 0 {
+            cuts.push(end as u32);
+            end = self.low[end - 1] as usize;
         }
-        Cut { previous }
+        cuts.reverse();
+        Corner { cost: self.cost(&cuts), cuts, price: PRICE }
+    }
+
+    /// What segments read, and what every cut pays.
+    fn cost(&self, cuts: &[u32]) -> Ticks {
+        let mut cost = self.fixed;
+        let mut begin = 0;
+        let mut next = cuts.iter().copied().peekable();
+        for position in 0..self.low.len() as u32 {
+            begin = next.next_if_eq(&position).unwrap_or(begin);
+            let crossing = self.suffixes(position as usize).iter().filter(|s| s.0 <= begin);
+            cost += crossing.map(|s| s.1).sum::<Ticks>();
+        }
+        cost
     }
 
     /// More cuts, each where it costs least now, until there are `wanted` segments; and what all cost.
-    fn split(&self, cuts: Vec<u32>, wanted: usize) -> Exact {
+    fn split(&self, cuts: &[u32], wanted: usize) -> Exact {
         let n = self.low.len();
         let mut is_cut = vec![false; n + 1];
         is_cut[0] = true;
         cuts.iter().for_each(|&c| is_cut[c as usize] = true);
-        let mut bounds: Vec<u32> = std::iter::once(0).chain(cuts).chain([n as u32]).collect();
-        let mut segments: BinaryHeap<Reverse<Split>> = BinaryHeap::new();
-        let mut change = vec![0; n + 1];
-        let add = |heap: &mut BinaryHeap<_>, change: &mut [i64], from: u32, to: u32| {
-            if let Some((cost, at)) = self.cheapest_split(change, from, to) {
-                heap.push(Reverse((cost, at, from, to)));
-            }
-        };
-        let mut count = bounds.len() - 1;
+        let mut count = cuts.len() + 1;
         if count < wanted {
-            for w in bounds.windows(2) {
-                add(&mut segments, &mut change, w[0], w[1]);
+            let mut segments: BinaryHeap<Reverse<Split>> = BinaryHeap::new();
+            let mut change = vec![0; n + 1];
+            let add = |heap: &mut BinaryHeap<_>, change: &mut [i64], from: u32, to: u32| {
+                if let Some((cost, at)) = self.cheapest_split(change, from, to) {
+                    heap.push(Reverse((cost, at, from, to)));
+                }
+            };
+            let mut from = 0;
+            for &to in cuts.iter().chain(&[n as u32]) {
+                add(&mut segments, &mut change, from, to);
+                from = to;
+            }
+            while count < wanted
+                && let Some(Reverse((_, at, from, to))) = segments.pop()
+            {
+                is_cut[at as usize] = true;
+                count += 1;
+                add(&mut segments, &mut change, from, at);
+                add(&mut segments, &mut change, at, to);
             }
         }
-        while count < wanted
-            && let Some(Reverse((_, at, from, to))) = segments.pop()
-        {
-            is_cut[at as usize] = true;
-            count += 1;
-            add(&mut segments, &mut change, from, at);
-            add(&mut segments, &mut change, at, to);
-        }
-        bounds = (1..n as u32).filter(|&p| is_cut[p as usize]).collect();
-        let mut cost = 0;
-        let mut begin = 0;
-        for (position, everywhere) in self.everywhere.iter().enumerate() {
-            if is_cut[position] {
-                begin = position as u32;
-            }
-            let crossing = self.suffixes(position).iter().filter(|s| s.0 <= begin);
-            cost += everywhere + crossing.map(|s| s.1).sum::<Ticks>();
-        }
-        Exact { cuts: bounds, cost }
+        let cuts: Vec<u32> = (1..n as u32).filter(|&p| is_cut[p as usize]).collect();
+        Exact { cost: self.cost(&cuts) / self.unit, cuts }
     }
 
     /// Where a segment splits cheapest, and at what cost; nowhere, if it is one op.
     ///
-    /// In its middle half only, so that splitting over and over is O(n log n); of equals, nearest the middle. A charge of a position
-    /// with first candidate q is paid anew by a cut in q..=position. `change` is scratch.
+    /// In its middle half only, so that splitting over and over is O(n log n); of equals, the first. A
+    /// charge of a position with first candidate q is paid anew by a cut in q..=position. `change` is scratch.
     fn cheapest_split(&self, change: &mut [i64], from: u32, to: u32) -> Option<(Ticks, u32)> {
         change[from as usize..=to as usize].fill(0);
         for position in from as usize..to as usize {
@@ -316,35 +421,6 @@ impl Charges {
 /// What a split costs, where it is, and where its segment begins and ends.
 type Split = (Ticks, u32, u32, u32);
 
-/// Where the segment that ends at each position begins.
-struct Cut {
-    previous: Vec<u32>,
-}
-
-impl Cut {
-    fn segments(&self) -> usize {
-        let mut count = 0;
-        let mut at = self.previous.len() - 1;
-        while at > 0 {
-            count += 1;
-            at = self.previous[at] as usize;
-        }
-        count
-    }
-
-    /// First positions of the segments after the first, ascending.
-    fn cuts(&self) -> Vec<u32> {
-        let mut cuts = Vec::new();
-        let mut at = self.previous[self.previous.len() - 1];
-        while at > 0 {
-            cuts.push(at);
-            at = self.previous[at as usize];
-        }
-        cuts.reverse();
-        cuts
-    }
-}
-
 /// `sum` less one op's bytes; counted anew where the sum had saturated.
 fn sum_without(sum: u64, op_bytes: &[u64], dropped: usize, rest: &[OpId]) -> u64 {
     if sum == u64::MAX {
@@ -368,101 +444,180 @@ pub fn segments(order: &[OpId], cuts: &[u32]) -> Vec<u32> {
     group
 }
 
-/// The candidates i of a window, each with S(i) + cost(i, j) for the current j.
+/// No candidate.
+const NONE: u32 = u32::MAX;
+
+/// The search for cuts at a price: one pass over the order, with memory that is used again.
 ///
-/// Invariants: the value of candidate i is `values[i] + raised[i / block] + everywhere - OFFSET`;
-/// `least[b]` is the smallest of `values` over the live candidates of block b, plus `raised[b]`.
-struct Candidates {
-    block: usize,
-    low: usize,
-    values: Vec<u64>,
-    raised: Vec<u64>,
-    least: Vec<u64>,
-    /// Increases that hit the whole window, new candidates excepted: counted here once, and taken
-    /// off candidates pushed later.
-    everywhere: u64,
+/// A candidate i for the cut before a segment has the value S(i) and all that it was charged. Charges raise
+/// suffixes of the candidates, so the values of two only ever move apart one way: once the later one is
+/// not below the earlier, it never will be again. While no candidate leaves the window, those that can
+/// still win form a stack of falling values whose last is the best; a raise makes one step of it smaller, and a
+/// step that is gone takes its candidate with it. Where candidates do leave, the order is split into
+/// periods: what came before a period only leaves during it, so that seen *backwards in time* it only
+/// grows at the front and is lowered by suffixes: the same stack the other way round.
+///
+/// `joined` leads from a candidate that is out to the one that beat it (with path halving): so O(α(V)) a
+/// charge.
+struct Search<'a> {
+    charges: &'a Charges,
+    /// Cost of what lies before each position, at the current price and without `fixed`.
+    least: Vec<i64>,
+    /// Where the last segment before each position begins.
+    previous: Vec<u32>,
+    /// The neighbour in the stack: the next one forwards, the one before backwards.
+    beside: Vec<u32>,
+    /// Difference of values to the one before.
+    step: Vec<i64>,
+    joined: Vec<u32>,
+    /// Best of the candidates before the period, per position of it.
+    before: Vec<(i64, u32)>,
 }
 
-/// Larger than any value of a live candidate.
-const DEAD: u64 = 1 << 62;
-
-/// Added to stored values, so that one pushed after many increases stays positive.
-const OFFSET: u64 = 1 << 61;
-
-impl Candidates {
-    fn new(n: usize, window: usize) -> Self {
-        let block = (window as f64).sqrt().ceil() as usize;
-        let block = block.next_power_of_two().max(16);
-        let blocks = n / block + 1;
+impl<'a> Search<'a> {
+    fn new(charges: &'a Charges) -> Self {
+        let n = charges.low.len();
         Self {
-            block,
-            low: 0,
-            values: Vec::with_capacity(n),
-            raised: vec![0; blocks],
-            least: vec![DEAD; blocks],
-            everywhere: 0,
+            charges,
+            least: vec![0; n + 1],
+            previous: vec![0; n + 1],
+            beside: vec![NONE; n],
+            step: vec![0; n],
+            joined: vec![0; n],
+            before: Vec::new(),
         }
     }
 
-    /// Adds the next candidate.
-    fn push(&mut self, value: u64) {
-        let b = self.values.len() / self.block;
-        let stored = value + OFFSET - self.everywhere - self.raised[b];
-        self.values.push(stored);
-        self.least[b] = self.least[b].min(stored + self.raised[b]);
+    /// The cheapest cuts where every segment costs `price` more; of equal ones the longer segment.
+    fn cut(&mut self, price: i64) -> Corner {
+        let n = self.charges.low.len();
+        let mut begin = 0;
+        while begin < n {
+            // Candidates from `begin` on do not leave before `end`.
+            let end = (begin + 1..n).find(|&p| self.charges.low[p] as usize > begin).unwrap_or(n);
+            self.backwards(begin, end, price);
+            self.forwards(begin, end, price);
+            begin = end;
+        }
+        let mut cuts = Vec::new();
+        let mut at = self.previous[n];
+        while at > 0 {
+            cuts.push(at);
+            at = self.previous[at as usize];
+        }
+        cuts.reverse();
+        let paid = self.least[n] - price * (cuts.len() as i64 + 1);
+        Corner { cuts, cost: self.charges.fixed + paid as Ticks, price }
     }
 
-    /// Forgets the candidates below `low`.
-    fn drop_below(&mut self, low: usize) {
-        if low == self.low {
-            return;
+    /// The candidate that stands for one.
+    fn find(&mut self, mut i: u32) -> u32 {
+        while self.joined[i as usize] != i {
+            let up = self.joined[self.joined[i as usize] as usize];
+            self.joined[i as usize] = up;
+            i = up;
         }
-        let b = low / self.block;
-        self.low = low;
-        self.recount(b);
+        i
     }
 
-    /// Adds `cost` to the candidates from `from` on.
-    fn raise(&mut self, from: usize, cost: u64) {
-        if from >= self.values.len() {
-            return;
-        }
-        if from <= self.low {
-            self.everywhere += cost;
-            return;
-        }
-        let first = from / self.block;
-        let last = (self.values.len() - 1) / self.block;
-        let end = self.values.len().min((first + 1) * self.block);
-        for v in &mut self.values[from..end] {
-            *v += cost;
-        }
-        self.recount(first);
-        let later = first + 1..last + 1;
-        for (raised, least) in self.raised[later.clone()].iter_mut().zip(&mut self.least[later]) {
-            *raised += cost;
-            *least += cost;
-        }
-    }
-
-    fn recount(&mut self, b: usize) {
-        let (from, end) = (self.low.max(b * self.block), self.values.len().min((b + 1) * self.block));
-        self.least[b] = self.values[from..end].iter().copied().min().unwrap_or(DEAD) + self.raised[b];
-    }
-
-    /// The least value and the earliest candidate that has it.
-    fn best(&self) -> (u64, usize) {
-        let last = (self.values.len() - 1) / self.block;
-        let mut least = u64::MAX;
-        let mut at = 0;
-        for b in self.low / self.block..=last {
-            if self.least[b] < least {
-                (least, at) = (self.least[b], b);
+    /// The best candidate before `begin` of every position of a period.
+    fn backwards(&mut self, begin: usize, end: usize, price: i64) {
+        let charges = self.charges;
+        self.before.clear();
+        self.before.resize(end - begin, (i64::MAX, NONE));
+        let (mut front, mut value, mut low) = (NONE, 0, begin);
+        for position in (begin..end).rev() {
+            while low > charges.low[position] as usize {
+                low -= 1;
+                let own = self.least[low] + price + charges.paid[low] as i64;
+                let i = low as u32;
+                if front == NONE || own <= value {
+                    if front != NONE {
+                        (self.step[front as usize], self.beside[front as usize]) = (value - own, i);
+                    }
+                    self.joined[low] = i;
+                    (front, value) = (i, own);
+                } else {
+                    self.joined[low] = front;
+                }
+            }
+            if front == NONE {
+                continue;
+            }
+            self.before[position - begin] = (value, front);
+            for &(from, cost) in charges.suffixes(position) {
+                if from as usize >= begin {
+                    continue;
+                }
+                let first = self.find(from);
+                let f = first as usize;
+                if first == front {
+                    value -= cost as i64;
+                    continue;
+                }
+                self.step[f] -= cost as i64;
+                while self.step[f] < 0 {
+                    let out = self.beside[f];
+                    self.joined[out as usize] = first;
+                    if out == front {
+                        value += self.step[f];
+                        front = first;
+                        break;
+                    }
+                    self.step[f] += self.step[out as usize];
+                    self.beside[f] = self.beside[out as usize];
+                }
             }
         }
-        let (from, end) = (self.low.max(at * self.block), self.values.len().min((at + 1) * self.block));
-        let wanted = least - self.raised[at];
-        let i = self.values[from..end].iter().position(|&v| v == wanted).unwrap_or(0);
-        (least + self.everywhere - OFFSET, from + i)
+    }
+
+    /// The cheapest cuts before every position of a period.
+    fn forwards(&mut self, begin: usize, end: usize, price: i64) {
+        let charges = self.charges;
+        let (mut last, mut value) = (NONE, 0);
+        for position in begin..end {
+            let own = self.least[position] + price;
+            let i = position as u32;
+            if last == NONE || own < value {
+                if last != NONE {
+                    self.beside[last as usize] = i;
+                }
+                self.step[position] = value - own;
+                self.beside[position] = NONE;
+                self.joined[position] = i;
+                (last, value) = (i, own);
+            } else {
+                self.joined[position] = last;
+            }
+            for &(from, cost) in charges.suffixes(position) {
+                if from as usize <= begin {
+                    value += cost as i64;
+                    continue;
+                }
+                let stays = self.find(from - 1);
+                let mut first = self.beside[stays as usize];
+                if first == NONE {
+                    continue;
+                }
+                value += cost as i64;
+                self.step[first as usize] -= cost as i64;
+                while self.step[first as usize] <= 0 {
+                    let step = self.step[first as usize];
+                    self.joined[first as usize] = stays;
+                    let next = self.beside[first as usize];
+                    self.beside[stays as usize] = next;
+                    if next == NONE {
+                        (last, value) = (stays, value + step);
+                        break;
+                    }
+                    self.step[next as usize] += step;
+                    first = next;
+                }
+            }
+            let (before, at) = self.before[position - begin];
+            let (cost, from) = if before <= value { (before, at) } else { (value, last) };
+            self.least[position + 1] = cost;
+            self.previous[position + 1] = from;
+        }
     }
 }

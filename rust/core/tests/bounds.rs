@@ -5,7 +5,7 @@ mod common;
 use common::{Case, cases_of, graph, mesh, micros, on, plain, plain_works};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::{Source, bounds};
-use loadmaster_core::cluster::Cluster;
+use loadmaster_core::cluster::{Cluster, Link};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::simulate::{LinkOrder, Options, Simulator};
 use loadmaster_core::workload::{Columns, Times, Workload};
@@ -90,7 +90,7 @@ proptest! {
         let b = bounds(&case.work, &case.cluster, &case.times).unwrap();
         for contention in [None, Some(LinkOrder::Fifo), Some(LinkOrder::Priority)] {
             let best = best_of_all(&case, contention);
-            for bound in [b.critical_path, b.work, b.heads_and_tails, b.best] {
+            for bound in [b.critical_path, b.work, b.forced_transfers, b.heads_and_tails, b.best] {
                 prop_assert!(bound <= best, "{b:?} above {best}");
             }
         }
@@ -110,10 +110,13 @@ proptest! {
     #[test]
     fn the_best_is_the_largest_and_says_which(case in cases_of(plain_works(14), 14)) {
         let b = bounds(&case.work, &case.cluster, &case.times).unwrap();
-        prop_assert!(b.critical_path <= b.best && b.work <= b.best && b.heads_and_tails <= b.best);
+        let parts = [b.critical_path, b.work, b.forced_transfers, b.heads_and_tails];
+        prop_assert!(parts.iter().all(|&part| part <= b.best));
+        prop_assert!(b.critical_path <= b.forced_transfers);
         let named = match b.source {
             Source::CriticalPath => b.critical_path,
             Source::Work => b.work,
+            Source::ForcedTransfers => b.forced_transfers,
             Source::HeadsAndTails => b.heads_and_tails,
         };
         prop_assert_eq!(named, b.best);
@@ -181,6 +184,64 @@ fn work_after_a_head_and_before_a_tail() {
     let work = plain(5, &[(1, 0), (2, 0), (3, 0), (4, 0)], &[]);
     let b = bounds(&work, &mesh(2, 0.0), &micros(&[10, 5, 5, 5, 5])).unwrap();
     assert!(close(b.heads_and_tails, 20e-6));
+}
+
+/// Three ops of 5 us feed one of 1 us; a tensor takes 4 us.
+fn join(devices: usize) -> f64 {
+    let work = plain(4, &[(0, 3), (1, 3), (2, 3)], &[4; 4]);
+    bounds(&work, &mesh(devices, 0.0), &micros(&[5, 5, 5, 1])).unwrap().forced_transfers
+}
+
+#[test]
+fn a_join_waits_for_transfers_or_for_work() {
+    // All on one device: 15 + 1. One away: max(10, 5 + 4) + 1; two away: max(5, 9) + 1.
+    assert!(close(join(1), 16e-6));
+    assert!(close(join(2), 10e-6));
+    // The fork is the join with time reversed.
+    let fork = plain(4, &[(3, 0), (3, 1), (3, 2)], &[4; 4]);
+    let b = bounds(&fork, &mesh(2, 0.0), &micros(&[5, 5, 5, 1])).unwrap();
+    assert!(close(b.forced_transfers, 10e-6) && close(b.critical_path, 6e-6), "{b:?}");
+    // With a transfer that costs more than it saves everything stays: 1 + 15.
+    let fork = plain(4, &[(3, 0), (3, 1), (3, 2)], &[90; 4]);
+    let b = bounds(&fork, &mesh(2, 0.0), &micros(&[5, 5, 5, 1])).unwrap();
+    assert!(close(b.forced_transfers, 16e-6), "{b:?}");
+    // Ops of one set have no choice.
+    let columns = Columns { tensor_bytes: &[4; 4], colocation: &[7; 4], ..Columns::default() };
+    let together = Workload::plain(graph(4, &[(0, 3), (1, 3), (2, 3)]), &columns).unwrap();
+    let b = bounds(&together, &mesh(2, 0.0), &micros(&[5, 5, 5, 1])).unwrap();
+    assert!(close(b.forced_transfers, 16e-6), "{b:?}");
+}
+
+#[test]
+fn the_least_transfer_is_over_devices_that_both_may_use() {
+    // Types a, a, b. Ops 0 and 1 must be on a, op 2 on b; a tensor of 6 bytes takes 1 us from device 1 to
+    // 2, 6 us from 0 to 2. By the fast link both arrive at 3 + 1; where the types allow no transfer
+    // between two devices of type b, what b makes stays.
+    let fast = |from: usize, to: usize| Link { bandwidth: 6e6, ..common::link(from, to, 0.0, &[]) };
+    let links: Vec<Link> = common::pairs(3)
+        .map(|(a, b)| if (a, b) == (1, 2) { fast(a, b) } else { common::link(a, b, 0.0, &[]) })
+        .collect();
+    let devices = vec![common::device(0, "a", 0), common::device(1, "a", 0), common::device(2, "b", 0)];
+    let cluster = Cluster::new(devices, &links).unwrap();
+    let columns = Columns { tensor_bytes: &[6; 3], allowed: &[1, 1, 2], ..Columns::default() };
+    let work = Workload::plain(graph(3, &[(0, 2), (1, 2)]), &columns).unwrap();
+    let times = Times::new(3, 2, [3e-6; 6].to_vec()).unwrap();
+    let b = bounds(&work, &cluster, &times).unwrap();
+    assert!(close(b.forced_transfers, 7e-6) && close(b.critical_path, 6e-6), "{b:?}");
+    let columns = Columns { tensor_bytes: &[6; 3], allowed: &[2, 2, 2], ..Columns::default() };
+    let work = Workload::plain(graph(3, &[(0, 2), (1, 2)]), &columns).unwrap();
+    assert!(close(bounds(&work, &cluster, &times).unwrap().forced_transfers, 9e-6));
+}
+
+#[test]
+fn an_op_that_reaches_into_a_window_counts_with_what_it_must_do_there() {
+    // On two devices: 0 (4 us) before 1..=4 (4 us each); 5 (10 us) stands alone. After 4 us there are 16 us
+    // of 1..=4, and at least 6 us of op 5 as well: 4 + (16 + 6) / 2.
+    let work = plain(6, &[(0, 1), (0, 2), (0, 3), (0, 4)], &[]);
+    let b = bounds(&work, &mesh(2, 0.0), &micros(&[4, 4, 4, 4, 4, 10])).unwrap();
+    assert!(close(b.heads_and_tails, 15e-6) && close(b.work, 15e-6), "{b:?}");
+    let b = bounds(&work, &mesh(2, 0.0), &micros(&[6, 4, 4, 4, 4, 10])).unwrap();
+    assert!(close(b.heads_and_tails, 16e-6), "{b:?}");
 }
 
 #[test]

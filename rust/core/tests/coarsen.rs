@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
@@ -12,7 +14,7 @@ use loadmaster_core::coarsen::{
 use loadmaster_core::colocate::Union;
 use loadmaster_core::contract::contract;
 use loadmaster_core::graph::Graph;
-use loadmaster_core::ids::TensorId;
+use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::workload::Workload;
 use petgraph::algo::is_cyclic_directed;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -140,39 +142,164 @@ proptest! {
         prop_assert_eq!(c.n_groups, case.limits.groups.clamp(parts, n.max(parts)));
     }
 
-    /// Whatever a round merges could be merged alone (Theorem 3.2): every merge is tried.
+    /// Every way to put the ops into groups is tried: what is found is one that is allowed, and merging
+    /// goes on while any two groups that an edge joins may be one.
     #[test]
-    fn one_merge_of_a_batch_is_one_that_trying_them_all_would_find(case in cases(plain_works(9), 9)) {
+    fn groups_are_one_of_all_partitions_that_are_allowed(case in cases(works(7), 7)) {
+        let found = allowed_partitions(&case);
+        let g = &case.work.graph;
+        for (name, method) in METHODS {
+            let c = case.run(method);
+            let group = canonical(&c.group);
+            prop_assert!(found.contains(&group), "{name}: {group:?}");
+            let fewest = found.iter().map(|p| p.iter().max().map_or(0, |&g| g as usize + 1)).min();
+            prop_assert!(Some(c.n_groups) >= fewest);
+            if c.n_groups <= case.limits.groups || name == "multilevel" {
+                continue;
+            }
+            let merged = |(a, b): (u32, u32)| canonical(&group.iter().map(|&x| if x == b { a } else { x }).collect::<Vec<_>>());
+            let left = joined(g, &group).into_iter().filter(|&pair| found.contains(&merged(pair))).count();
+            // The condition of a batch is sufficient only: it may refuse what would close no cycle.
+            prop_assert!(left == 0 || (name == "batch" && c.obstacles.cycle > 0), "{name} stopped at {group:?}");
+        }
+    }
+
+    /// Batch merging of one pair takes the heaviest edge of those whose ends may share a group.
+    #[test]
+    fn the_first_merge_is_the_heaviest_there_is(case in cases(plain_works(7), 7)) {
         let mut case = case;
         let n = case.work.n_ops();
         case.limits.groups = n.saturating_sub(1).max(1);
-        let g = &case.work.graph;
         let c = case.run(batch::merge);
-        // Every edge whose ends may share a group, with what merging it saves.
-        let allowed = |u: usize, v: usize| {
-            let mut group: Vec<u32> = (0..n as u32).collect();
-            group[v] = group[u];
-            let mut numbers: Vec<u32> = group.clone();
-            numbers.sort_unstable();
-            numbers.dedup();
-            let dense: Vec<u32> =
-                group.iter().map(|x| numbers.binary_search(x).expect("is there") as u32).collect();
-            case.work.allowed[u] == case.work.allowed[v]
-                && case.op_time[u] + case.op_time[v] <= case.limits.max_time
-                && case.op_bytes[u] + case.op_bytes[v] <= case.limits.max_bytes
-                && contract(&case.work, &dense).is_ok()
+        let found = allowed_partitions(&case);
+        let g = &case.work.graph;
+        let weight = |a: u32, b: u32| -> Ticks {
+            let of = |&t: &TensorId| g.consumers(t).iter().any(|v| v.0 == b);
+            g.outputs(OpId(a)).filter(of).map(|t| case.tensor_time[t.ix()]).sum()
         };
-        let found: Vec<(usize, usize)> = g
-            .ops()
-            .flat_map(|u| g.successors(u).iter().map(move |v| (u.ix(), v.ix())))
-            .filter(|&(u, v)| allowed(u, v))
-            .collect();
-        match members(&c).into_iter().find(|m| m.len() > 1) {
-            Some(m) => prop_assert!(found.contains(&(m[0], m[1])) || found.contains(&(m[1], m[0]))),
-            // A single merge that closes no cycle may still be refused: the condition is sufficient only.
-            None => prop_assert!(n == 1 || found.is_empty() || c.obstacles.cycle > 0),
+        let alone: Vec<u32> = (0..n as u32).collect();
+        let pairs = joined(g, &alone).into_iter().filter(|&(a, b)| {
+            let group: Vec<u32> = alone.iter().map(|&x| if x == b { a } else { x }).collect();
+            found.contains(&canonical(&group))
+        });
+        let most = pairs.map(|(a, b)| weight(a, b)).max();
+        if let Some(m) = members(&c).into_iter().find(|m| m.len() > 1) {
+            let (a, b) = (m[0] as u32, m[1] as u32);
+            let merged = weight(a, b).max(weight(b, a));
+            prop_assert!(Some(merged) <= most);
+            prop_assert!(Some(merged) == most || c.obstacles == Obstacles::default());
+        } else {
+            prop_assert!(n == 1 || most.is_none() || c.obstacles.cycle > 0);
         }
     }
+
+    /// However ops are numbered inside, groups are the same by the user's index.
+    #[test]
+    fn groups_depend_on_the_users_numbering_only(
+        twins in common::twins(20),
+        columns in (vec(0u64..4, 20), vec(0u64..4, 80), vec(0u64..4, 20)),
+        kind in vec(0u32..3, 20),
+        groups in 1usize..8,
+        max_time in prop_oneof![Just(Ticks::MAX), 1u64..20],
+    ) {
+        let rules = [vec![vec![0], vec![1, 2]], vec![vec![0], vec![2], vec![0, 1]]];
+        let [a, b] = [twins.0, twins.1].map(|mut work| {
+            let numbering = work.graph.numbering().clone();
+            let by_op = |column: &[u64]| numbering.by_op(column[..work.n_ops()].to_vec(), 1);
+            let (op_time, op_bytes) = (by_op(&columns.0), by_op(&columns.2));
+            let kind = numbering.by_op(kind[..work.n_ops()].to_vec(), 1);
+            let tensor_time = columns.1[..work.graph.n_tensors()].to_vec();
+            work.allowed = by_op(&columns.2).into_iter().map(|b| if b == 0 { 1 } else { 3 }).collect();
+            let limits = Limits { groups, max_time, max_bytes: u64::MAX };
+            let case = Case { work, op_time, tensor_time, op_bytes, limits };
+            let mut found: Vec<Coarsening> = METHODS.iter().map(|(_, method)| case.run(*method)).collect();
+            found.push(run_rules(&case, &kind, &rules));
+            found.into_iter().map(|c| (numbering.by_index(c.group), c.obstacles)).collect::<Vec<_>>()
+        });
+        prop_assert_eq!(a, b);
+    }
+
+    /// Where no two costs are the same, the numbering of ops decides nothing in a batch.
+    #[test]
+    fn shuffled_ids_make_the_same_batches(
+        dag in common::dags(16),
+        keys in vec(any::<u32>(), 16),
+        op_time in vec(1u64..1 << 40, 16),
+        tensor_time in vec(1u64..1 << 40, 64),
+        groups in 1usize..10,
+    ) {
+        let mut order: Vec<usize> = (0..dag.n).collect();
+        order.sort_by_key(|&u| (keys[u], u));
+        let mut place = vec![0i64; dag.n];
+        order.iter().enumerate().for_each(|(new, &u)| place[u] = new as i64);
+        let renamed = |ends: &[i64]| ends.iter().map(|&u| place[u as usize]).collect::<Vec<_>>();
+        let ids = [(dag.src.clone(), dag.dst.clone()), (renamed(&dag.src), renamed(&dag.dst))];
+        let [a, b] = [0, 1].map(|shuffled| {
+            let (src, dst) = &ids[shuffled];
+            let name = |u: usize| if shuffled == 1 { place[u] as usize } else { u };
+            let graph = Graph::numbered(dag.n, src, dst, Some(&dag.tensor)).expect("acyclic");
+            let mut time = vec![0; dag.n];
+            (0..dag.n).for_each(|u| time[name(u)] = op_time[u]);
+            // A control message goes by its op.
+            let cost = |t| {
+                let op = graph.index(graph.source(t)) as usize;
+                let own = (0..dag.n).find(|&u| name(u) == op).expect("is there");
+                if graph.is_control(t) { tensor_time[48 + own] } else { tensor_time[graph.key(t) as usize] }
+            };
+            let tensor_time: Vec<Ticks> = graph.tensors().map(cost).collect();
+            let op_time = graph.numbering().by_op(time, 1);
+            let ones = vec![1; dag.n];
+            let weights =
+                Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes: &ones, class: &ones };
+            let limits = Limits { groups, ..NO_LIMITS };
+            let c = batch::merge(&graph, &weights, &limits).expect("columns fit");
+            let group = graph.numbering().by_index(c.group);
+            canonical(&(0..dag.n).map(|u| group[name(u)]).collect::<Vec<_>>())
+        });
+        prop_assert_eq!(a, b);
+    }
+}
+
+/// Groups numbered by first member.
+fn canonical(group: &[u32]) -> Vec<u32> {
+    let mut seen: Vec<u32> = Vec::new();
+    group
+        .iter()
+        .map(|g| {
+            seen.iter().position(|x| x == g).unwrap_or_else(|| {
+                seen.push(*g);
+                seen.len() - 1
+            }) as u32
+        })
+        .collect()
+}
+
+/// All partitions of few ops within limits whose quotient has no cycle.
+fn allowed_partitions(case: &Case) -> BTreeSet<Vec<u32>> {
+    let n = case.work.n_ops();
+    let mut all = vec![Vec::new()];
+    for _ in 0..n {
+        let grown = |p: &Vec<u32>| {
+            let next = p.iter().max().map_or(0, |g| g + 1);
+            (0..=next).map(|g| [p.as_slice(), &[g]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(grown).collect();
+    }
+    let fits = |p: &Vec<u32>| {
+        (0..=n as u32).all(|g| {
+            let m: Vec<usize> = (0..n).filter(|&u| p[u] == g).collect();
+            let sum = |column: &[u64]| m.iter().map(|&u| column[u]).sum::<u64>();
+            m.len() < 2
+                || (sum(&case.op_time) <= case.limits.max_time
+                    && sum(&case.op_bytes) <= case.limits.max_bytes
+                    && m.iter().all(|&u| case.work.allowed[u] == case.work.allowed[m[0]]))
+        })
+    };
+    let is_acyclic = |p: &Vec<u32>| {
+        let edges = joined(&case.work.graph, p);
+        !is_cyclic_directed(&DiGraph::<(), ()>::from_edges(edges))
+    };
+    all.into_iter().filter(|p| fits(p) && is_acyclic(p)).collect()
 }
 
 /// Weights of one microsecond per op, and the given transfer time per tensor.

@@ -131,6 +131,20 @@ proptest! {
         prop_assert_eq!(Some(total), p.optimum().last().copied());
     }
 
+    /// Every way to cut the order is tried.
+    #[test]
+    fn no_segmentation_is_cheaper(p in problems(11)) {
+        let n = p.order.len();
+        let all = (0u32..1 << (n - 1)).filter_map(|chosen| {
+            let cuts: Vec<u32> = (1..n as u32).filter(|c| chosen >> (c - 1) & 1 == 1).collect();
+            let segments = p.bounds_of(&cuts);
+            let allowed = segments.iter().all(|&(from, to)| p.may_join(from, to));
+            allowed.then(|| segments.iter().map(|&(from, to)| p.cost(from, to)).sum::<Ticks>())
+        });
+        let found: Ticks = p.bounds_of(&p.cuts()).into_iter().map(|(from, to)| p.cost(from, to)).sum();
+        prop_assert_eq!(Some(found), all.min());
+    }
+
     #[test]
     fn of_equal_costs_the_longer_last_segment_wins(p in problems(14)) {
         // The last cut is the earliest that loses nothing; the same holds for what lies before it.
@@ -299,7 +313,18 @@ proptest! {
         let fewest = (1..=n).find(|&k| best[k][n].is_some()).expect("single ops are always allowed");
         let expected = wanted.clamp(fewest, n);
         prop_assert_eq!(segments.len(), expected);
-        prop_assert!(Some(exact.cost) >= best[expected][n]);
+        let least = |k: usize| best[k][n].map(i128::from);
+        let found = i128::from(exact.cost);
+        prop_assert!(Some(found) >= least(expected));
+        // A corner of the lower hull of least cost over number is met.
+        let below = |i: usize, j: usize| {
+            let (Some(a), Some(b), Some(c)) = (least(i), least(expected), least(j)) else { return true };
+            let [whole, left, right] = [j - i, expected - i, j - expected].map(|d| d as i128);
+            b * whole < a * right + c * left
+        };
+        if (fewest..expected).all(|i| (expected + 1..=n).all(|j| below(i, j))) {
+            prop_assert_eq!(Some(found), least(expected));
+        }
     }
 }
 

@@ -295,9 +295,10 @@ pub fn fuse<'py>(
 
 /// The cuts of an order into a given number of segments that send about least.
 ///
-/// As :func:`breakpoints`, with a price per segment (Lagrange) that steers their number. Where a price
-/// gives the very number the cuts are optimal; else the cheapest of the nearest smaller number are
-/// split where that costs least. About ten times :func:`breakpoints` at worst.
+/// As :func:`breakpoints`, with a price per segment (Lagrange) that steers their number. Optimal where the
+/// number is a corner of the lower hull of least cost over number, or comes out of the two corners next
+/// to it put together; else what is missing is split off where that costs least. O((V + E) α(V)) a price,
+/// about six prices.
 ///
 /// Parameters
 /// ----------

@@ -10,7 +10,7 @@ use loadmaster_core::place::{self, OnOom};
 use loadmaster_core::simulate::{LinkOrder, Options, Policy, Simulator};
 use loadmaster_core::workload::{Times, Workload};
 use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, lifetime, topo};
-use numpy::{IntoPyArray, PyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,6 +25,7 @@ const MAX_OPS: usize = 200;
 
 pub(crate) type Ids<'py> = Bound<'py, PyArray1<i32>>;
 pub(crate) type Floats<'py> = Bound<'py, PyArray1<f64>>;
+type Matrix<'py> = Bound<'py, PyArray2<f64>>;
 
 /// Ticks of op and tensor times on a clock that no sum of them overflows.
 pub(crate) fn ticks(
@@ -36,7 +37,8 @@ pub(crate) fn ticks(
     let tensor_time = graph.by_tensor(tensor_time, control);
     let inner = &graph.work.graph;
     let sent = inner.tensors().map(|t| tensor_time[t.ix()] * inner.consumers(t).len() as f64);
-    let clock = Clock::for_horizon(op_time.iter().sum::<f64>() + sent.sum::<f64>())?;
+    let spent: f64 = inner.ops_by_index().map(|u| op_time[u.ix()]).sum();
+    let clock = Clock::for_horizon(spent + sent.sum::<f64>())?;
     Ok((clock, clock.ticks_of(op_time), clock.ticks_of(&tensor_time)))
 }
 
@@ -661,7 +663,8 @@ pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -
 /// seed : int, optional
 ///     For "random"; 0 if absent.
 /// record_memory : bool
-///     Keep every change of memory use for :meth:`Schedule.memory`.
+///     Keep every change of memory use for :meth:`Schedule.memory`, and all tensors that are alive at
+///     the first overflow, not only the largest eight.
 ///
 /// Returns
 /// -------
@@ -740,8 +743,9 @@ pub fn simulate(
 /// Lower bounds on the makespan of any placement.
 ///
 /// ``critical_path`` (fastest allowed types, free transfers), ``work`` (over capacity, a linear program
-/// over device types), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O(V +
-/// E), and some dozens of passes over the ops where there are several types.
+/// over device types), ``forced_transfers`` (critical path with the transfers that joins and forks
+/// force), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O((V + E log d) T^2)
+/// for T types and d neighbours, and a few hundred passes over the ops where there are several types.
 ///
 /// Parameters
 /// ----------
@@ -777,15 +781,58 @@ pub fn bounds<'py>(
     let source = match found.source {
         core_bounds::Source::CriticalPath => "critical path",
         core_bounds::Source::Work => "work over capacity",
+        core_bounds::Source::ForcedTransfers => "critical path with forced transfers",
         core_bounds::Source::HeadsAndTails => "work between heads and tails",
     };
     let dict = PyDict::new(py);
     dict.set_item("critical_path", found.critical_path)?;
     dict.set_item("work", found.work)?;
+    dict.set_item("forced_transfers", found.forced_transfers)?;
     dict.set_item("heads_and_tails", found.heads_and_tails)?;
     dict.set_item("best", found.best)?;
     dict.set_item("source", source)?;
     Ok(dict)
+}
+
+/// Least times before each op starts and after it ends, in any placement and order.
+///
+/// Predecessors on the same device run one after another, the others' outputs are sent; so with
+/// successors. O(E T^2 log d) for T types and d neighbours.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+/// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
+///     Seconds.
+///
+/// Returns
+/// -------
+/// heads, tails : float64 [n_ops, n_types]
+///     Seconds if the op runs on a device of that type; infinite where it may not.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(2, np.array([0]), np.array([1]))
+/// >>> c = fast.Cluster([("a", "gpu", 1)], [])
+/// >>> heads, tails = fast.heads_and_tails(g, c, np.array([2.0, 3.0]))
+/// >>> heads.ravel().tolist(), tails.ravel().tolist()
+/// ([0.0, 2.0], [3.0, 0.0])
+#[pyfunction]
+pub fn heads_and_tails<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+) -> PyResult<(Matrix<'py>, Matrix<'py>)> {
+    let time = times(graph, cluster, time)?;
+    let shape = [graph.work.n_ops(), time.n_types()];
+    let (heads, tails) = py
+        .detach(|| core_bounds::heads_and_tails(&graph.work, &cluster.core, &time))
+        .map_err(|e| graph.name(e))?;
+    Ok((heads.into_pyarray(py).reshape(shape)?, tails.into_pyarray(py).reshape(shape)?))
 }
 
 /// What one device would hold at the worst moment of running ops one after another.

@@ -8,6 +8,7 @@ mod convert;
 mod errors;
 mod functions;
 mod graph;
+mod partitioning;
 mod schedule;
 mod scheduling;
 mod searching;
@@ -33,11 +34,13 @@ mod fast {
     };
     #[pymodule_export]
     use super::functions::{
-        bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, levels, m_topo,
-        mean_time, peak_bytes, round_robin, segments, simulate,
+        bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, heads_and_tails,
+        levels, m_topo, mean_time, peak_bytes, round_robin, segments, simulate,
     };
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};
+    #[pymodule_export]
+    use super::partitioning::partition;
     #[pymodule_export]
     use super::schedule::Schedule;
     #[pymodule_export]

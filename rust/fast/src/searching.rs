@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Clock;
 use loadmaster_core::ids::{DeviceId, OpId};
-use loadmaster_core::search::anneal::Found;
+use loadmaster_core::search::anneal::{Found, Stop};
 use loadmaster_core::search::chains::Chains;
 use loadmaster_core::search::problem::Problem;
 use pyo3::exceptions::PyValueError;
@@ -20,6 +20,9 @@ use crate::scheduling::{leads, placement};
 /// Moves of each chain before their speed is known.
 const FIRST_SLICE: u64 = 32;
 
+/// Moves of each chain before the first report of a search that counts them.
+const FIRST_REPORT: u64 = 4096;
+
 /// How long the chains run before Ctrl-C and the clock are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -30,9 +33,9 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 ///
 /// What is searched for is the makespan of :func:`schedule_placed`, which is exactly the simulator's (policy
 /// "fixed") where every channel serves one pair of devices, and an estimate on shared channels. Colocated
-/// sets stay together, device types and capacities are obeyed at every step. Given `moves`, the result
-/// depends on the input, `seed` and `chains` alone, whatever the number of threads. O(V + E) per move at
-/// worst. Can be interrupted.
+/// sets stay together, device types and capacities are obeyed at every step. Without `time_limit` the result
+/// depends on the input, `seed` and `chains` alone, whatever the machine and the number of threads.
+/// O(V + E) per move at worst. Can be interrupted.
 ///
 /// Parameters
 /// ----------
@@ -54,15 +57,22 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 /// seed : int
 /// moves : int, optional
 ///     Moves that each chain makes.
+/// visits : int, optional
+///     Visits of ops after which a chain stops: the time it takes, but the same on any machine.
 /// time_limit : float, optional
-///     Seconds after which the search stops. Of `moves` and this at least one is needed.
+///     Seconds after which the search stops. Of `moves`, `visits` and this at least one is needed.
+/// patience : int, optional
+///     Visits of ops without a better state after which a chain stops.
+/// target : float
+///     A makespan, in seconds, that is short enough to stop at.
 /// chains : int
 ///     Independent chains, which learn the best state found after every 16,384 moves.
 /// threads : int
 ///     How many run at a time.
 /// progress : callable, optional
-///     Called with devices, order and makespan of what is best so far, some 20 times a second if there is
-///     news.
+///     Called with devices, order and makespan of what is best so far, if there is news: some 20 times a
+///     second, or, where `moves` or `visits` are given, after the 4,096th move of each chain and then
+///     whenever the number of moves has doubled.
 ///
 /// Returns
 /// -------
@@ -92,7 +102,7 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 /// 2.0
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
-                    moves=None, time_limit=None, chains=1, threads=1, progress=None))]
+                    moves=None, visits=None, time_limit=None, patience=None, target=0.0, chains=1, threads=1, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "a search's whole input")]
 pub fn search<'py>(
     py: Python<'py>,
@@ -106,7 +116,10 @@ pub fn search<'py>(
     lead: Option<&Bound<'_, PyAny>>,
     seed: Option<&Bound<'_, PyAny>>,
     moves: Option<&Bound<'_, PyAny>>,
+    visits: Option<&Bound<'_, PyAny>>,
     time_limit: Option<f64>,
+    patience: Option<&Bound<'_, PyAny>>,
+    target: f64,
     chains: usize,
     threads: usize,
     progress: Option<&Bound<'_, PyAny>>,
@@ -116,9 +129,15 @@ pub fn search<'py>(
     let lead = lead.map(|lead| leads(graph, Some(lead))).transpose()?;
     let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
     let budget = moves.map(|moves| convert::unsigned("moves", moves)).transpose()?;
+    let visits = visits.map(|visits| convert::unsigned("visits", visits)).transpose()?;
+    let patience = patience.map(|patience| convert::unsigned("patience", patience)).transpose()?;
     let limit = time_limit.map(seconds).transpose()?;
-    if budget.is_none() && limit.is_none() {
-        return Err(PyValueError::new_err("moves and time_limit are absent: the search would never stop"));
+    if budget.is_none() && visits.is_none() && limit.is_none() {
+        let reason = "moves, visits and time_limit are absent: the search would never stop";
+        return Err(PyValueError::new_err(reason));
+    }
+    if !(target.is_finite() && target >= 0.0) {
+        return Err(PyValueError::new_err(format!("target is {target}: wants seconds, not negative")));
     }
     for (argument, count) in [("chains", chains), ("threads", threads)] {
         if count == 0 {
@@ -140,13 +159,21 @@ pub fn search<'py>(
         Ok((clock, problem))
     });
     let (clock, problem) = prepared.map_err(|e| graph.name(e))?;
-    let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads));
+    let stop = Stop {
+        visits: visits.unwrap_or(u64::MAX),
+        patience: patience.unwrap_or(u64::MAX),
+        target: clock.ticks(target),
+    };
+    let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads, stop));
     let mut told = search.best().makespan;
     let (mut done, mut slice) = (0, FIRST_SLICE);
+    let is_counted = budget.is_some() || visits.is_some();
+    let mut report = if is_counted { FIRST_REPORT } else { 0 };
     loop {
         let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
-        let moves = slice.min(budget.map_or(u64::MAX, |budget| budget - done));
-        if left.is_zero() || moves == 0 {
+        let until = budget.unwrap_or(u64::MAX).min(if is_counted { report } else { u64::MAX });
+        let moves = slice.min(until - done);
+        if left.is_zero() || moves == 0 || search.is_done() {
             break;
         }
         let from = Instant::now();
@@ -156,6 +183,10 @@ pub fn search<'py>(
         let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
         slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
         py.check_signals()?;
+        if done < report {
+            continue;
+        }
+        report *= 2;
         if let Some(progress) = progress
             && search.best().makespan < told
         {

@@ -1,4 +1,5 @@
-//! Batch merging: rounds of merges that close no cycle together, heaviest edge first.
+//! Batch merging: rounds of merges that close no cycle together, heaviest edge first (or by another
+//! [`Rank`]).
 //!
 //! Pesto (Hafeez et al. 2021), section 3.3, Theorem 3.5. H(v) is the height of v: ops on the longest
 //! path that ends there. An edge (u, v) may merge in a round if
@@ -13,6 +14,7 @@
 //!   *steps* only.
 //! * The edges of a round need not be a matching: any number of *in* edges may share their head, and
 //!   any number of *out* edges their tail, or a star of n leaves would take n rounds.
+//! * Of equally heavy edges, which readers of one tensor make, the one whose ends take least time goes first.
 //! * Corollary 3.6 (any number of groups can be reached) is false for disconnected graphs, device
 //!   types and limits: merging stops when nothing merges.
 //!
@@ -31,6 +33,7 @@
 use std::cmp::Reverse;
 
 use crate::clock::Ticks;
+use crate::coarsen::quotient::Arc;
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights};
 use crate::error::Error;
 use crate::graph::Graph;
@@ -44,15 +47,36 @@ const PATIENCE: usize = 400;
 /// Weights of the wrong length.
 pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
-    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_, _| {});
+    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_| Heaviest, |_, _| {});
     Ok(nodes.groups(graph, obstacles))
 }
 
-/// Rounds on a graph of nodes, until it has few enough. `finer` is given the graph before each round,
-/// and to which node of the next each of its nodes belongs.
-pub(crate) fn rounds(
+/// What a round merges first.
+pub(crate) trait Rank {
+    /// Least first.
+    type Key: Ord + Copy;
+
+    /// Of merging the ends of an arc of `u`.
+    fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key;
+}
+
+/// Heaviest edge first; of equals (an op sends many one tensor) that whose ends take least time.
+pub(crate) struct Heaviest;
+
+impl Rank for Heaviest {
+    type Key = (Reverse<Ticks>, Ticks);
+
+    fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key {
+        (Reverse(arc.cost), nodes.time[u] + nodes.time[arc.node as usize])
+    }
+}
+
+/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round;
+/// `finer` is given that graph, and to which node of the next each of its nodes belongs.
+pub(crate) fn rounds<R: Rank>(
     mut nodes: Quotient,
     limits: &Limits,
+    rank: impl Fn(&Quotient) -> R,
     mut finer: impl FnMut(Quotient, Vec<u32>),
 ) -> (Quotient, Obstacles) {
     let mut patience = nodes.size().saturating_mul(PATIENCE);
@@ -61,7 +85,7 @@ pub(crate) fn rounds(
             return (nodes, Obstacles { slow: true, ..Obstacles::default() });
         }
         patience -= nodes.size();
-        let round = Round::run(&nodes, limits);
+        let round = Round::run(&nodes, limits, &rank(&nodes));
         if round.merges == 0 {
             return (nodes, round.obstacles);
         }
@@ -106,19 +130,19 @@ struct Round {
 }
 
 /// An edge that may merge, as far as heights go.
-struct Candidate {
-    cost: Ticks,
+struct Candidate<K> {
+    key: K,
     tail: u32,
     head: u32,
     way: Way,
 }
 
 impl Round {
-    fn run(nodes: &Quotient, limits: &Limits) -> Self {
+    fn run<R: Rank>(nodes: &Quotient, limits: &Limits, rank: &R) -> Self {
         let n = nodes.len();
         let height = heights(nodes);
         let mut obstacles = Obstacles::default();
-        let candidates = candidates(nodes, &height, limits, &mut obstacles);
+        let candidates = candidates(nodes, &height, limits, rank, &mut obstacles);
         let mut round =
             Self { role: vec![Role::Free; n], into: (0..n as u32).collect(), merges: 0, obstacles };
         let mut time = nodes.time.clone();
@@ -200,13 +224,14 @@ fn heights(nodes: &Quotient) -> Vec<u32> {
     height
 }
 
-/// Edges that may merge within limits, heaviest first.
-fn candidates(
+/// Edges that may merge within limits, by rank; of equals by the user's index of tail, then head.
+fn candidates<R: Rank>(
     nodes: &Quotient,
     height: &[u32],
     limits: &Limits,
+    rank: &R,
     obstacles: &mut Obstacles,
-) -> Vec<Candidate> {
+) -> Vec<Candidate<R::Key>> {
     let mut found = Vec::new();
     for u in 0..nodes.len() {
         let successors = nodes.succ.row(u);
@@ -225,10 +250,12 @@ fn candidates(
                 continue;
             };
             if obstacles.allow(nodes, u, v, limits) {
-                found.push(Candidate { cost: arc.cost, tail: u as u32, head: arc.node, way });
+                let key = rank.key(nodes, u, arc);
+                found.push(Candidate { key, tail: u as u32, head: arc.node, way });
             }
         }
     }
-    found.sort_unstable_by_key(|c| (Reverse(c.cost), c.tail, c.head));
+    let index = |u: u32| nodes.index[u as usize];
+    found.sort_unstable_by_key(|c| (c.key, index(c.tail), index(c.head)));
     found
 }

@@ -10,6 +10,7 @@
 //! A group runs as one op; [`crate::contract`] makes the coarse graph.
 
 pub mod batch;
+mod boundary;
 pub mod multilevel;
 pub mod parallel;
 mod quotient;

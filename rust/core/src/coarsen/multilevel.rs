@@ -6,25 +6,24 @@
 //!    costs least ([`fusion::exactly`]); the cheapest before and after a V-cycle go on. One
 //!    of the orders lines up what batch merging would merge: each of its groups is an interval.
 //! 2. *V-cycle*: batch merging within groups gives a hierarchy of ever coarser graphs; from the
-//!    coarsest to the finest, nodes on the boundary move between groups (step 3). Moving a coarse node
-//!    moves many ops at once, past what moving them one by one would never cross.
-//! 3. *Local search* (Fiduccia and Mattheyses, from one node at a time): the node whose move gains
-//!    most moves, also at a loss; then its neighbours; after a few moves without a new best all moves
-//!    past the best are taken back. A node may move to any group from the last one that sends to it
-//!    to the first that it sends to: no edge ever points backwards, so no cycle check is needed.
+//!    coarsest to the finest, nodes on the boundary move between groups ([`super::boundary`]). Moving a
+//!    coarse node moves many ops at once, past what moving them one by one would never cross.
+//! 3. *Cutting again*: each order, with the groups one after the other, is a topological order in which
+//!    the cuts can only get cheaper; where they do, the next V-cycle begins there.
+//!
+//! Large graphs are merged in batches first, the result is cut once, and local search follows level by
+//! level back to the ops: time for V-cycles there is none.
 //!
 //! What is counted is the transfer time of each tensor, once per group that reads it and did not make
 //! it. O(V + E) memory; a V-cycle takes about ten sweeps over the graph, more on hubs, up to a budget.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use crate::clock::Ticks;
+use crate::coarsen::boundary::{Groups, search};
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::fusion;
-use crate::graph::Graph;
+use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::OpId;
 use crate::levels::Levels;
 use crate::topo;
@@ -35,9 +34,6 @@ const CYCLES: usize = 6;
 /// A V-cycle must gain one part in so many to be followed by another.
 const WORTHWHILE: u64 = 400;
 
-/// Moves past the best that a local search makes before it gives up.
-const TRIES: usize = 24;
-
 /// Hierarchies end at this many nodes per group.
 const NODES_PER_GROUP: usize = 4;
 
@@ -47,28 +43,26 @@ const BUDGET: usize = 300;
 /// Steps of local search in a V-cycle, whatever the graph.
 const MOST: usize = 100_000_000;
 
-/// A tensor with more readers is read in so many groups that no move changes much: left out of gains.
-const HUB: usize = 512;
+/// Graphs of more than twice as many ops are merged to so many nodes (or a number per group) first.
+const CORE: usize = 1 << 16;
 
-/// Neighbours of a moved node that are looked at.
-const NEIGHBOURS: usize = 256;
+/// Nodes per group of such a graph, at least.
+const CORE_PER_GROUP: usize = 16;
 
 /// Partitions into `limits.groups` groups, none over the limits (an op that is stands alone).
 ///
 /// # Errors
-/// Weights of the wrong length.
+/// Weights of the wrong length; a merged graph that cannot be sorted, which would be a bug.
 pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
     let base = Quotient::new(graph, weights);
-    let starts = starts(graph, weights, limits, &base);
-    let size = |group: &[u32]| group.iter().max().map_or(0, |&g| g as usize + 1);
-    let rank = |group: &Vec<u32>| (size(group), cut(&base, group));
-    // The order that is cut best, and the one that is best after a V-cycle: neither is always ahead
-    // in the end.
-    let cycled = starts.iter().map(|group| v_cycle(&base, group, size(group), limits)).min_by_key(&rank);
-    let cheapest = starts.into_iter().min_by_key(&rank);
-    let settled = cycled.into_iter().chain(cheapest).map(|group| settle(&base, group, limits));
-    let group = settled.min_by_key(&rank).unwrap_or_default();
+    let core = limits.groups.saturating_mul(CORE_PER_GROUP).max(CORE);
+    let (base, group) = if base.len() > core.saturating_mul(2) {
+        from_core(base, core, limits)?
+    } else {
+        let group = from_orders(&Cutter::new(graph, weights, limits, &base));
+        (base, group)
+    };
     let n_groups = size(&group);
     let mut by_op = vec![0; graph.n_ops()];
     graph.topo().iter().zip(&group).for_each(|(u, &g)| by_op[u.ix()] = g);
@@ -76,24 +70,103 @@ pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Resul
     Ok(Coarsening { group: by_op, n_groups, obstacles })
 }
 
-/// V-cycles until one gains next to nothing.
-fn settle(base: &Quotient, mut group: Vec<u32>, limits: &Limits) -> Vec<u32> {
-    let n_groups = group.iter().max().map_or(0, |&g| g as usize + 1);
-    let mut cost = cut(base, &group);
-    for _ in 0..CYCLES {
-        let moved = v_cycle(base, &group, n_groups, limits);
-        let now = cut(base, &moved);
-        if now >= cost {
-            break;
+/// The best segments of several orders, refined.
+fn from_orders(cutter: &Cutter<'_>) -> Vec<u32> {
+    let starts = cutter.starts();
+    let rank = |group: &Vec<u32>| cutter.rank(group);
+    // The order that is cut best, and the one that is best after a V-cycle: neither is always ahead
+    // in the end.
+    let cycled = starts.iter().map(|group| v_cycle(cutter.base, group, cutter.limits)).min_by_key(&rank);
+    let cheapest = starts.into_iter().min_by_key(&rank);
+    let settled = cycled.into_iter().chain(cheapest).map(|group| cutter.settle(group));
+    settled.min_by_key(&rank).unwrap_or_default()
+}
+
+/// The best segments of orders of a merged graph, refined level by level; and the graph it was given.
+fn from_core(base: Quotient, core: usize, limits: &Limits) -> Result<(Quotient, Vec<u32>), Error> {
+    let within = limits.with_room(core);
+    let mut finer = Vec::new();
+    let (top, _) = batch::rounds(base, &within, |_| batch::Heaviest, |nodes, map| finer.push((nodes, map)));
+    let mut group = Core::new(&top)?.cut(limits);
+    let mut groups = Groups::new(&top, &group, size(&group));
+    let mut budget = MOST;
+    let mut refined = top.len();
+    let mut finest = top;
+    while let Some((nodes, map)) = finer.pop() {
+        group = map.iter().map(|&m| group[m as usize]).collect();
+        // Levels that differ little need not both be searched.
+        if nodes.len() >= 2 * refined || finer.is_empty() {
+            refined = nodes.len();
+            search(&nodes, &mut group, &mut groups, limits, &mut budget);
         }
-        group = moved;
-        let gained = cost - now;
-        cost = now;
-        if gained < cost / WORTHWHILE {
-            break;
-        }
+        finest = nodes;
     }
-    group
+    Ok((finest, group))
+}
+
+/// Number of groups.
+fn size(group: &[u32]) -> usize {
+    group.iter().max().map_or(0, |&g| g as usize + 1)
+}
+
+/// A merged graph as fusion and the orders know graphs: an op per node, ties by the user's index.
+struct Core {
+    graph: Graph,
+    time: Vec<Ticks>,
+    bytes: Vec<u64>,
+    class: Vec<u64>,
+    tensor_time: Vec<Ticks>,
+    /// Op of each node.
+    op: Vec<OpId>,
+}
+
+impl Core {
+    fn new(nodes: &Quotient) -> Result<Self, Error> {
+        let n = nodes.len();
+        let mut by_index: Vec<u32> = (0..n as u32).collect();
+        by_index.sort_unstable_by_key(|&u| nodes.index[u as usize]);
+        let mut number = vec![0u32; n];
+        by_index.iter().enumerate().for_each(|(i, &u)| number[u as usize] = i as u32);
+        let op = |u: usize| OpId(number[u]);
+        let tensors = || nodes.tensors().enumerate();
+        let edges = tensors().filter(|&(t, _)| !nodes.is_home(t)).flat_map(|(t, (src, _, readers))| {
+            readers.iter().map(move |&r| Edge { src: op(src), dst: op(r as usize), tensor: t as u32 })
+        });
+        let home = |(t, (src, _, readers)): (usize, (usize, Ticks, &[u32]))| HomeTensor {
+            home: op(src),
+            consumers: readers.iter().map(|&r| op(r as usize)).collect(),
+            key: t as u32,
+        };
+        let homes: Vec<HomeTensor> = tensors().filter(|&(t, _)| nodes.is_home(t)).map(home).collect();
+        let graph = Graph::numbered_with_homes(n, edges, &homes)?;
+        let by_op = |column: &[u64]| {
+            let by_index = by_index.iter().map(|&u| column[u as usize]).collect();
+            graph.numbering().by_op(by_index, 1)
+        };
+        Ok(Self {
+            time: by_op(&nodes.time),
+            bytes: by_op(&nodes.bytes),
+            class: by_op(&nodes.class),
+            tensor_time: graph.tensors().map(|t| nodes.cost(graph.key(t) as usize)).collect(),
+            op: number.iter().map(|&index| graph.numbering().op(index)).collect(),
+            graph,
+        })
+    }
+
+    /// The best segments of several orders, as group per node.
+    fn cut(&self, limits: &Limits) -> Vec<u32> {
+        let weights = Weights {
+            op_time: &self.time,
+            tensor_time: &self.tensor_time,
+            op_bytes: &self.bytes,
+            class: &self.class,
+        };
+        let base = Quotient::new(&self.graph, &weights);
+        let cutter = Cutter::new(&self.graph, &weights, limits, &base);
+        let best = cutter.starts().into_iter().min_by_key(|group| cutter.rank(group)).unwrap_or_default();
+        let by_op = cutter.by_op(&best);
+        self.op.iter().map(|u| by_op[u.ix()]).collect()
+    }
 }
 
 /// Transfer time between groups, each tensor once per group that reads it and did not make it.
@@ -110,40 +183,95 @@ pub fn cut(nodes: &Quotient, group: &[u32]) -> Ticks {
     sum
 }
 
-/// Segments of several orders, as groups by node.
-fn starts(graph: &Graph, weights: &Weights<'_>, limits: &Limits, base: &Quotient) -> Vec<Vec<u32>> {
-    let segment =
-        fusion::Limits { max_ops: usize::MAX, max_bytes: limits.max_bytes, max_time: limits.max_time };
-    let levels = Levels::new(graph, weights.op_time, weights.tensor_time);
-    let orders: [Vec<OpId>; 5] = [
-        graph.topo().to_vec(),
-        topo::m_topo(graph),
-        topo::dfs_topo(graph),
-        topo::cpd_topo(graph, &levels),
-        merging_order(graph, base, limits),
-    ];
-    let groups = |order: &Vec<OpId>| {
-        let found = fusion::exactly(
-            graph,
-            order,
-            weights.tensor_time,
-            weights.op_bytes,
-            weights.op_time,
-            weights.class,
-            segment,
-            limits.groups,
-        );
+/// Cuts orders of a graph into segments.
+struct Cutter<'a> {
+    graph: &'a Graph,
+    weights: &'a Weights<'a>,
+    limits: &'a Limits,
+    base: &'a Quotient,
+    orders: Vec<Vec<OpId>>,
+}
+
+impl<'a> Cutter<'a> {
+    fn new(graph: &'a Graph, weights: &'a Weights<'a>, limits: &'a Limits, base: &'a Quotient) -> Self {
+        let levels = Levels::new(graph, weights.op_time, weights.tensor_time);
+        let orders = vec![
+            graph.topo().to_vec(),
+            topo::m_topo(graph),
+            topo::dfs_topo(graph),
+            topo::cpd_topo(graph, &levels),
+            merging_order(graph, base, limits),
+        ];
+        Self { graph, weights, limits, base, orders }
+    }
+
+    /// Groups, then what they cut.
+    fn rank(&self, group: &[u32]) -> (usize, Ticks) {
+        (size(group), cut(self.base, group))
+    }
+
+    /// The segments of each order, as group per node.
+    fn starts(&self) -> Vec<Vec<u32>> {
+        self.orders.iter().map(|order| self.segments(order)).collect()
+    }
+
+    fn segments(&self, order: &[OpId]) -> Vec<u32> {
+        let Limits { groups, max_time, max_bytes } = *self.limits;
+        let segment = fusion::Limits { max_ops: usize::MAX, max_bytes, max_time };
+        let Weights { op_time, tensor_time, op_bytes, class } = *self.weights;
+        let found =
+            fusion::exactly(self.graph, order, tensor_time, op_bytes, op_time, class, segment, groups);
         let by_op = fusion::segments(order, &found.cuts);
-        graph.topo().iter().map(|u| by_op[u.ix()]).collect()
-    };
-    orders.iter().map(groups).collect()
+        self.graph.topo().iter().map(|u| by_op[u.ix()]).collect()
+    }
+
+    fn by_op(&self, group: &[u32]) -> Vec<u32> {
+        let mut by_op = vec![0; group.len()];
+        self.graph.topo().iter().zip(group).for_each(|(u, &g)| by_op[u.ix()] = g);
+        by_op
+    }
+
+    /// The best segments of the orders with the groups one after the other.
+    fn cut_again(&self, group: &[u32]) -> Option<Vec<u32>> {
+        let by_op = self.by_op(group);
+        let again = self.orders.iter().map(|order| {
+            let in_groups = Csr::from_pairs(size(group), order.iter().map(|u| (by_op[u.ix()] as usize, *u)));
+            self.segments(in_groups.items())
+        });
+        again.min_by_key(|group| self.rank(group))
+    }
+
+    /// V-cycles, each followed by cutting again, until that gains next to nothing.
+    fn settle(&self, mut group: Vec<u32>) -> Vec<u32> {
+        let (n_groups, mut cost) = self.rank(&group);
+        for _ in 0..CYCLES {
+            let before = cost;
+            let moved = v_cycle(self.base, &group, self.limits);
+            let again = self.cut_again(&moved);
+            for found in [Some(moved), again].into_iter().flatten() {
+                let rank = self.rank(&found);
+                if rank < (n_groups, cost) {
+                    (group, cost) = (found, rank.1);
+                }
+            }
+            if before - cost < cost / WORTHWHILE {
+                break;
+            }
+        }
+        group
+    }
 }
 
 /// A topological order in which every group of every round of batch merging is an interval.
 fn merging_order(graph: &Graph, base: &Quotient, limits: &Limits) -> Vec<OpId> {
     let limits = Limits { groups: 1, ..*limits };
     let mut finer = Vec::new();
-    let (top, _) = batch::rounds(base.clone(), &limits, |nodes, map| finer.push((nodes.topo(), map)));
+    let (top, _) = batch::rounds(
+        base.clone(),
+        &limits,
+        |_| batch::Heaviest,
+        |nodes, map| finer.push((nodes.topo(), map)),
+    );
     let mut order = top.topo();
     for (inner, map) in finer.into_iter().rev() {
         // By node of the coarser graph, members in topological order.
@@ -154,17 +282,14 @@ fn merging_order(graph: &Graph, base: &Quotient, limits: &Limits) -> Vec<OpId> {
 }
 
 /// One pass down a hierarchy of graphs that were merged within groups only.
-fn v_cycle(base: &Quotient, group: &[u32], n_groups: usize, limits: &Limits) -> Vec<u32> {
+fn v_cycle(base: &Quotient, group: &[u32], limits: &Limits) -> Vec<u32> {
     let mut start = base.clone();
     start.class = group.iter().map(|&g| u64::from(g)).collect();
-    // Coarse nodes must still find room in other groups.
-    let within = Limits {
-        groups: n_groups.saturating_mul(NODES_PER_GROUP),
-        max_time: limits.max_time / NODES_PER_GROUP as u64,
-        max_bytes: limits.max_bytes / NODES_PER_GROUP as u64,
-    };
+    let n_groups = size(group);
+    let within = limits.with_room(n_groups.saturating_mul(NODES_PER_GROUP));
     let mut hierarchy = Vec::new();
-    let (top, _) = batch::rounds(start, &within, |nodes, map| hierarchy.push((nodes, map)));
+    let (top, _) =
+        batch::rounds(start, &within, |_| batch::Heaviest, |nodes, map| hierarchy.push((nodes, map)));
     let mut groups = Groups::new(base, group, n_groups);
     let mut budget = base.size().saturating_mul(BUDGET).min(MOST);
     let mut of: Vec<u32> = top.class.iter().map(|&g| g as u32).collect();
@@ -176,259 +301,11 @@ fn v_cycle(base: &Quotient, group: &[u32], n_groups: usize, limits: &Limits) -> 
     of
 }
 
-/// What each group holds.
-struct Groups {
-    time: Vec<Ticks>,
-    /// Wide, so that no sum of bytes saturates: what is added must come off again.
-    bytes: Vec<u128>,
-    /// Class of its members.
-    class: Vec<u64>,
-}
-
-impl Groups {
-    fn new(base: &Quotient, group: &[u32], n_groups: usize) -> Self {
-        let mut groups = Self { time: vec![0; n_groups], bytes: vec![0; n_groups], class: vec![0; n_groups] };
-        for (u, &g) in group.iter().enumerate() {
-            let g = g as usize;
-            groups.time[g] += base.time[u];
-            groups.bytes[g] += u128::from(base.bytes[u]);
-            groups.class[g] = base.class[u];
-        }
-        groups
-    }
-}
-
-/// Local searches from every node on the boundary, until a sweep gains nothing.
-fn search(nodes: &Quotient, group: &mut Vec<u32>, groups: &mut Groups, limits: &Limits, budget: &mut usize) {
-    let mut search = Search::new(nodes, std::mem::take(group), groups, limits);
-    while *budget > 0 && search.sweep(budget) > 0 {}
-    *group = search.group;
-}
-
-/// A move that gains: most gain first, then the smallest node.
-type Move = (i64, Reverse<u32>, u32);
-
-/// The state of a local search.
-///
-/// Invariants: no arc leads to a smaller group; the slots of a tensor that is no hub, the first
-/// `used[t]` of its row of readers, are the groups of its readers, each with their number.
-struct Search<'a> {
-    nodes: &'a Quotient,
-    limits: &'a Limits,
-    groups: &'a mut Groups,
-    group: Vec<u32>,
-    /// Nodes per group.
-    members: Vec<u32>,
-    /// Tensors that each node reads, hubs left out.
-    reads: Csr<u32>,
-    /// Source per tensor.
-    source: Vec<u32>,
-    slots: Vec<(u32, u32)>,
-    used: Vec<u32>,
-    /// The last local search that each node moved in; [`KEPT`] once it has moved for good.
-    moved: Vec<u32>,
-    heap: BinaryHeap<Move>,
-}
-
-/// Stays where it is for the rest of a sweep.
-const KEPT: u32 = u32::MAX;
-
-impl<'a> Search<'a> {
-    fn new(nodes: &'a Quotient, group: Vec<u32>, groups: &'a mut Groups, limits: &'a Limits) -> Self {
-        let n = nodes.len();
-        let readers = nodes.readers();
-        let few = || (0..nodes.n_tensors()).filter(|&t| readers.row(t).len() <= HUB);
-        let pairs = few().flat_map(|t| readers.row(t).iter().map(move |&r| (r as usize, t as u32)));
-        let mut search = Self {
-            reads: Csr::from_pairs(n, pairs),
-            source: (0..n).flat_map(|u| nodes.tensors_of(u).map(move |_| u as u32)).collect(),
-            slots: vec![(0, 0); readers.items().len()],
-            used: vec![0; nodes.n_tensors()],
-            moved: vec![0; n],
-            members: vec![0; groups.time.len()],
-            heap: BinaryHeap::new(),
-            nodes,
-            limits,
-            groups,
-            group,
-        };
-        for u in 0..n {
-            search.members[search.group[u] as usize] += 1;
-        }
-        for t in few() {
-            for &r in readers.row(t) {
-                search.add_reader(t, search.group[r as usize]);
-            }
-        }
-        search
-    }
-
-    /// Number of readers of a tensor in a group.
-    fn readers_in(&self, t: usize, g: u32) -> u32 {
-        let from = self.nodes.readers().range(t).start;
-        let slots = &self.slots[from..from + self.used[t] as usize];
-        slots.iter().find(|s| s.0 == g).map_or(0, |s| s.1)
-    }
-
-    fn add_reader(&mut self, t: usize, g: u32) {
-        let from = self.nodes.readers().range(t).start;
-        let used = self.used[t] as usize;
-        match self.slots[from..from + used].iter_mut().find(|s| s.0 == g) {
-            Some(slot) => slot.1 += 1,
-            None => {
-                self.slots[from + used] = (g, 1);
-                self.used[t] += 1;
-            }
-        }
-    }
-
-    fn drop_reader(&mut self, t: usize, g: u32) {
-        let from = self.nodes.readers().range(t).start;
-        let used = self.used[t] as usize;
-        if let Some(i) = self.slots[from..from + used].iter().position(|s| s.0 == g) {
-            self.slots[from + i].1 -= 1;
-            if self.slots[from + i].1 == 0 {
-                self.slots.swap(from + i, from + used - 1);
-                self.used[t] -= 1;
-            }
-        }
-    }
-
-    /// What moving a node to another group takes off the cut.
-    fn gain(&self, u: usize, to: u32) -> i64 {
-        let from = self.group[u];
-        let mut gain = 0;
-        for &t in self.reads.row(u) {
-            let t = t as usize;
-            let made_in = self.group[self.source[t] as usize];
-            let cost = self.nodes.cost(t) as i64;
-            if made_in != from && self.readers_in(t, from) == 1 {
-                gain += cost;
-            }
-            if made_in != to && self.readers_in(t, to) == 0 {
-                gain -= cost;
-            }
-        }
-        for t in self.nodes.tensors_of(u) {
-            let cost = self.nodes.cost(t) as i64;
-            if self.readers_in(t, from) > 0 {
-                gain -= cost;
-            }
-            if self.readers_in(t, to) > 0 {
-                gain += cost;
-            }
-        }
-        gain
-    }
-
-    fn has_room(&self, u: usize, to: u32) -> bool {
-        let g = to as usize;
-        self.groups.class[g] == self.groups.class[self.group[u] as usize]
-            && self.groups.time[g] + self.nodes.time[u] <= self.limits.max_time
-            && self.groups.bytes[g] + u128::from(self.nodes.bytes[u]) <= u128::from(self.limits.max_bytes)
-    }
-
-    /// The best move of a node, to the nearest groups that it reads from or that read from it.
-    fn best_move(&self, u: usize) -> Option<Move> {
-        let from = self.group[u];
-        if self.members[from as usize] == 1 {
-            return None;
-        }
-        let of = |arc: &super::quotient::Arc| self.group[arc.node as usize];
-        let before = self.nodes.pred.row(u).iter().map(of).max();
-        let after = self.nodes.succ.row(u).iter().map(of).min();
-        let targets = [before, after].into_iter().flatten().filter(|&to| to != from && self.has_room(u, to));
-        targets.map(|to| (self.gain(u, to), Reverse(u as u32), to)).max()
-    }
-
-    fn apply(&mut self, u: usize, to: u32) {
-        let from = self.group[u];
-        for i in self.reads.range(u) {
-            let t = self.reads.items()[i] as usize;
-            self.drop_reader(t, from);
-            self.add_reader(t, to);
-        }
-        let (a, b) = (from as usize, to as usize);
-        self.group[u] = to;
-        self.members[a] -= 1;
-        self.members[b] += 1;
-        self.groups.time[a] -= self.nodes.time[u];
-        self.groups.time[b] += self.nodes.time[u];
-        self.groups.bytes[a] -= u128::from(self.nodes.bytes[u]);
-        self.groups.bytes[b] += u128::from(self.nodes.bytes[u]);
-    }
-
-    /// One local search from every node on the boundary; what they gain.
-    fn sweep(&mut self, budget: &mut usize) -> i64 {
-        self.moved.fill(0);
-        let mut gained = 0;
-        let mut number = 0;
-        for u in 0..self.nodes.len() {
-            if self.moved[u] == KEPT || *budget == 0 {
-                continue;
-            }
-            if let Some(first) = self.best_move(u) {
-                number += 1;
-                gained += self.from(first, number, budget);
-            }
-        }
-        gained
-    }
-
-    /// A local search from one move.
-    fn from(&mut self, first: Move, number: u32, budget: &mut usize) -> i64 {
-        self.heap.clear();
-        self.heap.push(first);
-        let mut moves: Vec<(u32, u32)> = Vec::new();
-        let (mut sum, mut best, mut best_at) = (0, 0, 0);
-        while let Some((gain, Reverse(u), to)) = self.heap.pop() {
-            let node = u as usize;
-            if self.moved[node] == KEPT || self.moved[node] == number {
-                continue;
-            }
-            *budget = budget.saturating_sub(self.degree(node));
-            let now = self.best_move(node);
-            if now != Some((gain, Reverse(u), to)) {
-                self.heap.extend(now.filter(|now| now.0 < gain));
-                continue;
-            }
-            moves.push((u, self.group[node]));
-            self.moved[node] = number;
-            self.apply(node, to);
-            sum += gain;
-            if sum > best {
-                (best, best_at) = (sum, moves.len());
-            } else if moves.len() - best_at >= TRIES {
-                break;
-            }
-            let work = self.push_neighbours(node, number);
-            *budget = budget.saturating_sub(work);
-            if *budget == 0 {
-                break;
-            }
-        }
-        for &(u, from) in moves[best_at..].iter().rev() {
-            self.apply(u as usize, from);
-        }
-        moves[..best_at].iter().for_each(|&(u, _)| self.moved[u as usize] = KEPT);
-        best
-    }
-
-    fn degree(&self, u: usize) -> usize {
-        self.nodes.pred.row(u).len() + self.nodes.succ.row(u).len()
-    }
-
-    /// Puts the best moves of a node's neighbours on the heap; how many steps that took.
-    fn push_neighbours(&mut self, u: usize, number: u32) -> usize {
-        let mut steps = 1;
-        for arc in self.nodes.pred.row(u).iter().chain(self.nodes.succ.row(u)).take(NEIGHBOURS) {
-            let v = arc.node as usize;
-            if self.moved[v] != KEPT && self.moved[v] != number {
-                self.heap.extend(self.best_move(v));
-                steps += self.degree(v);
-            }
-        }
-        steps
+impl Limits {
+    /// The same for `nodes` nodes of which several must still find room in a group.
+    fn with_room(&self, nodes: usize) -> Self {
+        let few = NODES_PER_GROUP as u64;
+        Self { groups: nodes, max_time: self.max_time / few, max_bytes: self.max_bytes / few }
     }
 }
 

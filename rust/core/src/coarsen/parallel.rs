@@ -8,7 +8,7 @@
 //! * pairs whose path does not exceed the critical path, by how much longer it is than the paths
 //!   through either of them: nothing for a chain, little for small ops of branches of equal length;
 //! * then pairs that lengthen the critical path, by how much;
-//! * of equals, those that save most transfer time.
+//! * of equals, those that save most transfer time, then those that take least time.
 //!
 //! Levels are brought up to date after every merge. Pairs are an edge's two ends, and neighbours in
 //! time: ops that read the same op, are read by the same op, or start at about the same time.
@@ -17,7 +17,8 @@
 //! Kelly 2006).
 //!
 //! Typically O((V + E) log V) with small constants. What the searches for paths and the updates of
-//! levels may cost in all is bounded; past that, what is left merges in batches ([`super::batch`]).
+//! levels may cost in all is bounded; past that, what is left merges in rounds ([`super::batch`]) that take
+//! least harm first, with levels of the round's beginning. Large graphs begin with such rounds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,14 +26,18 @@ use std::collections::BinaryHeap;
 use crate::clock::Ticks;
 use crate::coarsen::quotient::Arc;
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
+use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::Graph;
 
 /// Steps in all, per node and arc of the graph.
 const BUDGET: usize = 2_000;
 
-/// Steps in all, whatever the graph.
+/// Steps in all, whatever the graph; of graphs over [`CORE`] ops as much less as they are larger.
 const MOST: usize = 200_000_000;
+
+/// Graphs of more than twice as many ops are merged to so many in rounds first.
+const CORE: usize = 1 << 16;
 
 /// Neighbours in time are looked at again when one node in so many has gone.
 const REFILL: usize = 32;
@@ -52,28 +57,104 @@ const JOINTS: usize = 8;
 /// Weights of the wrong length.
 pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
-    let base = Quotient::new(graph, weights);
-    let mut merging = Merging::new(&base, limits);
+    let mut base = Quotient::new(graph, weights);
+    let budget = base.size().saturating_mul(BUDGET).min(MOST) / (base.len() / CORE).max(1);
+    if base.len() > 2 * CORE {
+        let some = Limits { groups: limits.groups.max(CORE), ..*limits };
+        (base, _) = batch::rounds(base, &some, LeastHarm::new, |_, _| {});
+    }
+    let mut merging = Merging::new(&base, limits, budget);
     merging.run();
     let (map, n) = merging.numbered();
-    let nodes = base.merged(&map, n);
-    let stopped = if nodes.len() > limits.groups { merging.obstacles } else { Obstacles::default() };
-    if merging.budget > 0 {
-        return Ok(nodes.groups(graph, stopped));
+    let (nodes, obstacles) = (base.merged(&map, n), merging.obstacles);
+    if nodes.len() <= limits.groups {
+        return Ok(nodes.groups(graph, Obstacles::default()));
     }
-    let (nodes, stopped) = batch::rounds(nodes, limits, |_, _| {});
-    Ok(nodes.groups(graph, stopped))
+    if merging.budget > 0 {
+        return Ok(nodes.groups(graph, obstacles));
+    }
+    let (nodes, obstacles) = batch::rounds(nodes, limits, LeastHarm::new, |_, _| {});
+    Ok(nodes.groups(graph, obstacles))
 }
 
-/// How bad a merge is: delay of the critical path, growth of its own path, then what it does not save.
-type Harm = (Ticks, Ticks, Reverse<Ticks>);
+/// How bad a merge is: delay of the critical path, growth of its own path, what it does not save, its time.
+type Harm = (Ticks, Ticks, Reverse<Ticks>, Ticks);
+
+/// Ranks merges of a round by harm, by levels of its beginning.
+struct LeastHarm {
+    /// Longest path to each node's start.
+    top: Vec<Longest>,
+    /// Longest path from each node's end.
+    tail: Vec<Longest>,
+    critical: Ticks,
+}
+
+/// The longest path, by which neighbour, and the longest by any other.
+#[derive(Clone, Copy, Default)]
+struct Longest {
+    path: Ticks,
+    by: u32,
+    other: Ticks,
+}
+
+impl Longest {
+    fn take(&mut self, path: Ticks, by: u32) {
+        if path > self.path {
+            *self = Self { path, by, other: self.path };
+        } else {
+            self.other = self.other.max(path);
+        }
+    }
+
+    fn without(self, node: usize) -> Ticks {
+        if self.by as usize == node { self.other } else { self.path }
+    }
+}
+
+impl LeastHarm {
+    fn new(nodes: &Quotient) -> Self {
+        let n = nodes.len();
+        let (mut top, mut tail) = (vec![Longest::default(); n], vec![Longest::default(); n]);
+        let order = nodes.topo();
+        let mut critical = 0;
+        for &u in &order {
+            let finish = top[u as usize].path + nodes.time[u as usize];
+            critical = critical.max(finish);
+            nodes.succ.row(u as usize).iter().for_each(|arc| top[arc.node as usize].take(finish, u));
+        }
+        for &u in order.iter().rev() {
+            let rest = tail[u as usize].path + nodes.time[u as usize];
+            nodes.pred.row(u as usize).iter().for_each(|arc| tail[arc.node as usize].take(rest, u));
+        }
+        Self { top, tail, critical }
+    }
+}
+
+impl batch::Rank for LeastHarm {
+    type Key = Harm;
+
+    fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Harm {
+        let v = arc.node as usize;
+        let top = self.top[u].path.max(self.top[v].without(u));
+        let tail = self.tail[v].path.max(self.tail[u].without(v));
+        let time = nodes.time[u] + nodes.time[v];
+        let path = top + time + tail;
+        let own = |w: usize| self.top[w].path + nodes.time[w] + self.tail[w].path;
+        let growth = path.saturating_sub(own(u)) + path.saturating_sub(own(v));
+        (path.saturating_sub(self.critical), growth, Reverse(arc.cost), time)
+    }
+}
 
 /// Nodes being merged.
+///
+/// Nodes are numbered by the user's index, so that ties break by it; a group goes by one of its members'.
 ///
 /// Invariants: arcs join live nodes, one per pair and direction; `top` and `tail` are exact; `place`
 /// orders live nodes topologically.
 struct Merging<'a> {
     limits: &'a Limits,
+    /// Number here of each node of the graph this began with.
+    number: Vec<u32>,
     live: usize,
     /// The node each was merged into; itself while it lives.
     into: Vec<u32>,
@@ -95,44 +176,64 @@ struct Merging<'a> {
 }
 
 impl<'a> Merging<'a> {
-    fn new(base: &Quotient, limits: &'a Limits) -> Self {
+    fn new(base: &Quotient, limits: &'a Limits, budget: usize) -> Self {
         let n = base.len();
+        let mut by_index: Vec<u32> = (0..n as u32).collect();
+        by_index.sort_unstable_by_key(|&u| base.index[u as usize]);
+        let mut number = vec![0u32; n];
+        by_index.iter().enumerate().for_each(|(i, &u)| number[u as usize] = i as u32);
+        let column = |values: &[u64]| by_index.iter().map(|&u| values[u as usize]).collect::<Vec<_>>();
+        let arcs = |rows: &Csr<Arc>| {
+            let row = |u: &u32| {
+                let renamed =
+                    rows.row(*u as usize).iter().map(|a| Arc { node: number[a.node as usize], ..*a });
+                let mut row: Vec<Arc> = renamed.collect();
+                row.sort_unstable_by_key(|a| a.node);
+                row
+            };
+            by_index.iter().map(row).collect::<Vec<_>>()
+        };
         let mut merging = Self {
             limits,
             live: n,
             into: (0..n as u32).collect(),
-            time: base.time.clone(),
-            bytes: base.bytes.clone(),
-            class: base.class.clone(),
-            succ: (0..n).map(|u| base.succ.row(u).to_vec()).collect(),
-            pred: (0..n).map(|u| base.pred.row(u).to_vec()).collect(),
+            time: column(&base.time),
+            bytes: column(&base.bytes),
+            class: column(&base.class),
+            succ: arcs(&base.succ),
+            pred: arcs(&base.pred),
             top: vec![0; n],
             tail: vec![0; n],
             critical: 0,
-            place: (0..n as u32).collect(),
+            place: vec![0; n],
             heap: BinaryHeap::new(),
             seen: vec![0; n],
             searches: 0,
-            budget: base.size().saturating_mul(BUDGET).min(MOST),
+            budget,
             obstacles: Obstacles::default(),
+            number: Vec::new(),
         };
-        // The nodes of a quotient by op are numbered topologically.
-        for u in 0..n as u32 {
+        let mut order: Vec<u32> = base.topo().into_iter().map(|u| number[u as usize]).collect();
+        for &u in &order {
             merging.top[u as usize] = merging.top_of(u);
         }
-        for u in (0..n as u32).rev() {
+        for &u in order.iter().rev() {
             merging.tail[u as usize] = merging.tail_of(u);
             merging.critical = merging.critical.max(merging.path(u));
         }
-        for (i, u) in merging.by_start().into_iter().enumerate() {
-            merging.place[u as usize] = i as u32;
-        }
+        // Stable: ops that take no time stay in topological order.
+        order.sort_by_key(|&u| merging.top[u as usize]);
+        order.iter().enumerate().for_each(|(i, &u)| merging.place[u as usize] = i as u32);
+        merging.number = number;
         merging
     }
 
     /// Merges until there are few enough nodes, no pair is left, or the budget is spent.
     fn run(&mut self) {
         for u in 0..self.into.len() as u32 {
+            if self.budget == 0 {
+                return;
+            }
             for i in 0..self.succ[u as usize].len() {
                 self.consider(u, self.succ[u as usize][i].node);
             }
@@ -168,10 +269,10 @@ impl<'a> Merging<'a> {
         self.into[u as usize] == u
     }
 
-    /// Live nodes by when they can start, a topological order.
+    /// Live nodes by when they can start.
     fn by_start(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = (0..self.into.len() as u32).filter(|&u| self.lives(u)).collect();
-        nodes.sort_by_key(|&u| (self.top[u as usize], self.place[u as usize]));
+        nodes.sort_unstable_by_key(|&u| (self.top[u as usize], u));
         nodes
     }
 
@@ -220,6 +321,7 @@ impl<'a> Merging<'a> {
             path.saturating_sub(self.critical),
             path.saturating_sub(self.path(a)) + path.saturating_sub(self.path(b)),
             Reverse(joining.map_or(0, |arc| arc.cost)),
+            self.time[x] + self.time[y],
         )
     }
 
@@ -388,24 +490,23 @@ impl<'a> Merging<'a> {
         })
     }
 
-    /// New nodes, numbered by first member.
+    /// The new node of each node of the graph this began with, numbered by first member.
     fn numbered(&mut self) -> (Vec<u32>, usize) {
-        let n = self.into.len();
-        let mut number = vec![u32::MAX; n];
+        let mut new = vec![u32::MAX; self.into.len()];
         let mut count = 0;
-        let mut map = vec![0; n];
-        for (u, slot) in map.iter_mut().enumerate() {
-            let mut root = u;
+        let mut map = Vec::with_capacity(self.number.len());
+        for u in std::mem::take(&mut self.number) {
+            let mut root = u as usize;
             while self.into[root] as usize != root {
                 let grand = self.into[self.into[root] as usize];
                 self.into[root] = grand;
                 root = grand as usize;
             }
-            if number[root] == u32::MAX {
-                number[root] = count;
+            if new[root] == u32::MAX {
+                new[root] = count;
                 count += 1;
             }
-            *slot = number[root];
+            map.push(new[root]);
         }
         (map, count as usize)
     }

@@ -29,6 +29,8 @@ pub struct Quotient {
     pub bytes: Vec<u64>,
     /// Class per node.
     pub class: Vec<u64>,
+    /// The smallest index that the user has for a member: what ties between nodes break by.
+    pub index: Vec<u32>,
     /// Tensors by source: those of node `u` are `tensors_of[u]..tensors_of[u + 1]`.
     tensors_of: Vec<u32>,
     cost: Vec<Ticks>,
@@ -75,6 +77,7 @@ impl Quotient {
             time: column(weights.op_time),
             bytes: column(weights.op_bytes),
             class: column(weights.class),
+            index: graph.topo().iter().map(|&u| graph.index(u)).collect(),
             cost: ids().map(|t| weights.tensor_time[t.ix()]).collect(),
             is_home: ids().map(|t| graph.is_home(t)).collect(),
             readers: Csr::from_parts(starts, readers),
@@ -102,7 +105,7 @@ impl Quotient {
     }
 
     /// Tensors that cross as (source, transfer time, readers).
-    pub fn tensors(&self) -> impl Iterator<Item = (usize, Ticks, &[u32])> {
+    pub fn tensors(&self) -> impl Iterator<Item = (usize, Ticks, &[u32])> + Clone {
         (0..self.len())
             .flat_map(move |u| self.tensors_of(u).map(move |t| (u, self.cost[t], self.readers.row(t))))
     }
@@ -122,6 +125,11 @@ impl Quotient {
         self.cost[tensor]
     }
 
+    /// Whether a tensor is there at time 0, and orders nothing.
+    pub fn is_home(&self, tensor: usize) -> bool {
+        self.is_home[tensor]
+    }
+
     /// The nodes that read each tensor.
     pub fn readers(&self) -> &Csr<u32> {
         &self.readers
@@ -135,11 +143,13 @@ impl Quotient {
         let mut time = vec![0; n];
         let mut bytes = vec![0u64; n];
         let mut class = vec![0; n];
+        let mut index = vec![u32::MAX; n];
         for (u, &m) in map.iter().enumerate() {
             let m = m as usize;
             time[m] += self.time[u];
             bytes[m] = bytes[m].saturating_add(self.bytes[u]);
             class[m] = self.class[u];
+            index[m] = index[m].min(self.index[u]);
         }
         // Tensors by new source: members of a node, then their tensors.
         let members = Csr::from_pairs(n, map.iter().enumerate().map(|(u, &m)| (m as usize, u as u32)));
@@ -174,8 +184,8 @@ impl Quotient {
         let readers = Csr::from_parts(starts, readers);
         let node_of = self.node_of.iter().map(|&u| map[u as usize]).collect();
         let empty = || Csr::from_parts(vec![0], Vec::new());
-        Self { time, bytes, class, tensors_of, cost, is_home, readers, succ: empty(), pred: empty(), node_of }
-            .joined()
+        let (succ, pred) = (empty(), empty());
+        Self { time, bytes, class, index, tensors_of, cost, is_home, readers, succ, pred, node_of }.joined()
     }
 
     /// Fills in the arcs.

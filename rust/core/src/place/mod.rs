@@ -5,6 +5,7 @@
 pub mod adjusting;
 pub mod fill;
 pub mod locality;
+pub mod partition;
 
 use crate::cluster::Cluster;
 use crate::error::Error;

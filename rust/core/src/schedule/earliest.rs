@@ -46,35 +46,14 @@ struct Queue {
     set_aside: Vec<Rank>,
     /// The favourite child of the last op here.
     favourite: Option<OpId>,
-    /// The first op in the queue and its start as noted, unless it has to be looked up again.
-    first: Option<Option<Offer>>,
 }
 
-/// A ready op that a device could take, and when: start, rank and device in one word, which compares
-/// without a branch.
+/// A ready op that a device could take, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Offer(u128);
-
-impl Offer {
-    #[inline(always)]
-    fn new(start: Ticks, rank: Rank, device: DeviceId) -> Self {
-        Self(u128::from(start) << 64 | u128::from(rank) << 32 | u128::from(device.0))
-    }
-
-    #[inline(always)]
-    fn start(self) -> Ticks {
-        (self.0 >> 64) as Ticks
-    }
-
-    #[inline(always)]
-    fn rank(self) -> Rank {
-        (self.0 >> 32) as Rank
-    }
-
-    #[inline(always)]
-    fn device(self) -> DeviceId {
-        DeviceId(self.0 as u32)
-    }
+struct Offer {
+    start: Ticks,
+    rank: Rank,
+    device: DeviceId,
 }
 
 /// Schedules every op. `ties` lists every op once; `favourite` is the favourite child of each op (none where
@@ -91,13 +70,12 @@ pub fn earliest(engine: &mut Engine<'_>, ties: &[OpId], favourite: &[OpId]) -> R
     }
     for _ in 0..graph.n_ops() {
         let (op, device) = match state.next() {
-            Some(offer) => (ties[offer.rank() as usize], offer.device()),
+            Some(offer) => (ties[offer.rank as usize], offer.device),
             None => state.stuck()?,
         };
         state.engine.consider(op);
         state.engine.schedule(device, true);
         state.remove(op);
-        state.queues[device.ix()].first = None;
         state.queues[device.ix()].favourite = favourite.get(op.ix()).copied().filter(|f| !f.is_none());
         for &v in graph.successors(op) {
             missing[v.ix()] -= 1;
@@ -131,7 +109,6 @@ impl<'e, 'a> State<'e, 'a> {
             arrived: RankSet::new(ties.len()),
             set_aside: Vec::new(),
             favourite: None,
-            first: None,
         };
         let queues = vec![queue; engine.cluster().n_devices()];
         let waits = vec![None; queues.len()];
@@ -160,12 +137,7 @@ impl<'e, 'a> State<'e, 'a> {
     fn remove(&mut self, op: OpId) {
         let rank = self.rank[op.ix()];
         self.is_ready[rank as usize] = false;
-        for queue in &mut self.queues {
-            queue.arrived.remove(rank);
-            if queue.first.flatten().is_some_and(|first| first.rank() == rank) {
-                queue.first = None;
-            }
-        }
+        self.queues.iter_mut().for_each(|queue| queue.arrived.remove(rank));
     }
 
     /// Puts a ready op into a device's queue, if it may run there.
@@ -176,16 +148,11 @@ impl<'e, 'a> State<'e, 'a> {
         self.engine.consider(op);
         let arrival = self.engine.ready(device);
         let rank = self.rank[op.ix()];
-        let open = self.engine.open(device);
         let queue = &mut self.queues[device.ix()];
-        if arrival <= open {
+        if arrival <= self.engine.open(device) {
             queue.arrived.insert(rank);
         } else {
             queue.waiting.push(entry(arrival, rank));
-        }
-        if let Some(first) = &mut queue.first {
-            let offer = Offer::new(arrival.max(open), rank, device);
-            *first = Some(first.map_or(offer, |first| first.min(offer)));
         }
     }
 
@@ -198,23 +165,23 @@ impl<'e, 'a> State<'e, 'a> {
             let offer = devices
                 .filter_map(|device| self.waits[device.ix()].or_else(|| self.first_on(device)))
                 .min()?;
-            let device = offer.device();
+            let device = offer.device;
             if self.waits[device.ix()].is_some() {
                 return Some(offer);
             }
-            let op = self.ties[offer.rank() as usize];
+            let op = self.ties[offer.rank as usize];
             if !self.may_take(op, device) {
-                self.drop_first(device, op, offer.rank());
+                self.drop_first(device, op, offer.rank);
                 continue;
             }
             let start = self.engine.ready(device).max(self.engine.open(device));
-            if start > offer.start() {
+            if start > offer.start {
                 self.pop(device);
-                self.queues[device.ix()].waiting.push(entry(start, offer.rank()));
+                self.queues[device.ix()].waiting.push(entry(start, offer.rank));
                 continue;
             }
             match self.awaited(device) {
-                Some(awaited) if start + self.engine.length(op, device) > awaited.start() => {
+                Some(awaited) if start + self.engine.length(op, device) > awaited.start => {
                     self.waits[device.ix()] = Some(awaited);
                 }
                 _ => return Some(offer),
@@ -229,7 +196,7 @@ impl<'e, 'a> State<'e, 'a> {
             return None;
         }
         let start = self.engine.ready(device).max(self.engine.open(device));
-        Some(Offer::new(start, self.rank[op.ix()], device))
+        Some(Offer { start, rank: self.rank[op.ix()], device })
     }
 
     /// Whether a device may take a ready op now: it is free to go there, and fits.
@@ -242,17 +209,7 @@ impl<'e, 'a> State<'e, 'a> {
     }
 
     /// The first op in a device's queue, with its start as noted.
-    #[inline(always)]
     fn first_on(&mut self, device: DeviceId) -> Option<Offer> {
-        if let Some(first) = self.queues[device.ix()].first {
-            return first;
-        }
-        let first = self.look_up_first(device);
-        self.queues[device.ix()].first = Some(first);
-        first
-    }
-
-    fn look_up_first(&mut self, device: DeviceId) -> Option<Offer> {
         let open = self.engine.open(device);
         let queue = &mut self.queues[device.ix()];
         while let Some((arrival, rank)) = queue.waiting.peek().copied().map(arrival_and_rank) {
@@ -266,10 +223,10 @@ impl<'e, 'a> State<'e, 'a> {
             }
         }
         if let Some(rank) = queue.arrived.first() {
-            return Some(Offer::new(open, rank, device));
+            return Some(Offer { start: open, rank, device });
         }
         let (start, rank) = arrival_and_rank(*queue.waiting.peek()?);
-        Some(Offer::new(start, rank, device))
+        Some(Offer { start, rank, device })
     }
 
     fn pop(&mut self, device: DeviceId) {
@@ -278,7 +235,6 @@ impl<'e, 'a> State<'e, 'a> {
             Some(rank) => queue.arrived.remove(rank),
             None => drop(queue.waiting.pop()),
         }
-        queue.first = None;
     }
 
     /// Takes out the first op of a queue; one that may get room later is set aside.
@@ -301,7 +257,7 @@ impl<'e, 'a> State<'e, 'a> {
             }
         }
         if let Some(offer) = self.next() {
-            return Ok((self.ties[offer.rank() as usize], offer.device()));
+            return Ok((self.ties[offer.rank as usize], offer.device));
         }
         let op = loop {
             let Reverse(rank) = self.ready.pop().expect("an acyclic graph has a ready op until all are done");

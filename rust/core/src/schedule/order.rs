@@ -7,16 +7,24 @@ use std::collections::BinaryHeap;
 
 use crate::graph::Graph;
 use crate::ids::OpId;
+use crate::topo::is_topological;
 
 /// Ready ops by priority, largest first; ties: smaller index first.
 pub fn by_priority(graph: &Graph, priority: &[u64]) -> Vec<OpId> {
-    let mut missing: Vec<u32> = graph.ops().map(|u| graph.in_degree(u)).collect();
     // One word, which compares without a branch: the priority, and below it how far the index is from the last.
     let entry = |u: OpId| u128::from(priority[u.ix()]) << 32 | u128::from(!graph.index(u));
+    let op = |word: u128| graph.numbering().op(!(word as u32));
+    let mut words: Vec<u128> = graph.ops().map(entry).collect();
+    words.sort_unstable();
+    // Where priorities fall along every edge, as ranks do, whoever is next is ready.
+    let order: Vec<OpId> = words.into_iter().rev().map(op).collect();
+    if is_topological(graph, &order) {
+        return order;
+    }
+    let mut missing: Vec<u32> = graph.ops().map(|u| graph.in_degree(u)).collect();
     let mut ready: BinaryHeap<_> = graph.ops().filter(|u| missing[u.ix()] == 0).map(entry).collect();
     let mut order = Vec::with_capacity(graph.n_ops());
-    while let Some(word) = ready.pop() {
-        let u = graph.numbering().op(!(word as u32));
+    while let Some(u) = ready.pop().map(op) {
         order.push(u);
         for &v in graph.successors(u) {
             let m = &mut missing[v.ix()];

@@ -13,23 +13,50 @@ use crate::search::problem::Problem;
 use crate::search::random::Random;
 use crate::search::state::State;
 
-/// Ops from which on moves are so many that only a temperature near zero pays.
-const LARGE: usize = 1000;
+/// Ops from which on a graph is middling, and large: the more moves there are, the nearer to zero is the
+/// temperature that pays.
+const MIDDLING: usize = 1000;
+const LARGE: usize = 2000;
+
+/// Ops up to which moves are so few that a cycle may as well start from anywhere.
+const TINY: usize = 50;
 
 /// First temperatures of a cycle, as shares of the makespan.
+const TINY_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.03, 1.0, 0.1, 3.0];
 const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
+const MIDDLING_PORTFOLIO: [f64; 3] = [0.001, 0.003, 0.01];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
 
-/// On a large graph, one move of so many may leave the makespan as it is or lengthen it; the others must
-/// shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
+/// On all but small graphs, one move of so many may leave the makespan as it is or lengthen it; the others
+/// must shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
 /// nothing, and each takes far longer to accept than to refuse.
-const PATIENCE: usize = 16;
+const MIDDLING_PATIENCE: usize = 2;
+const LARGE_PATIENCE: usize = 16;
 
 /// How far a cycle cools.
 const COOLING: f64 = 0.02;
 
 /// Moves between changes of temperature.
 const STEP: u64 = 256;
+
+/// A move takes as long as so many visits of ops, whatever it visits.
+const MOVE: u64 = 8;
+
+/// When a chain stops; each can be counted, so that a chain stops at the same move on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Visits of ops.
+    pub visits: u64,
+    /// Visits of ops since there was a better state.
+    pub patience: u64,
+    /// A makespan that is short enough.
+    pub target: Ticks,
+}
+
+impl Stop {
+    /// Never.
+    pub const NEVER: Self = Self { visits: u64::MAX, patience: u64::MAX, target: 0 };
+}
 
 /// A placement, an order and their makespan.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,11 +85,15 @@ pub struct Chain<'a> {
     /// Moves in this cycle, done and in all.
     done: u64,
     length: u64,
+    stop: Stop,
+    /// Moves made, and visits of ops when there was a better state last.
+    made: u64,
+    found_at: u64,
 }
 
 impl<'a> Chain<'a> {
     /// The chain of a number, from a state that [`Problem::check`] has passed.
-    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize) -> Self {
+    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize, stop: Stop) -> Self {
         let state = State::new(problem, &start.device, &start.order);
         let n = problem.n_ops() as u64;
         let critical = Critical::new(&state);
@@ -78,6 +109,9 @@ impl<'a> Chain<'a> {
             cycle: number,
             done: 0,
             length: (100 * n).max(10_000).next_multiple_of(STEP),
+            stop,
+            made: 0,
+            found_at: state.visits(),
             state,
         }
     }
@@ -91,12 +125,34 @@ impl<'a> Chain<'a> {
     pub fn learn(&mut self, found: &Found) {
         if found.makespan < self.best.makespan {
             self.best.clone_from(found);
+            self.found_at = self.visits();
         }
     }
 
-    /// Makes a number of moves. Many calls are the same as one.
+    /// Moves made.
+    pub fn moves(&self) -> u64 {
+        self.made
+    }
+
+    /// Visits of ops, or what takes as long.
+    fn visits(&self) -> u64 {
+        self.state.visits() + MOVE * self.made
+    }
+
+    /// Whether it has stopped.
+    pub fn is_done(&self) -> bool {
+        let visits = self.visits();
+        visits >= self.stop.visits
+            || visits - self.found_at >= self.stop.patience
+            || self.best.makespan <= self.stop.target
+    }
+
+    /// Makes a number of moves, fewer if it stops. Many calls are the same as one.
     pub fn run(&mut self, moves: u64) {
         for _ in 0..moves {
+            if self.is_done() {
+                return;
+            }
             if self.done == self.length {
                 self.next_cycle();
             }
@@ -108,6 +164,7 @@ impl<'a> Chain<'a> {
                 self.is_stale = false;
             }
             self.done += 1;
+            self.made += 1;
             self.step();
         }
     }
@@ -121,8 +178,12 @@ impl<'a> Chain<'a> {
     }
 
     fn temperature(&self) -> f64 {
-        let portfolio: &[f64] =
-            if self.state.problem.n_ops() < LARGE { &SMALL_PORTFOLIO } else { &LARGE_PORTFOLIO };
+        let portfolio: &[f64] = match self.state.problem.n_ops() {
+            ..TINY => &TINY_PORTFOLIO,
+            TINY..MIDDLING => &SMALL_PORTFOLIO,
+            MIDDLING..LARGE => &MIDDLING_PORTFOLIO,
+            _ => &LARGE_PORTFOLIO,
+        };
         let share = portfolio[self.cycle % portfolio.len()];
         let progress = self.done as f64 / self.length as f64;
         self.best.makespan as f64 * share * COOLING.powf(progress)
@@ -139,8 +200,12 @@ impl<'a> Chain<'a> {
         if !self.state.is_changed() {
             return;
         }
-        let is_large = self.state.problem.n_ops() >= LARGE;
-        let limit = if is_large && self.random.below(PATIENCE) > 0 {
+        let patience = match self.state.problem.n_ops() {
+            ..MIDDLING => 1,
+            MIDDLING..LARGE => MIDDLING_PATIENCE,
+            _ => LARGE_PATIENCE,
+        };
+        let limit = if self.random.below(patience) > 0 {
             self.state.makespan().saturating_sub(1)
         } else {
             self.state.makespan() + (-self.random.unit().ln() * self.temperature) as Ticks
@@ -151,6 +216,7 @@ impl<'a> Chain<'a> {
                 self.state.keep();
                 self.is_stale = true;
                 if makespan < self.best.makespan {
+                    self.found_at = self.visits();
                     self.best.makespan = makespan;
                     self.best.device.copy_from_slice(self.state.device());
                     self.best.order.copy_from_slice(self.state.order());

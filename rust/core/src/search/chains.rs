@@ -5,7 +5,7 @@
 //! else: threads only share the chains among them, and a caller who pauses in the middle of a round changes
 //! nothing.
 
-use crate::search::anneal::{Chain, Found};
+use crate::search::anneal::{Chain, Found, Stop};
 use crate::search::problem::Problem;
 
 /// Moves of each chain in a round.
@@ -16,14 +16,21 @@ pub const ROUND: u64 = 1 << 14;
 pub struct Chains<'a> {
     chains: Vec<Chain<'a>>,
     threads: usize,
-    /// Moves of each chain.
+    /// Moves that each chain was to make.
     moves: u64,
 }
 
 impl<'a> Chains<'a> {
     /// `count` chains from a state that [`Problem::check`] has passed, on so many threads.
-    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, count: usize, threads: usize) -> Self {
-        let chains = (0..count.max(1)).map(|number| Chain::new(problem, start, seed, number)).collect();
+    pub fn new(
+        problem: &'a Problem<'a>,
+        start: &Found,
+        seed: u64,
+        count: usize,
+        threads: usize,
+        stop: Stop,
+    ) -> Self {
+        let chains = (0..count.max(1)).map(|number| Chain::new(problem, start, seed, number, stop)).collect();
         Self { chains, threads: threads.clamp(1, count.max(1)), moves: 0 }
     }
 
@@ -40,7 +47,12 @@ impl<'a> Chains<'a> {
 
     /// Moves that all chains have made.
     pub fn moves(&self) -> u64 {
-        self.moves * self.chains.len() as u64
+        self.chains.iter().map(Chain::moves).sum()
+    }
+
+    /// Whether all have stopped.
+    pub fn is_done(&self) -> bool {
+        self.chains.iter().all(Chain::is_done)
     }
 
     /// Makes a number of moves in each chain. Many calls are the same as one.

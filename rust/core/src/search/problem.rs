@@ -25,6 +25,8 @@ pub struct Problem<'a> {
     n_routes: usize,
     /// The kind of route per ordered pair of devices.
     route: Vec<u32>,
+    /// The devices whose tensors may use each channel, as bits.
+    pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
     pub(super) homes: Vec<TensorId>,
     /// Whether the op is the home of a tensor or reads a home tensor.
@@ -90,6 +92,13 @@ impl<'a> Problem<'a> {
         let transfer =
             graph.tensors().flat_map(|t| kinds.iter().map(move |&(_, _, a, b)| ticks(t, a, b))).collect();
 
+        let mut senders = vec![0; cluster.channels().len()];
+        for from in cluster.device_ids() {
+            for c in cluster.device_ids().flat_map(|to| cluster.route_channels(from, to)) {
+                senders[c.ix()] |= 1 << from.0;
+            }
+        }
+
         let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
         homes.sort_unstable_by_key(|&t| graph.key(t));
         let mut at_home = vec![false; n];
@@ -124,6 +133,7 @@ impl<'a> Problem<'a> {
             transfer,
             n_routes: kinds.len(),
             route,
+            senders,
             homes,
             at_home,
             tail,

@@ -1,0 +1,188 @@
+"""A solver in a process of its own, which can be killed and whose output is kept.
+
+Solvers crash, hang, overshoot their limits by seconds, print past Python, and cannot share a
+process with one another (design section 10). So none is ever imported by who calls: every solve
+starts ``python -m MODULE FOLDER`` afresh, with its output in a file from the first byte on, and
+waits no longer than the limit and some grace. A fresh interpreter rather than
+:mod:`multiprocessing`'s spawn, which would run a user's unguarded script again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+#: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
+GRACE = 10.0
+
+#: Seconds between two looks at a running process.
+_POLL = 0.05
+
+#: Lines of the log that an error shows.
+_TAIL = 12
+
+_TASK, _ANSWER, _BEST = "task.pickle", "answer.pickle", "best.pickle"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes
+    ----------
+    answer : Any or None
+        What it answered.
+    best : Any or None
+        What it last kept by :func:`keep`, answer or not.
+    failure : str or None
+        Why there is no answer, with the last that it said.
+    log : str
+        All that it printed.
+    """
+
+    answer: Any
+    best: Any
+    failure: str | None
+    log: str
+
+
+def run(
+    module: str, task: object, time_limit: float, follow: Callable[[str], None] | None = None
+) -> Ended:
+    """Runs a module on a task, for the limit and :data:`GRACE` at most.
+
+    Parameters
+    ----------
+    module : str
+        One whose ``__main__`` calls :func:`serve`.
+    task : object
+        Picklable.
+    time_limit : float
+        Seconds.
+    follow : callable, optional
+        Called with every line that the process prints, as it comes.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C, and whatever ``follow`` raises: the process is gone when this arrives.
+    """
+    with tempfile.TemporaryDirectory(prefix="loadmaster-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / _TASK).write_bytes(pickle.dumps(task))
+        output = folder / "log.txt"
+        with output.open("wb") as file:
+            failure = _watched(module, folder, file, output, time_limit, follow)
+        text = output.read_text(encoding="utf-8", errors="replace")
+        answer = None if failure else pickle.loads((folder / _ANSWER).read_bytes())
+        best = folder / _BEST
+        kept = pickle.loads(best.read_bytes()) if best.exists() else None
+    if failure:
+        tail = "\n".join(text.rstrip().splitlines()[-_TAIL:])
+        failure += f"; the last it said:\n{tail}" if tail else "; it said nothing"
+    return Ended(answer, kept, failure, text)
+
+
+def _watched(
+    module: str,
+    folder: Path,
+    file: IO[bytes],
+    output: Path,
+    time_limit: float,
+    follow: Callable[[str], None] | None,
+) -> str | None:
+    """Why it failed, if it did; the process is gone when this returns or raises."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
+        # Ctrl-C is for the parent, which then kills the process.
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + time_limit + GRACE
+        lines = _lines(output)
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL)
+            for line in iter(lambda: next(lines), None):
+                if follow is not None:
+                    follow(line)
+            if process.returncode is not None:
+                break
+            if time.monotonic() > deadline:
+                return (
+                    f"it was still running {GRACE:g} s past its limit of {time_limit:g} s "
+                    "and was killed"
+                )
+        if process.returncode == 0 and (folder / _ANSWER).exists():
+            return None
+        return f"its process ended with {_ending(process.returncode)}"
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _lines(path: Path) -> Iterator[str | None]:
+    """Whole lines of a growing file as they come; None where there is none yet."""
+    with path.open("rb") as file:
+        rest = b""
+        while True:
+            chunk = file.read()
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode("utf-8", errors="replace") for line in whole)
+            yield None
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code} and no answer"
+
+
+# -- inside the process ------------------------------------------------------------------------
+
+
+def serve(work: Callable[[Any, Path, float], object]) -> None:
+    """The main program of such a process: reads the task in the folder named on the command line
+    and writes what ``work`` makes of it, given the task, the folder and when it began.
+    """
+    began = time.monotonic()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(sys.argv[1])
+    task = pickle.loads((folder / _TASK).read_bytes())
+    _write(folder / _ANSWER, work(task, folder, began))
+
+
+def keep(folder: Path, best: object) -> None:
+    """Leaves the best so far where it is found whatever happens next."""
+    _write(folder / _BEST, best)
+
+
+def _write(path: Path, content: object) -> None:
+    unfinished = path.with_suffix(".part")
+    unfinished.write_bytes(pickle.dumps(content))
+    unfinished.replace(path)
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of stdin: at its end, however that came, there is no one left
+    to answer.
+    """
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    os._exit(1)

@@ -1,0 +1,128 @@
+"""When everything happens once it is decided where and in which order: what solvers start from.
+
+The engine's own recurrence in an instance's ticks. Transfers are served first come, first served
+(design section 6), which is feasible in every link model here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loadmaster.milp.instance import Instance, Message
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A schedule in ticks.
+
+    Attributes
+    ----------
+    devices : int32 [n_ops]
+    start, finish : list of int
+        Per op.
+    sent : dict of Message to (start, finish)
+        Every transfer that takes place.
+    makespan : int
+    """
+
+    devices: NDArray[np.int32]
+    start: list[int]
+    finish: list[int]
+    sent: dict[Message, tuple[int, int]]
+
+    @property
+    def makespan(self) -> int:
+        """The last finish."""
+        return max(self.finish)
+
+    def order(self, instance: Instance) -> NDArray[np.int32]:
+        """Ops by start, ties by finish, then topologically."""
+        return in_order(instance, self.start, self.finish)
+
+
+def in_order(instance: Instance, start: ArrayLike, finish: ArrayLike) -> NDArray[np.int32]:
+    """Ops by start, ties by finish, then topologically."""
+    rank = np.argsort(instance.topological)
+    return np.lexsort((rank, np.asarray(finish), np.asarray(start))).astype(np.int32)
+
+
+def timed(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
+    """Runs every op as soon as its device and its inputs allow.
+
+    Parameters
+    ----------
+    instance : Instance
+    devices : int32 [n_ops]
+    order : int32 [n_ops]
+        Topological, and by start where devices share channels.
+    """
+    run = _Run(instance, devices)
+    for t, tensor in enumerate(instance.tensors):
+        if tensor.home:
+            run.send(t, 0)
+    for op in order.tolist():
+        run.start_op(op)
+    while run.waiting:
+        run.serve()
+    return Timed(devices, run.start, run.finish, run.sent)
+
+
+class _Run:
+    def __init__(self, instance: Instance, devices: NDArray[np.int32]) -> None:
+        n = instance.n_ops
+        self.instance = instance
+        self.on: list[int] = devices.tolist()
+        self.devices = devices
+        self.free = [0] * instance.n_devices
+        self.start, self.finish = [0] * n, [0] * n
+        self.sent: dict[Message, tuple[int, int]] = {}
+        #: By the time of being made, then as ties break.
+        self.waiting: list[tuple[int, Message]] = []
+        self.last: dict[tuple[int, int], int] = {}
+        self.inputs: list[list[int]] = [[] for _ in range(n)]
+        self.outputs: list[list[int]] = [[] for _ in range(n)]
+        for t, tensor in enumerate(instance.tensors):
+            if not tensor.home:
+                self.outputs[tensor.source].append(t)
+            for reader in tensor.readers:
+                self.inputs[reader].append(t)
+
+    def send(self, t: int, made: int) -> None:
+        tensor = self.instance.tensors[t]
+        here = self.on[tensor.source]
+        for device in sorted({self.on[r] for r in tensor.readers} - {here}):
+            heapq.heappush(self.waiting, (made, Message(t, device)))
+
+    def serve(self) -> None:
+        """The transfer that has waited longest, once none that it conflicts with is under way."""
+        made, message = heapq.heappop(self.waiting)
+        tensor = self.instance.tensors[message.tensor]
+        here = self.on[tensor.source]
+        conflict = self.instance.conflict[here, message.device]
+        taken = (at for pair, at in self.last.items() if conflict[pair])
+        start = max(taken, default=0)
+        start = max(start, made)
+        finish = start + int(tensor.time[here, message.device])
+        self.last[here, message.device] = finish
+        self.sent[message] = (start, finish)
+
+    def start_op(self, op: int) -> None:
+        device = self.on[op]
+        at = self.free[device]
+        for t in self.inputs[op]:
+            tensor = self.instance.tensors[t]
+            if self.on[tensor.source] == device:
+                at = max(at, 0 if tensor.home else self.finish[tensor.source])
+                continue
+            message = Message(t, device)
+            while message not in self.sent:
+                self.serve()
+            at = max(at, self.sent[message][1])
+        self.start[op] = at
+        self.finish[op] = self.free[device] = at + int(self.instance.time[op, device])
+        for t in self.outputs[op]:
+            self.send(t, self.finish[op])

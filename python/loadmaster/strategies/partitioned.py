@@ -1,0 +1,89 @@
+"""Parts that cut little, one per device, on all devices or on fewer: a start for the search where
+transfers are dear.
+
+As METIS does (:mod:`loadmaster.strategies.metis`), by Loadmaster's own multilevel partition
+(:func:`loadmaster.fast.partition`), so that it needs no extra. Where links are slow, half of the
+devices are often better than all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.errors import InfeasibleError
+from loadmaster.problem import Problem
+from loadmaster.strategies.assigned import assigned, on_allowed, per_set, refuse_overfull
+from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.metis import BLENDS, shares, weighted_edges
+
+#: What the weights of all vertices, and of all edges, add up to.
+_TOTAL = 1 << 40
+
+
+def place(problem: Problem) -> Candidate:
+    """The best of partitions for all devices, half of them, and so on down to two.
+
+    Raises
+    ------
+    InfeasibleError
+        None fits.
+    """
+    best: Candidate | None = None
+    count = problem.cluster.n_devices
+    refused: InfeasibleError | None = None
+    while count > 1 or best is None:
+        try:
+            found = _on(problem, problem.fastest_first[:count])
+        except InfeasibleError as error:
+            # Fewer devices hold no more.
+            refused = error
+            break
+        best = found if best is None else better(problem, best, found)
+        count //= 2
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best
+
+
+def _on(problem: Problem, some: NDArray[np.int32]) -> Candidate:
+    """A part for each of some devices: weighed by time, by both, by bytes, until it fits."""
+    blends = list(BLENDS)
+
+    def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
+        if not blends:
+            raise InfeasibleError("no partition fits, weighed by bytes alone")
+        devices = _parts(problem, some, bytes_, blends.pop(0))
+        try:
+            refuse_overfull(problem, "a part", devices, bytes_, problem.capacity)
+        except InfeasibleError:
+            if blends:
+                return assign(bytes_, capacity)
+            if not problem.best_effort:
+                raise
+        return devices
+
+    return assigned(problem, assign, "dynamic")
+
+
+def _parts(
+    problem: Problem, some: NDArray[np.int32], bytes_: NDArray[np.uint64], blend: float
+) -> NDArray[np.int32]:
+    sets = problem.graph.colocation
+    low, high, seconds = weighted_edges(problem)
+    weight = (1 - blend) * shares(per_set(problem, problem.op_time))
+    weight = weight + blend * shares(per_set(problem, bytes_))
+    types = np.array(problem.cluster.device_types)[some]
+    alone = np.maximum(problem.time.sum(axis=0)[types], 1e-12)
+    target = (1 - blend) * shares(1.0 / alone)
+    target = target + blend * shares(problem.capacity[some].astype(np.float64))
+    part = fast.partition(
+        np.rint(weight * _TOTAL).astype(np.uint64),
+        low,
+        high,
+        np.maximum(1, np.rint(shares(seconds) * _TOTAL)).astype(np.uint64),
+        np.maximum(target, 1e-12),
+    )
+    return on_allowed(problem, some[part])[sets]

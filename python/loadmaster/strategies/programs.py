@@ -1,0 +1,48 @@
+"""A mixed-integer formulation as a solver of instances, for the methods that are one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from loadmaster.errors import InputError
+from loadmaster.milp import solve
+from loadmaster.milp.formulation import Formulate
+from loadmaster.milp.instance import Instance
+from loadmaster.milp.timing import Timed
+from loadmaster.milp.worker import Solver
+from loadmaster.strategies.exact import Answer, Solve
+
+#: Solvers of mixed-integer programs, as a person knows them.
+SOLVERS: dict[str, str] = {"cbc": "CBC", "highs": "HiGHS", "gurobi": "Gurobi"}
+
+
+def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
+    """Formulates an instance and solves the program by CBC, HiGHS or Gurobi."""
+    if solver not in SOLVERS:
+        raise InputError(f"solver is {solver!r}: wants one of {', '.join(SOLVERS)}")
+
+    def answer(
+        instance: Instance,
+        start: Timed,
+        seconds: float,
+        tell: Callable[[float | None, float | None], None],
+    ) -> Answer:
+        formulation = formulate(instance, start)
+        scale = formulation.scale
+
+        def told(best: float | None, bound: float | None) -> None:
+            tell(None if best is None else best / scale, None if bound is None else bound / scale)
+
+        found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
+        by = f"{name}, {SOLVERS[solver]}"
+        # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so is the
+        # makespan.
+        bound = instance.lower if found.bound is None else found.bound / scale * (1 - 1e-6)
+        bound = math.ceil(bound) if instance.exact else bound
+        bound = max(min(bound, start.makespan), instance.lower)
+        if found.values is None:
+            return Answer(None, None, bound, by, log=found.log)
+        return Answer(*formulation.read(found.values), bound, by, log=found.log)
+
+    return answer

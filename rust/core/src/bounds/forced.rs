@@ -1,0 +1,263 @@
+//! Critical path with the transfers that joins and forks force.
+//!
+//! `head(v, k)` is a lower bound on the start of `v` if it runs on a device of type `k`. Of the ops that
+//! `v` waits for, those on its own device run there one after another, each no sooner than its own head on
+//! type `k`; what the others make must be sent. Whoever places them chooses which stay, so
+//!
+//! ```text
+//! head(v, k) = min over subsets A of its predecessors of max(
+//!     one after another(A),                                        released at head(u, k), u in A
+//!     max over u not in A of min over k' of head(u, k') + time(u, k') + c(u, v, k', k) )
+//! ```
+//!
+//! where `c` is the least time that the largest tensor from `u` to `v` takes between two devices of types
+//! `k'` and `k`; infinite where there are no two. Ops of one colocated set are always in `A`, ops that
+//! type `k` may not run never.
+//!
+//! *Valid:* take any schedule, `v` on device `d` of type `k`, and `A` the predecessors on `d`. They run on
+//! `d` one at a time, by induction none before its head on type `k`, so the last ends no sooner than the
+//! first term, and `v` starts after it. A predecessor elsewhere, on type `k'`, ends no sooner than
+//! `head(u, k') + time(u, k')` by induction, and each of its tensors takes at least `c` whatever else the
+//! channels carry. Memory, colocation among predecessors and the queues of channels are left out, which can
+//! only lower the bound. Tails are the same with time reversed: the successors of an op on its device run
+//! one after another, each with its own tail behind it.
+//!
+//! *The best subset* is one of those whose arrival from elsewhere is latest: let `a` be the latest arrival
+//! outside `A`; whatever in `A` would arrive by `a` can leave it, which lowers the first term and keeps the
+//! second. So prefixes by arrival, latest first, suffice; along them the first term grows, the second falls, and
+//! binary search finds where they cross. O(E T^2 log d) for T types and d predecessors.
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::ids::OpId;
+use crate::workload::Workload;
+
+/// On a type that an op may not use.
+pub const NEVER: Ticks = Ticks::MAX / 4;
+
+/// Least starts, and least times from finish to the end, per op and device type (row-major).
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// Before the op starts there.
+    pub head: Vec<Ticks>,
+    /// After it has finished there.
+    pub tail: Vec<Ticks>,
+}
+
+impl Reach {
+    /// `time` is ticks per op and type, [`NEVER`] where the op may not run.
+    pub fn new(work: &Workload, cluster: &Cluster, clock: Clock, time: &[Ticks]) -> Self {
+        let walk = Walk { work, time, links: &Links::new(cluster, clock) };
+        Self { head: walk.heads(), tail: walk.tails() }
+    }
+}
+
+/// The fastest links between devices of two types.
+struct Links {
+    n_types: usize,
+    clock: Clock,
+    /// Latency (s) and bandwidth (B/s) of links of which none is at least as good as another both ways,
+    /// per pair of types; none: there are no two such devices.
+    best: Vec<Vec<(f64, f64)>>,
+}
+
+impl Links {
+    fn new(cluster: &Cluster, clock: Clock) -> Self {
+        let n_types = cluster.types().len();
+        let mut best: Vec<Vec<(f64, f64)>> = vec![Vec::new(); n_types * n_types];
+        for from in cluster.device_ids() {
+            for to in cluster.device_ids().filter(|&to| to != from) {
+                let link = cluster.route(from, to);
+                let known = &mut best[cluster.type_of(from) * n_types + cluster.type_of(to)];
+                let as_good = |a: &(f64, f64), b: &(f64, f64)| a.0 <= b.0 && a.1 >= b.1;
+                if !known.iter().any(|other| as_good(other, &link)) {
+                    known.retain(|other| !as_good(&link, other));
+                    known.push(link);
+                }
+            }
+        }
+        Self { n_types, clock, best }
+    }
+
+    /// Least ticks that a tensor takes from a device of one type to another device.
+    fn ticks(&self, from: usize, to: usize, bytes: u64) -> Ticks {
+        let seconds = |&(latency, bandwidth): &(f64, f64)| latency + bytes as f64 / bandwidth;
+        let all = self.best[from * self.n_types + to].iter().map(seconds);
+        all.reduce(f64::min).map_or(NEVER, |least| self.clock.ticks(least))
+    }
+}
+
+/// A neighbour that an op on some type waits for.
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    /// Least start on the same device, [`NEVER`] if it may not be there.
+    release: Ticks,
+    length: Ticks,
+    /// Least arrival from elsewhere, [`NEVER`] if it must be on the same device.
+    away: Ticks,
+}
+
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    work: &'a Workload,
+    time: &'a [Ticks],
+    links: &'a Links,
+}
+
+impl Walk<'_> {
+    fn heads(self) -> Vec<Ticks> {
+        let graph = &self.work.graph;
+        self.levels(
+            graph.topo().iter(),
+            |from, to, bytes| self.links.ticks(from, to, bytes),
+            |u, near| {
+                near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, self.work.tensor_bytes[t.ix()])));
+            },
+        )
+    }
+
+    fn tails(self) -> Vec<Ticks> {
+        let graph = &self.work.graph;
+        self.levels(
+            graph.topo().iter().rev(),
+            |to, from, bytes| self.links.ticks(from, to, bytes),
+            |u, near| {
+                for t in graph.outputs(u) {
+                    let bytes = self.work.tensor_bytes[t.ix()];
+                    near.extend(graph.consumers(t).iter().map(|&v| (v, bytes)));
+                }
+            },
+        )
+    }
+
+    /// Levels in an order in which all neighbours of an op, each with the bytes of a tensor between the two,
+    /// come before it; `ticks` is for a neighbour on the first type and the op on the second.
+    fn levels<'b>(
+        self,
+        order: impl Iterator<Item = &'b OpId>,
+        ticks: impl Fn(usize, usize, u64) -> Ticks,
+        neighbours: impl Fn(OpId, &mut Vec<(OpId, u64)>),
+    ) -> Vec<Ticks> {
+        let n_types = self.links.n_types;
+        let mut level = vec![NEVER; self.time.len()];
+        let mut waits = Waits::default();
+        let mut near = Vec::new();
+        for &u in order {
+            near.clear();
+            neighbours(u, &mut near);
+            largest_per_op(&mut near);
+            for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
+                waits.all.clear();
+                waits.all.extend(near.iter().map(|&(v, bytes)| {
+                    let row = v.ix() * n_types;
+                    let together = self.work.set_of[u.ix()] == self.work.set_of[v.ix()];
+                    let lengths = &self.time[row..row + n_types];
+                    let usable = (0..if together { 0 } else { n_types }).filter(|&k| lengths[k] < NEVER);
+                    let arrival = |other: usize| level[row + other] + lengths[other] + ticks(other, k, bytes);
+                    let away = usable.map(arrival).min().unwrap_or(NEVER).min(NEVER);
+                    Near { release: level[row + k], length: lengths[k], away }
+                }));
+                level[u.ix() * n_types + k] = waits.least();
+            }
+        }
+        level
+    }
+}
+
+/// Of several tensors between two ops the largest.
+fn largest_per_op(near: &mut Vec<(OpId, u64)>) {
+    if near.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+        near.sort_unstable_by_key(|&(op, bytes)| (op, std::cmp::Reverse(bytes)));
+    }
+    near.dedup_by_key(|&mut (op, _)| op);
+}
+
+/// The neighbours of one op, and room to sort them.
+#[derive(Default)]
+struct Waits {
+    all: Vec<Near>,
+    /// Release, length and rank by arrival, by release.
+    by_release: Vec<(Ticks, Ticks, usize)>,
+}
+
+impl Waits {
+    /// Least time until all are there, over all choices of which are on the same device.
+    fn least(&mut self) -> Ticks {
+        if let [one] = self.all[..] {
+            return one.away.min(one.release.saturating_add(one.length));
+        }
+        let never_here = |near: &Near| near.release >= NEVER;
+        let base = self.all.iter().filter(|n| never_here(n)).map(|n| n.away).max().unwrap_or(0);
+        self.all.retain(|n| !never_here(n));
+        self.all.sort_unstable_by_key(|n| std::cmp::Reverse(n.away));
+        self.by_release.clear();
+        self.by_release.extend(self.all.iter().enumerate().map(|(rank, n)| (n.release, n.length, rank)));
+        self.by_release.sort_unstable();
+        let arrival = |kept: usize| self.all.get(kept).map_or(0, |n| n.away);
+        // The fewest kept here whose work outlasts the arrival of the others; or one fewer.
+        let (mut low, mut high) = (0, self.all.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.one_after_another(middle) >= arrival(middle) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        let here = self.one_after_another(low);
+        let fewer = if low == 0 { NEVER } else { arrival(low - 1) };
+        base.max(here.min(fewer))
+    }
+
+    /// When the `kept` that would arrive last are done, one at a time on one device.
+    fn one_after_another(&self, kept: usize) -> Ticks {
+        let mine = self.by_release.iter().filter(|&&(_, _, rank)| rank < kept);
+        mine.fold(0, |free, &(release, length, _)| release.max(free) + length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least(all: &[(Ticks, Ticks, Ticks)]) -> Ticks {
+        let near = |&(release, length, away): &(Ticks, Ticks, Ticks)| Near { release, length, away };
+        Waits { all: all.iter().map(near).collect(), by_release: Vec::new() }.least()
+    }
+
+    /// All subsets, from the definition.
+    fn by_subsets(all: &[(Ticks, Ticks, Ticks)]) -> Ticks {
+        let choices = 0u32..1 << all.len();
+        let value = |choice: u32| {
+            let kept = |i: &usize| choice >> i & 1 == 1;
+            let mut here: Vec<_> = (0..all.len()).filter(kept).map(|i| all[i]).collect();
+            here.sort_unstable();
+            let end = here.iter().fold(0, |free: Ticks, n| n.0.max(free).saturating_add(n.1));
+            (0..all.len()).filter(|i| !kept(i)).map(|i| all[i].2).fold(end, Ticks::max)
+        };
+        choices.map(value).min().unwrap()
+    }
+
+    #[test]
+    fn prefixes_by_arrival_are_as_good_as_all_subsets() {
+        let mut seed = 7u64;
+        let mut draw = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        for _ in 0..3000 {
+            let all: Vec<_> = (0..draw(7))
+                .map(|_| {
+                    let (release, length) = (draw(10), draw(6));
+                    let away = release + length + draw(12);
+                    match draw(8) {
+                        0 => (NEVER, NEVER, away),
+                        1 => (release, length, NEVER),
+                        _ => (release, length, away),
+                    }
+                })
+                .collect();
+            assert_eq!(least(&all), by_subsets(&all).min(NEVER), "{all:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Lower bounds on the makespan of any placement (design section 7).
+//!
+//! * *Critical path*: the longest path with each op on the fastest type it may use and no transfers. Valid,
+//!   since an op starts after all it waits for, and runs no faster anywhere.
+//! * *Work over capacity*, a linear program over device types: [`speeds`].
+//! * *Forced transfers*: the critical path where an op with several neighbours runs after one another what
+//!   stays on its device, and sends the rest: [`forced`].
+//! * *Heads and tails*: work over capacity within windows, after the heads and before the tails that
+//!   [`forced`] gives: [`windows`].
+//!
+//! Each holds for every placement that obeys allowed types and colocation, every order and every link
+//! model, channels without limit included; the arguments are in the modules. None knows about memory or
+//! about the cut between all ops of two devices: where those bind, the bounds are weak.
+
+pub mod forced;
+pub mod speeds;
+pub mod windows;
+
+use crate::clock::{Clock, Ticks};
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::levels::Levels;
+use crate::workload::{Times, Workload};
+use forced::{NEVER, Reach};
+use speeds::Shares;
+use windows::Windows;
+
+/// Which argument gave a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Critical path on the fastest allowed types.
+    CriticalPath,
+    /// Work over capacity.
+    Work,
+    /// Critical path with forced transfers.
+    ForcedTransfers,
+    /// Work over capacity between heads and tails.
+    HeadsAndTails,
+}
+
+/// A lower bound and what it is made of, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// Critical path on the fastest allowed types.
+    pub critical_path: f64,
+    /// Work over capacity.
+    pub work: f64,
+    /// Critical path with the transfers that joins and forks force.
+    pub forced_transfers: f64,
+    /// Work over capacity between heads and tails.
+    pub heads_and_tails: f64,
+    /// The largest.
+    pub best: f64,
+    /// Which one that is, of equals the first named.
+    pub source: Source,
+}
+
+/// Bounds for all placements of a workload.
+///
+/// # Errors
+/// Times too long to be counted; an op that no device of the cluster may run.
+pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bounds, Error> {
+    let ticks = Table::new(work, cluster, times)?;
+    let critical_path = ticks.critical_path(work);
+    let reach = Reach::new(work, cluster, ticks.clock, &ticks.time);
+    let forced_transfers = ticks.longest(&reach);
+
+    // Sums of floats may exceed the true sum by their rounding; a bound must not.
+    let safe = |seconds: f64| seconds * (1.0 - 1e-12);
+    let shares = Shares { devices: ticks.devices.clone(), seconds: ticks.seconds(work, &ticks.time) };
+    let speeds = shares.best_speeds();
+    let capacity = safe(shares.work(&speeds));
+    let (head, tail) = (ticks.seconds(work, &reach.head), ticks.seconds(work, &reach.tail));
+    let heads_and_tails = safe(Windows::new(&shares, &head, &tail).best(&speeds));
+
+    let candidates = [
+        (ticks.clock.seconds(critical_path), Source::CriticalPath),
+        (capacity, Source::Work),
+        (ticks.clock.seconds(forced_transfers), Source::ForcedTransfers),
+        (heads_and_tails, Source::HeadsAndTails),
+    ];
+    let (best, source) =
+        candidates.into_iter().fold((0.0, Source::CriticalPath), |a, b| if b.0 > a.0 { b } else { a });
+    let [critical_path, work, forced_transfers, heads_and_tails] = candidates.map(|(seconds, _)| seconds);
+    Ok(Bounds { critical_path, work, forced_transfers, heads_and_tails, best, source })
+}
+
+/// Least seconds before each op starts and after it ends, per device type, infinite where not allowed; rows
+/// by the user's index (see [`forced`]).
+///
+/// # Errors
+/// Those of [`bounds`].
+pub fn heads_and_tails(
+    work: &Workload,
+    cluster: &Cluster,
+    times: &Times,
+) -> Result<(Vec<f64>, Vec<f64>), Error> {
+    let ticks = Table::new(work, cluster, times)?;
+    let reach = Reach::new(work, cluster, ticks.clock, &ticks.time);
+    Ok((ticks.seconds(work, &reach.head), ticks.seconds(work, &reach.tail)))
+}
+
+/// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed: a bound on unrounded
+/// times could exceed a rounded schedule.
+struct Table {
+    clock: Clock,
+    /// Devices per type.
+    devices: Vec<f64>,
+    time: Vec<Ticks>,
+}
+
+impl Table {
+    fn new(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Self, Error> {
+        times.check_types(cluster)?;
+        let clock = work.clock(times, cluster)?;
+        let devices: Vec<f64> = cluster.type_counts().iter().map(|&count| count as f64).collect();
+        let mut time = times.ticks(clock);
+        for u in work.graph.ops_by_index() {
+            let row = &mut time[u.ix() * devices.len()..(u.ix() + 1) * devices.len()];
+            for (k, ticks) in row.iter_mut().enumerate() {
+                if work.allowed[u.ix()] >> k & 1 == 0 {
+                    *ticks = NEVER;
+                }
+            }
+            if row.iter().all(|&ticks| ticks == NEVER) {
+                return Err(Error::NoAllowedDevice { op: u.into() });
+            }
+        }
+        Ok(Self { clock, devices, time })
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[Ticks]> {
+        self.time.chunks_exact(self.devices.len())
+    }
+
+    fn critical_path(&self, work: &Workload) -> Ticks {
+        let fastest: Vec<Ticks> = self.rows().map(|row| row.iter().copied().min().unwrap_or(0)).collect();
+        Levels::new(&work.graph, &fastest, &vec![0; work.graph.n_tensors()]).critical_path()
+    }
+
+    /// Longest head, time and tail of any op on the type where that is shortest.
+    fn longest(&self, reach: &Reach) -> Ticks {
+        let n_types = self.devices.len();
+        let through = |cell: usize| reach.head[cell].saturating_add(self.time[cell]) + reach.tail[cell];
+        let least = |u: usize| (u * n_types..(u + 1) * n_types).map(through).min().unwrap_or(0);
+        (0..self.time.len() / n_types).map(least).max().unwrap_or(0)
+    }
+
+    /// A column per op and type in seconds, infinite where not allowed, rows by the user's index: sums of
+    /// floats do not depend on how ops are numbered.
+    fn seconds(&self, work: &Workload, ticks: &[Ticks]) -> Vec<f64> {
+        let allowed = self
+            .time
+            .iter()
+            .zip(ticks)
+            .map(|(&time, &ticks)| if time == NEVER { f64::INFINITY } else { self.clock.seconds(ticks) });
+        work.graph.numbering().rows_by_index(allowed.collect(), self.devices.len())
+    }
+}
