@@ -181,11 +181,40 @@ def test_tied_parameters_apart_are_refused():
             writer(plan)
 
 
-def test_what_the_way_out_says_is_accepted():
-    """The constraint that a refusal names is one that its plan lacks and the next one has."""
+def constraints_in(message):
+    """What a refusal says to place the plan again with."""
+    found = {"contiguous": "--contiguous" in message}
+    found["no_split"] = re.findall(r"--no-split '([^']*)'", message)
+    found["pin"] = dict(re.findall(r"--pin '([^']*)'=(\w+)", message))
+    return found
+
+
+BY_MODULE_OR_LAYER = ("device-map", "pipelining", "vllm", "megatron", "llama-cpp")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("method", ["round-robin", "random"])
+@pytest.mark.parametrize("target", BY_MODULE_OR_LAYER)
+def test_the_way_out_leads_out(target, method, tied):
+    cluster = lm.Cluster.mesh(3, memory="1GiB", bandwidth=1e10)
+    rules = {"contiguous": False, "no_split": [], "pin": {}}
+    for _ in range(6):
+        plan = lm.place(stack(6, tied=tied), cluster, method, constraints=lm.Constraints(**rules))
+        try:
+            export(plan, target)
+        except InputError as error:
+            asked = constraints_in(str(error))
+            rules["contiguous"] |= asked["contiguous"]
+            rules["no_split"] = sorted({*rules["no_split"], *asked["no_split"]})
+            rules["pin"] |= asked["pin"]
+        else:
+            return
+    pytest.fail(f"still refused with {rules}")
+
+
+def test_a_device_may_come_back_in_a_pipeline():
     plan = by_module(stack(tied=True), HALVES | {"head": 0})
     assert lm.writers.device_map(plan)["head"] == 0
-    # A device may come back: stages on 0, 1 and 0.
     stages = lm.writers.pipelining(plan)["stages"]
     assert [stage["device"] for stage in stages] == ["cuda:0", "cuda:1", "cuda:0"]
 

@@ -20,6 +20,8 @@ class LayerSplit:
 
     Attributes
     ----------
+    modules : Modules
+        The plan's modules.
     layers : str
         The module list that holds the layers, such as ``model.layers``.
     devices : tuple of int
@@ -28,6 +30,7 @@ class LayerSplit:
         Device and number of layers of each run, in order.
     """
 
+    modules: Modules
     layers: str
     devices: tuple[int, ...]
     runs: tuple[tuple[int, int], ...]
@@ -37,10 +40,6 @@ def layer_split(
     plan: Plan, system: str, *, root: str = "", layers: str | None = None
 ) -> LayerSplit:
     """How a plan divides its model's layers.
-
-    Ops outside of the layers that read no parameters (masks, position ids) are not looked at: each
-    of these systems has its own code for them. What stands before the layers in the model's order
-    must be with the first, and what stands behind them with the last.
 
     Parameters
     ----------
@@ -55,8 +54,8 @@ def layer_split(
     Raises
     ------
     InputError
-        No such list, several of the same length, a layer on several devices, or parameters before
-        or behind the layers on another device; each with the constraint that avoids it.
+        No such list, several of the same length, or a layer on several devices, with the
+        constraint that avoids it.
     """
     modules = Modules(plan, root)
     found = _layers(modules, layers)
@@ -70,18 +69,18 @@ def layer_split(
         )
     devices = [next(iter(found[i].devices)) for i in sorted(found)]
     name = next(iter(found.values())).path.rpartition(".")[0]
-    _refuse_ends(modules, name, devices, system)
     runs: list[tuple[int, int]] = []
     for device in devices:
         if runs and runs[-1][0] == device:
             runs[-1] = device, runs[-1][1] + 1
         else:
             runs.append((device, 1))
-    return LayerSplit(name, tuple(devices), tuple(runs))
+    return LayerSplit(modules, name, tuple(devices), tuple(runs))
 
 
-def once_each(plan: Plan, split: LayerSplit, system: str) -> None:
+def once_each(split: LayerSplit, system: str) -> None:
     """Refuses a device that comes back after another one had layers."""
+    plan = split.modules.plan
     devices = [device for device, _ in split.runs]
     for device in devices:
         if devices.count(device) > 1:
@@ -91,6 +90,33 @@ def once_each(plan: Plan, split: LayerSplit, system: str) -> None:
                 f"{system} gives each device one run of layers, but the plan has "
                 f"{plan.cluster.devices[device].name} again from '{split.layers}.{again}' on: "
                 "place it again with --contiguous"
+            )
+
+
+def with_ends(split: LayerSplit, system: str) -> None:
+    """Refuses what reads parameters before or behind the layers elsewhere than the next layer.
+
+    Other ops out there (masks, position ids) are not looked at: each of these systems has its own
+    code for them.
+    """
+    modules, order = split.modules, split.modules.order
+    plan, kinds = modules.plan, modules.plan.graph.kinds
+    head = f"{split.layers}."
+    forward = [modules.is_forward(op) for op in order]
+    inside = [
+        i for i, op in enumerate(order) if forward[i] and f"{modules.of[op]}.".startswith(head)
+    ]
+    readers = {dst for src, dst in modules.reads() if kinds[src] in ("parameter", "buffer")}
+    for i, op in enumerate(order):
+        if op not in readers or not forward[i] or inside[0] <= i <= inside[-1]:
+            continue
+        side, end, layer = ("before", "first", 0) if i < inside[0] else ("behind", "last", -1)
+        if plan.devices[op] != split.devices[layer]:
+            home = plan.cluster.devices[split.devices[layer]].name
+            stem = modules.full(modules.of[op] or "") or plan.graph.names[op]
+            raise InputError(
+                f"{system} runs what stands {side} the layers with the {end} of them, on {home}, "
+                f"but the plan has {placed(plan, [op])}: place it again with --pin {stem!r}={home}"
             )
 
 
@@ -127,26 +153,3 @@ def _layers(modules: Modules, wanted: str | None) -> dict[int, Module]:
 def _one_each(plan: Plan, ops: list[int]) -> list[int]:
     """The first of the ops on each device."""
     return sorted({int(plan.devices[op]): op for op in reversed(ops)}.values())
-
-
-def _refuse_ends(modules: Modules, name: str, devices: list[int], system: str) -> None:
-    plan, order = modules.plan, modules.order
-    inside = [
-        i
-        for i, op in enumerate(order)
-        if f"{modules.of[op]}.".startswith(f"{name}.") and modules.is_forward(op)
-    ]
-    stored = {"parameter", "buffer"}
-    readers = {dst for src, dst in modules.reads() if plan.graph.kinds[src] in stored}
-    for i, op in enumerate(order):
-        if op not in readers or not modules.is_forward(op) or inside[0] <= i <= inside[-1]:
-            continue
-        end, device = ("first", devices[0]) if i < inside[0] else ("last", devices[-1])
-        if plan.devices[op] != device:
-            home = plan.cluster.devices[device].name
-            stem = modules.full(modules.of[op] or "") or plan.graph.names[op]
-            raise InputError(
-                f"{system} runs what stands {'before' if end == 'first' else 'behind'} the layers "
-                f"with the {end} of them, on {home}, but the plan has {placed(plan, [op])}: place "
-                f"it again with --pin {stem!r}={home}"
-            )

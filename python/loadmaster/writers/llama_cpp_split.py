@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import InputError
 from loadmaster.files import write_json
-from loadmaster.writers.layers import layer_split, once_each, stages
+from loadmaster.writers.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets import device_names, families
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def llama_cpp(
     '--n-gpu-layers 25 --device CUDA0 --split-mode layer --tensor-split 25'
     """
     split = layer_split(plan, "llama.cpp", root=root, layers=layers)
-    once_each(plan, split, "llama.cpp")
+    once_each(split, "llama.cpp")
+    with_ends(split, "llama.cpp")
     family = [name for name, _ in families(plan.cluster)]
     spelled = device_names(plan, lambda f, n: "CPU" if f == "cpu" else f"CUDA{n}", names)
     late = [d for d, _ in split.runs[1:] if family[d] == "cpu"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import InputError
 from loadmaster.files import write_json
-from loadmaster.writers.layers import layer_split, stages
+from loadmaster.writers.layers import layer_split, stages, with_ends
 from loadmaster.writers.targets import device_names, torch_device
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def megatron(
             "Megatron's stages take turns among the devices in one order, but the plan's runs of "
             f"layers are on {order}: place it again with --contiguous"
         )
+    with_ends(split, "Megatron")
     runs = [f"t*{n}" for _, n in split.runs]
     document = {
         "arguments": [

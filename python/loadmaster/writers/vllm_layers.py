@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.files import write_json
-from loadmaster.writers.layers import layer_split, once_each, stages
+from loadmaster.writers.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets import device_names, torch_device
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def vllm(
     {'VLLM_PP_LAYER_PARTITION': '24'}
     """
     split = layer_split(plan, "vLLM", root=root, layers=layers)
-    once_each(plan, split, "vLLM")
+    once_each(split, "vLLM")
+    with_ends(split, "vLLM")
     document = {
         "environment": {"VLLM_PP_LAYER_PARTITION": ",".join(str(n) for _, n in split.runs)},
         "arguments": ["--pipeline-parallel-size", str(len(split.runs))],
