@@ -180,6 +180,20 @@ def test_the_annotated_model_runs_alike(model, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_an_annotated_model_is_annotated_anew(tmp_path):
+    path = saved("branchy", tmp_path)
+    for seed in range(2):
+        plan = at_random(read(path), 3, seed)
+        lm.writers.onnx_annotated(plan, tmp_path / "branchy.onnx", model=path)
+    placed = onnx.load(path)
+    onnx.checker.check_model(placed)
+    assert len(placed.configuration) == 1
+    assert all(len(node.device_configurations) == 1 for node in placed.graph.node)
+    manifest = lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    for segment in manifest["segments"]:
+        onnx.checker.check_model(onnx.load(tmp_path / "parts" / segment["file"]))
+
+
 def test_names_are_those_of_the_reader(model):
     proto = onnx.load(model)
     if proto.functions:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import InputError
-from loadmaster.writers.onnx_parts import PlacedModel, save
+from loadmaster.writers.onnx_parts import PREFIX, PlacedModel, save, without_facts
 
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
@@ -65,6 +65,9 @@ def onnx_annotated(
     whole.graph.node.extend(placed.nodes)
     names = [d.name for d in plan.cluster.devices]
     whole.ir_version = max(whole.ir_version, _IR_VERSION)
+    kept = [c for c in whole.configuration if c.name != CONFIGURATION]
+    del whole.configuration[:]
+    whole.configuration.extend(kept)
     whole.configuration.add(name=CONFIGURATION, num_devices=len(names), device=names)
     segment_of = {i: k for k, part in enumerate(placed.parts) for i in part.nodes}
     for i, node in enumerate(whole.graph.node):
@@ -77,9 +80,13 @@ def onnx_annotated(
 
 def _annotate(node: Any, name: str, device: int, segment: int | None, priority: int) -> None:
     facts = {"device": name, "segment": segment, "priority": priority}
+    without_facts(node)
     for key, value in facts.items():
         if value is not None:
-            node.metadata_props.add(key=f"loadmaster.{key}", value=str(value))
+            node.metadata_props.add(key=f"{PREFIX}{key}", value=str(value))
+    others = [c for c in node.device_configurations if c.configuration_id != CONFIGURATION]
+    del node.device_configurations[:]
+    node.device_configurations.extend(others)
     placed = node.device_configurations.add(configuration_id=CONFIGURATION)
     if segment is not None:
         placed.pipeline_stage = segment

@@ -218,6 +218,17 @@ def _inlined(model: Any) -> Any:
         raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
 
 
+#: How keys of ``metadata_props`` begin that are ours.
+PREFIX = "loadmaster."
+
+
+def without_facts(message: Any) -> None:
+    """Removes from a model's or a node's ``metadata_props`` what an earlier export left there."""
+    kept = [p for p in message.metadata_props if not p.key.startswith(PREFIX)]
+    del message.metadata_props[:]
+    message.metadata_props.extend(kept)
+
+
 #: Bytes from which on weights go into a file of their own: a protobuf holds less than 2 GiB.
 _OUTSIDE = 1 << 30
 

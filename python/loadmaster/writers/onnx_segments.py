@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.errors import InputError, LoadmasterError, MissingExtraError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.readers.onnx_shapes import first_line
-from loadmaster.writers.onnx_parts import Part, PlacedModel, save
+from loadmaster.writers.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
 from loadmaster.writers.targets import families
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def _sub_model(placed: PlacedModel, part: Part, file: str) -> Any:
     sub.opset_import.extend(whole.opset_import)
     sub.metadata_props.extend(whole.metadata_props)
     device = placed.plan.cluster.devices[part.device].name
-    sub.metadata_props.add(key="loadmaster.device", value=device)
+    without_facts(sub)
+    sub.metadata_props.add(key=f"{PREFIX}device", value=device)
     graph = sub.graph
     graph.name = f"{whole.graph.name}:{file.removesuffix('.onnx')}"
     graph.input.extend(placed.type(value) for value in part.inputs)

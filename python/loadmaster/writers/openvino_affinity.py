@@ -62,12 +62,12 @@ def openvino(
         raise InputError(f"model: wants an openvino.Model, got {type(model).__name__}")
     spelled = device_names(plan, _spelled(plan), names)
     ops = model.get_ordered_ops()
-    index = plan.graph._index
+    device_of = dict(zip(plan.graph.names, plan.devices.tolist(), strict=True))
     devices: dict[str, str] = {}
     for op in ops:
         name = op.get_friendly_name()
-        if name in index:
-            devices[name] = spelled[plan.devices[index[name]]]
+        if name in device_of:
+            devices[name] = spelled[device_of[name]]
     if not devices:
         raise InputError("the OpenVINO model is not the one that the plan is for: no name matches")
     _spread(ops, devices)

@@ -77,11 +77,6 @@ def device_names(
     ]
 
 
-def own_devices(plan: Plan) -> list[str]:
-    """Names of the devices that hold or run anything, in the cluster's order."""
-    return [plan.cluster.devices[d].name for d in np.unique(plan.devices).tolist()]
-
-
 def torch_device(family: str, number: int) -> str:
     """PyTorch's name: ``"cuda:0"``, ``"cpu"``, ``"npu:0"``."""
     return "cpu" if family == "cpu" else f"{'cuda' if family == 'gpu' else family}:{number}"
@@ -120,19 +115,17 @@ def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
     Raises
     ------
     InputError
-        A name that only one of them has, or a plan for a graph with ops split.
+        A name that the plan does not have, or a plan for a graph with ops split.
     """
     if plan.splits:
         raise InputError(
             f"the plan splits {listed([split.op for split in plan.splits])}, which {source} holds "
             "whole: place it by a method that splits no ops"
         )
-    theirs = set(found)
-    missing = [name for name in theirs if name not in plan.graph._index]
+    missing = sorted(set(found) - set(plan.graph.names))
     if missing:
         raise InputError(
-            f"{source} is not the model that the plan is for: the plan has no op "
-            f"{listed(sorted(missing))}"
+            f"{source} is not the model that the plan is for: the plan has no op {listed(missing)}"
         )
 
 
