@@ -11,7 +11,7 @@ True
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadmaster import costs, errors, fast, readers, transforms
+    from loadmaster import costs, errors, fast, readers, transforms, writers
     from loadmaster.bounds import Bound, lower_bound
     from loadmaster.checking import Check, check
     from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
@@ -80,6 +80,7 @@ __all__ = [
     "sweep",
     "transforms",
     "what_if",
+    "writers",
 ]
 
 #: Where names of the face are defined; the rest are modules. Nothing is imported before it is asked

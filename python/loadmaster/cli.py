@@ -138,6 +138,25 @@ def _parser() -> argparse.ArgumentParser:
         "--compare", metavar="METHODS", help="also place by these methods, comma-separated"
     )
 
+    export = _command(commands, "export", _export, "write a saved plan for another system")
+    export.add_argument("plan", help="a plan that place saved")
+    export.add_argument("--to", required=True, metavar="TARGET", help="see `loadmaster targets`")
+    export.add_argument("-o", "--output", metavar="FILE", help="where to; default: stdout")
+    export.add_argument("--model", metavar="FILE", help="the model itself, where that is written")
+    export.add_argument("--root", help="what the model is called in the graph's module paths")
+    export.add_argument("--layers", help="the module list that holds the layers")
+    export.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="DEVICE=NAME",
+        help="what a device is called there (repeatable)",
+    )
+    export.add_argument(
+        "--check", action="store_true", help="onnx: run the parts and the whole, and compare"
+    )
+    _command(commands, "targets", _targets, "list what export writes")
+
     compare = _command(commands, "compare", _compare, "compare methods on a graph")
     _graph_arguments(compare)
     _cluster_argument(compare)
@@ -284,6 +303,11 @@ def _method_arguments(command: argparse.ArgumentParser) -> None:
         choices=["error", "best_effort"],
         help="what to do when nothing fits; default: error",
     )
+    command.add_argument(
+        "--max-memory",
+        metavar="JSON",
+        help='as Hugging Face takes it, such as \'{"0": "10GiB", "cpu": "30GiB"}\'',
+    )
     _constraint_arguments(command)
 
 
@@ -351,6 +375,16 @@ def _read_cluster(text: str) -> Cluster:
     return Cluster.named(text)
 
 
+def _limited_cluster(arguments: argparse.Namespace) -> Cluster:
+    cluster = _read_cluster(arguments.cluster)
+    if arguments.max_memory is None:
+        return cluster
+    from loadmaster.files import parse_json
+    from loadmaster.writers import max_memory
+
+    return max_memory(cluster, parse_json(arguments.max_memory.encode(), "--max-memory"))
+
+
 def _options(texts: Sequence[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for text in texts:
@@ -381,7 +415,7 @@ def _place(arguments: argparse.Namespace) -> None:
         from loadmaster.writers.timeline import check_suffix
 
         check_suffix(arguments.timeline)
-    cluster, options = _read_cluster(arguments.cluster), _options(arguments.option)
+    cluster, options = _limited_cluster(arguments), _options(arguments.option)
     limit = arguments.time_limit
     if limit is None:
         limit = clock_of(arguments.method, options)
@@ -510,6 +544,50 @@ def _report(arguments: argparse.Namespace) -> None:
     _say_where([("report", arguments.output)])
 
 
+def _export(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+    from loadmaster.writers import check_onnx
+    from loadmaster.writers.export import export
+
+    if arguments.check and arguments.to != "onnx":
+        raise InputError("--check is for --to onnx")
+    names = {}
+    for text in arguments.name:
+        device, equals, name = text.partition("=")
+        if not device or not equals or not name:
+            raise InputError(f"--name {text!r}: wants DEVICE=NAME")
+        names[device] = name
+    written = export(
+        Plan.load(arguments.plan),
+        arguments.to,
+        arguments.output,
+        model=arguments.model,
+        root=arguments.root,
+        layers=arguments.layers,
+        names=names or None,
+    )
+    if arguments.output is None and isinstance(written, str):
+        print(written, end="")
+    elif arguments.output is None or arguments.json:
+        _print_json(written if isinstance(written, dict) else {"written": arguments.output})
+    if arguments.check:
+        error = check_onnx(arguments.output, arguments.model)
+        print(f"loadmaster: parts and whole differ by {error:.2g} at most", file=sys.stderr)
+    if arguments.output is not None:
+        print(f"loadmaster: {arguments.to} written to {arguments.output}", file=sys.stderr)
+
+
+def _targets(arguments: argparse.Namespace) -> None:
+    from loadmaster.writers.export import TARGETS
+
+    if arguments.json:
+        _print_json({name: target.text for name, target in TARGETS.items()})
+        return
+    width = max(map(len, TARGETS))
+    for name, target in TARGETS.items():
+        print(f"{name:<{width}}  {target.text}")
+
+
 def _compare(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import compare
     from loadmaster.progress import Progress
@@ -520,7 +598,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     with Progress() as progress:
         comparison = compare(
             _read_graph(arguments),
-            _read_cluster(arguments.cluster),
+            _limited_cluster(arguments),
             methods,
             seed=arguments.seed,
             on_oom=arguments.on_oom,
