@@ -236,6 +236,10 @@ def test_the_first_overflow_says_where_when_what_and_by_how_much():
     assert (overflow.device, in_ms(overflow.time)) == (0, 2)
     overflow = lm.simulate(graph, ms_mesh(2, memory=29), [0, 1, 1]).memory.overflow
     assert (overflow.device, in_ms(overflow.time), overflow.over) == (0, 0, 1)
+    # However many they are.
+    many = graph_of({f"o{i}": 1 for i in range(12)}, output_bytes=[1] * 11 + [9])
+    overflow = lm.simulate(many, ms_mesh(1, memory=19), [0] * 12).memory.overflow
+    assert [t.bytes for t in overflow.alive] == [9] + [1] * 11
     resident = graph_of({"a": 1}, param_bytes=[9])
     overflow = lm.simulate(resident, ms_mesh(1, memory=8), [0]).memory.overflow
     assert (overflow.op, overflow.over, overflow.alive) == (None, 1, ())

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadmaster import costs, errors, fast, readers, transforms
     from loadmaster.bounds import Bound, lower_bound
+    from loadmaster.checking import Check, check
     from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
     from loadmaster.coarsening import Coarse, coarsen
+    from loadmaster.constraints import Constraints
     from loadmaster.costs import Costs
     from loadmaster.errors import (
         InfeasibleError,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         SolverError,
     )
+    from loadmaster.fitting import Fit, fit
     from loadmaster.graph import OpGraph
     from loadmaster.ordering import optimise_order
     from loadmaster.placing import Comparison, Incumbent, compare, place
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "Check",
     "Cluster",
     "Coarse",
     "Comparison",
+    "Constraints",
     "Costs",
     "Device",
     "DeviceType",
+    "Fit",
     "Incumbent",
     "InfeasibleError",
     "InputError",
@@ -56,11 +62,13 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "check",
     "coarsen",
     "compare",
     "costs",
     "errors",
     "fast",
+    "fit",
     "lower_bound",
     "optimise_order",
     "place",
@@ -78,8 +86,10 @@ __all__ = [
 #: for, so that the command line can answer without numpy.
 _HOMES = {
     "bounds": ("Bound", "lower_bound"),
+    "checking": ("Check", "check"),
     "cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
     "coarsening": ("Coarse", "coarsen"),
+    "constraints": ("Constraints",),
     "costs": ("Costs",),
     "errors": (
         "InfeasibleError",
@@ -88,6 +98,7 @@ _HOMES = {
         "MissingExtraError",
         "SolverError",
     ),
+    "fitting": ("Fit", "fit"),
     "graph": ("OpGraph",),
     "ordering": ("optimise_order",),
     "placing": ("Comparison", "Incumbent", "compare", "place"),

@@ -1,6 +1,6 @@
 """The command line: results on stdout, progress and warnings on stderr.
 
-Exit codes: 0 done, 2 bad input, 3 infeasible, 130 interrupted.
+Exit codes: 0 done, 1 a check failed, 2 bad input, 3 infeasible, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from loadmaster.cluster import Cluster
+    from loadmaster.constraints import Constraints
     from loadmaster.graph import OpGraph
     from loadmaster.plan import Plan
     from loadmaster.table import Row
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     arguments = _parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], None] = arguments.run
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            run(arguments)
+            code = run(arguments)
             sys.stdout.flush()
         except InfeasibleError as error:
             return _fail(error, 3)
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             # Whoever read the output has seen enough; keep the interpreter's exit quiet too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+            return 0
+    return code or 0
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -99,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument(
         "--warm-start",
         metavar="PLAN.json",
-        help="for auto: a saved plan of the same ops to start from",
+        help="a saved plan of the same ops that the answer shall be no worse than",
     )
     place.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     place.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
@@ -178,6 +180,32 @@ def _parser() -> argparse.ArgumentParser:
         "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
     )
 
+    check = _command(commands, "check", _check, "hold a saved plan to limits: exit code 1 if not")
+    check.add_argument("plan", help="a plan that place saved")
+    check.add_argument("--graph", help="check that the plan is for this graph")
+    check.add_argument("--cluster", help="check that the plan is for this cluster")
+    check.add_argument(
+        "--max-peak",
+        action="append",
+        default=[],
+        metavar="[DEVICE=]SIZE",
+        help="most memory in use at any time, on all devices or on one: 0=30GiB",
+    )
+    check.add_argument("--max-step", metavar="TIME", help="longest step: 120ms")
+    check.add_argument(
+        "--forbid",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="a device, or a type of devices, that must run nothing (repeatable)",
+    )
+    _constraint_arguments(check)
+
+    fit = _command(commands, "fit", _fit, "will it fit, on how few devices, and what would help")
+    _graph_arguments(fit)
+    _cluster_argument(fit)
+    _constraint_arguments(fit)
+
     info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
     _graph_arguments(info)
     _cluster_argument(info)
@@ -212,8 +240,17 @@ _CHANGES = (
 )
 
 
+#: Constraints that place and others take, besides --contiguous; a PATTERN is a glob, or re:REGEX.
+_CONSTRAINTS = (
+    ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
+    ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
+    ("--no-split", "PATTERN", "modules that stay on one device: '*.layer.*'"),
+    ("--kinds", "DEVICE=PATTERN", "the only kinds of ops that a device runs"),
+)
+
+
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
@@ -247,6 +284,17 @@ def _method_arguments(command: argparse.ArgumentParser) -> None:
         choices=["error", "best_effort"],
         help="what to do when nothing fits; default: error",
     )
+    _constraint_arguments(command)
+
+
+def _constraint_arguments(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("constraints", "what every method must obey")
+    group.add_argument("--constraints", metavar="FILE.toml", help="read them from a file")
+    for flag, metavar, text in _CONSTRAINTS:
+        group.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+    group.add_argument(
+        "--contiguous", action="store_true", help="devices in their order are stages of the graph"
+    )
 
 
 def _read_graph(arguments: argparse.Namespace) -> OpGraph:
@@ -262,6 +310,39 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
     return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+
+
+def _constraints(arguments: argparse.Namespace) -> Constraints:
+    """Those of the file, and then those of the command line."""
+    from loadmaster.constraints import Constraints
+
+    kinds: dict[str, list[str]] = {}
+    for device, pattern in _halves("--kinds", arguments.kinds):
+        kinds.setdefault(device, []).append(pattern)
+    own = Constraints(
+        pin=dict(_halves("--pin", arguments.pin)),
+        reserve=_per_device("--reserve", arguments.reserve),
+        no_split=arguments.no_split,
+        contiguous=arguments.contiguous,
+        kinds=kinds,
+    )
+    return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
+
+
+def _halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands on the two sides of the last '=' of each text."""
+    parted = [text.rpartition("=") for text in texts]
+    for text, (left, _, right) in zip(texts, parted, strict=True):
+        if not left or not right:
+            raise InputError(f"{flag} {text!r} has no two sides of a '='; see --help")
+    return [(left, right) for left, _, right in parted]
+
+
+def _per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """Sizes by device; one without a device is for all."""
+    from loadmaster.constraints import EVERY
+
+    return dict(_halves(flag, [text if "=" in text else f"{EVERY}={text}" for text in texts]))
 
 
 def _read_cluster(text: str) -> Cluster:
@@ -314,6 +395,7 @@ def _place(arguments: argparse.Namespace) -> None:
             time_limit=arguments.time_limit,
             on_oom=arguments.on_oom,
             warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+            constraints=_constraints(arguments),
             progress=progress,
             **options,
         )
@@ -442,6 +524,7 @@ def _compare(arguments: argparse.Namespace) -> None:
             methods,
             seed=arguments.seed,
             on_oom=arguments.on_oom,
+            constraints=_constraints(arguments),
             progress=progress,
         )
     if arguments.json:
@@ -574,6 +657,50 @@ def _merged(scenarios: Sequence[dict[str, Any]]) -> dict[str, Any]:
             flag = f"--{word.replace('_', '-')}"
             raise InputError(f"{flag} is given twice: together, each wants a device of its own")
     return merged
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from loadmaster.checking import check
+    from loadmaster.plan import Plan
+    from loadmaster.readers import read
+
+    plan = Plan.load(
+        arguments.plan,
+        read(arguments.graph) if arguments.graph else None,
+        _read_cluster(arguments.cluster) if arguments.cluster else None,
+    )
+    seen = check(
+        plan,
+        max_peak=_per_device("--max-peak", arguments.max_peak),
+        max_step=arguments.max_step,
+        forbid=arguments.forbid,
+        constraints=_constraints(arguments),
+    )
+    if arguments.json:
+        _print_json(seen.to_document())
+    else:
+        print(seen)
+    return 0 if seen.ok else 1
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    from loadmaster.fitting import fit
+    from loadmaster.progress import Progress
+
+    with Progress() as progress:
+        found = fit(
+            _read_graph(arguments),
+            _read_cluster(arguments.cluster),
+            constraints=_constraints(arguments),
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(found.to_document())
+    else:
+        print(found)
+    _say_where([])
+    if not found.fits:
+        raise InfeasibleError("no placement that fits was found")
 
 
 def _info(arguments: argparse.Namespace) -> None:

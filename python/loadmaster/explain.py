@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.strategies.contiguous import Stages
 from loadmaster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -118,12 +119,13 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     index = plan.graph.index(op)
     problem = plan.problem
     stands_for = int(problem.reduced.map[index])
-    sets = problem.graph.colocation
+    sets = plan.binding.sets
     moved = np.flatnonzero(sets == sets[stands_for])
+    stages = Stages.of(problem) if plan.constraints.contiguous else None
     names = plan.graph.names
     here = int(plan.placed.devices[stands_for])
     alternatives = [
-        _alternative(plan, stands_for, moved, device)
+        _alternative(plan, stands_for, moved, device, stages)
         for device in range(plan.cluster.n_devices)
         if device != here
     ]
@@ -144,20 +146,25 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     )
 
 
-def _alternative(plan: Plan, op: int, moved: NDArray[np.int64], device: int) -> Alternative:
+def _alternative(
+    plan: Plan, op: int, moved: NDArray[np.int64], device: int, stages: Stages | None
+) -> Alternative:
     problem = plan.problem
     device_type = plan.cluster.device_types[device]
     name = plan.cluster.devices[device].name
     op_time = float(problem.time[op, device_type])
-    if not int(problem.graph.allowed[op]) >> device_type & 1:
-        return Alternative(name, op_time, None, None, {})
     devices = plan.placed.devices.copy()
     devices[moved] = device
+    in_order = stages is None or stages.hold(problem, devices)
+    if not (in_order and plan.binding.allowed[op, device]):
+        return Alternative(name, op_time, None, None, {})
     schedule = problem.simulate(devices, plan.placed.priority, policy=plan.policy)
     over = {
-        d.name: int(peak) - d.memory
-        for d, peak in zip(plan.cluster.devices, schedule.peak, strict=True)
-        if peak > d.memory
+        d.name: int(peak) - room
+        for d, room, peak in zip(
+            plan.cluster.devices, plan.binding.room, schedule.peak.tolist(), strict=True
+        )
+        if peak > room
     }
     return Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
 
@@ -194,8 +201,13 @@ def _constraint(
     if op_of[stands_for] != index:
         kind = "a view sits with its data" if plan.graph.view[index] else "it lives at home"
         return f"{kind}, with {host!r}"
-    if all(other.makespan is None for other in others) and others:
+    asked = plan.binding.reasons(stands_for)
+    if asked:
+        return f"constraint: {'; '.join(asked)}"
+    if others and not plan.binding.allowed[stands_for].sum() > 1:
         return f"device types: it may run on {plan.graph.device_types[index]} only"
+    if plan.constraints.contiguous and all(other.makespan is None for other in others):
+        return "constraint: contiguous stages leave it no other device"
     if len(moved) > 1:
         first = [names[op_of[m]] for m in moved if m != stands_for]
         more = f" and {len(first) - 1} more" if len(first) > 1 else ""

@@ -330,6 +330,30 @@ class OpGraph:
             "edges": edges,
         }
 
+    def with_columns(
+        self, ops: Mapping[str, Any], edges: Mapping[str, Any] | None = None
+    ) -> OpGraph:
+        """The graph with some columns replaced.
+
+        >>> import loadmaster as lm
+        >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+        >>> g.with_columns({"device_types": ["gpu", ""]}).device_types
+        ['gpu', '']
+        """
+        own_ops = {
+            "name": self.names,
+            "kind": self.kinds,
+            "module": self.modules,
+            "phase": self.phases,
+            "colocation": self.colocation,
+            "output": self.outputs,
+            "device_types": self.device_types,
+            **{column: getattr(self, column) for column in (*_SIZE_COLUMNS, "view", "alias_of")},
+            "time": self.time,
+        }
+        own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
+        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=self.meta)
+
     # -- networkx ----------------------------------------------------------------------------
 
     @classmethod

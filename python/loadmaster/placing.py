@@ -11,18 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
+from loadmaster.constraints import Constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import Placed, as_costs, check_seed
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, function_of, takes
-from loadmaster.strategies.warm import mapped
+from loadmaster.strategies.warm import mapped, started
 from loadmaster.units import format_seconds
 
 OnOom = Literal["error", "best_effort"]
@@ -71,6 +74,7 @@ def place(
     on_oom: OnOom = "error",
     refine: bool = False,
     warm_start: Plan | None = None,
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -95,9 +99,13 @@ def place(
         Whether the method's placement is then refined
         (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse.
     warm_start : Plan, optional
-        Where ``auto`` begins, besides its seeds: a plan for the same ops, on whatever cluster. An
-        op stays on the device of the same name; if there is none, see
+        A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
+        ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
+        what they make, and the better of the two counts. An op stays on the device of the same
+        name; if there is none, or the constraints forbid it, see
         :func:`loadmaster.strategies.warm.started`.
+    constraints : Constraints, optional
+        What the plan must obey, whatever the method.
     progress : callable, optional
         Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
         and the gap), or None.
@@ -118,7 +126,7 @@ def place(
     Raises
     ------
     InputError
-        Bad input; the culprit is named.
+        Bad input; the culprit is named. Constraints that contradict each other; both are named.
     InfeasibleError
         No placement was found that fits; ``shortfall`` has the bytes short per device.
 
@@ -141,31 +149,51 @@ def place(
     began = time.perf_counter()
     told = progress or (lambda stage, best: None)
     told("costs", None)
-    problem = Problem.make(
+    given = Problem.make(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
         seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
+    constraints = _checked(constraints)
+    binding = bind(given, constraints)
+    problem = binding.problem
+    if constraints.contiguous:
+        Stages.of(problem)  # What cannot be is refused before any work.
+    start = None if warm_start is None else mapped(warm_start, problem)
     told(method, None)
     tell = _beside_bound(problem, told)
-    searching: dict[str, Any] = {"time_limit": time_limit, "progress": tell}
-    if warm_start is not None:
-        if not takes(function, "warm_start"):
-            raise InputError(f"method {method!r} takes no warm_start; auto does")
-        searching["warm_start"] = mapped(warm_start, problem)
+    searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
-    candidate = function(problem, **options, **asked)
+    try:
+        candidate = function(problem, **options, **asked)
+        for kept in started(problem, start):
+            candidate = better(problem, candidate, kept)
+        if refine:
+            tell("refine", candidate.schedule.makespan)
+            candidate = refined(candidate.problem or problem, candidate)
+            options["refine"] = True
+        if constraints.contiguous:
+            tell("contiguous stages", candidate.schedule.makespan)
+            candidate = contiguous(candidate.problem or problem, candidate)
+    except InfeasibleError as error:
+        if constraints.is_empty:
+            raise
+        raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = replace(candidate, notes=(*candidate.notes, came))
-    if refine:
-        tell("refine", candidate.schedule.makespan)
-        candidate = refined(candidate.problem or problem, candidate)
-        options["refine"] = True
     tell("bound", candidate.schedule.makespan)
-    return _plan(problem, candidate, method, options, time.perf_counter() - began)
+    return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _checked(constraints: Constraints | None) -> Constraints:
+    if constraints is None:
+        return Constraints()
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
+    return constraints
 
 
 def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
@@ -184,12 +212,14 @@ def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | No
 
 
 def _plan(
-    problem: Problem, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
+    binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
-    placed = candidate.problem or problem
+    """The plan in the user's own words: on the cluster given, not on the constrained one."""
+    placed = binding.released(candidate.problem or binding.problem)
     found = bound(placed)
-    if candidate.bound is not None and candidate.bound.seconds > found.seconds:
-        found = candidate.bound
+    # A solver's bound on constrained placements says nothing of the others.
+    if candidate.bound is not None and binding.constraints.is_empty:
+        found = max(found, candidate.bound, key=lambda one: one.seconds)
     return Plan(
         problem=placed,
         placed=Placed(candidate.devices, candidate.priority, candidate.policy),
@@ -202,7 +232,8 @@ def _plan(
         planning_seconds=seconds,
         estimate=candidate.estimate,
         splits=candidate.splits,
-        original_sha256=None if placed is problem else problem.model.digest,
+        original_sha256=None if placed is binding.given else binding.given.model.digest,
+        constraints=binding.constraints,
     )
 
 
@@ -228,9 +259,11 @@ def compare(
     seed: int = 0,
     *,
     on_oom: OnOom = "error",
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Places the same graph by several methods, each with its default options.
+    """Places the same graph by several methods, each with its default options, all of them under
+    the same constraints.
 
     A method that finds no placement that fits is listed with its reason.
 
@@ -247,7 +280,14 @@ def compare(
     for method in methods:
         try:
             plans[method] = place(
-                graph, cluster, method, shared, seed, on_oom=on_oom, progress=progress
+                graph,
+                cluster,
+                method,
+                shared,
+                seed,
+                on_oom=on_oom,
+                constraints=constraints,
+                progress=progress,
             )
         except InfeasibleError as error:
             failures[method] = str(error)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
+from loadmaster.constraints import Constraints
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
@@ -71,6 +73,8 @@ class Plan:
     original_sha256 : str or None
         Where the plan is for a transformed graph, the digest of the user's; :attr:`graph`, the
         bound and everything else speak of the transformed one.
+    constraints : Constraints
+        What it was made to obey. They lower no bound and no capacity: those are the cluster's.
     """
 
     problem: Problem = field(repr=False)
@@ -85,6 +89,7 @@ class Plan:
     estimate: float | None = None
     splits: tuple[Split, ...] = ()
     original_sha256: str | None = None
+    constraints: Constraints = field(default_factory=Constraints)
 
     # -- what was decided --------------------------------------------------------------------
 
@@ -128,6 +133,15 @@ class Plan:
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""
         return self.cluster.devices[int(self.devices[self.graph.index(op)])].name
+
+    @cached_property
+    def binding(self) -> Binding:
+        """What the constraints come to for each op. The sets of a transformed graph are its own:
+        of replicated modules each replica is whole.
+        """
+        transformed = self.original_sha256 is not None
+        asked = replace(self.constraints, no_split=()) if transformed else self.constraints
+        return bind(self.problem, asked)
 
     # -- how good it is ----------------------------------------------------------------------
 
@@ -215,7 +229,7 @@ class Plan:
         """The same placement and order on another cluster, by device index, judged anew.
 
         Costs given by hand are kept where the device types are the same; else times are estimated
-        for the other cluster's types.
+        for the other cluster's types. Constraints are not carried over.
 
         Raises
         ------
@@ -240,6 +254,7 @@ class Plan:
             ).makespan,
             lower_bound=found.seconds,
             bound_source=found.source,
+            constraints=Constraints(),
         )
 
     # -- on disk -----------------------------------------------------------------------------
@@ -250,6 +265,7 @@ class Plan:
             "original_sha256": self.original_sha256,
             "splits": [[split.op, split.dimension, split.n] for split in self.splits],
         }
+        asked = self.constraints.to_document()
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -265,6 +281,7 @@ class Plan:
             "estimate": self.estimate,
             "graph_sha256": self.graph.digest,
             **(transformed if self.original_sha256 is not None else {}),
+            **({} if self.constraints.is_empty else {"constraints": asked}),
             "cluster_sha256": self.cluster.digest,
             "policy": self.policy,
             "devices": self.devices.tolist(),
@@ -402,6 +419,7 @@ class Plan:
             estimate=None if estimate is None else float(estimate),
             splits=splits,
             original_sha256=original,
+            constraints=Constraints.from_document(document.get("constraints", {}), source),
         )
 
 

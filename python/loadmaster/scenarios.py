@@ -240,7 +240,16 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospe
     graph, costs = hardware.graph_and_costs(plan)
     kept = _kept(plan, graph, cluster, costs)
     try:
-        found = place(graph, cluster, "auto", costs, plan.seed, warm_start=plan, **asked)
+        found = place(
+            graph,
+            cluster,
+            "auto",
+            costs,
+            plan.seed,
+            warm_start=plan,
+            constraints=plan.binding.constraints,
+            **asked,
+        )
     except InfeasibleError as error:
         return Prospect(name, cluster, None, kept, str(error))
     return Prospect(name, cluster, found, kept)
@@ -265,7 +274,8 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
         if (placement.devices == NOWHERE).any():
             continue
         seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
-        if seen.overflow is None and (not best.fits or seen.makespan < best.makespan):
+        obeys = not best.binding.broken(placement.devices, seen.peak)
+        if seen.overflow is None and obeys and (not best.fits or seen.makespan < best.makespan):
             placed = Placed(placement.devices, placement.priority, plan.policy)
             notes = (f"found for the scenario {name}",)
             best = replace(best, placed=placed, makespan=seen.makespan, notes=notes)
@@ -348,9 +358,7 @@ def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
     for text in graph.device_types:
         words = [word.strip() for word in text.split(",")] if text else []
         allowed.append(",".join([*words, *(copy for copy, of in copies.items() if of in words)]))
-    found = graph.to_document()
-    found["ops"]["device_types"] = allowed
-    return OpGraph.from_document(found)
+    return graph.with_columns({"device_types": allowed})
 
 
 def _each(value: Any) -> Mapping[Any, Any]:

@@ -103,7 +103,7 @@ class Overflow:
     over : int
         Bytes too many.
     alive : tuple of Alive
-        The largest tensors there at that time.
+        All tensors there at that time, largest first.
     """
 
     device: int

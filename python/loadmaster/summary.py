@@ -58,6 +58,8 @@ def summary(plan: Plan) -> str:
         f"no placement can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.graph),
     ]
+    if not plan.constraints.is_empty:
+        lines.append(f"constraints  {plan.constraints}")
     sentence = verdict(plan)
     if sentence:
         lines.append(sentence)
@@ -160,6 +162,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "policy": plan.policy,
         "provenance": plan.provenance,
         **simulation_document(plan.schedule, plan.cluster),
+        "constraints": plan.constraints.to_document(),
         "notes": list(plan.notes),
         "verdict": verdict(plan),
     }

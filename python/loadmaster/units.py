@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from loadmaster.errors import InputError
@@ -11,6 +12,8 @@ for _power, _letter in enumerate("KMGTP", start=1):
     _UNITS[f"{_letter}B"] = 1000**_power
     _UNITS[f"{_letter}iB"] = 1024**_power
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B|)\s*")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(s|ms|us|ns|min|)\s*")
 
 
 def parse_bytes(value: object, what: str = "size") -> int:
@@ -30,6 +33,23 @@ def parse_bytes(value: object, what: str = "size") -> int:
     if size >= 2**63:
         raise InputError(f"{what} is {value!r}: more than 2^63 bytes")
     return size
+
+
+def parse_seconds(value: object, what: str = "time") -> float:
+    """Seconds from a number, or from a string such as ``"120ms"`` or ``"1.5 s"``.
+
+    >>> parse_seconds("120ms"), parse_seconds(2)
+    (0.12, 2.0)
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else math.inf
+    if seconds == math.inf:
+        raise InputError(
+            f"{what} is {value!r}: give seconds as a number or as a string like '120ms' or '1.5s'"
+        )
+    return seconds
 
 
 def format_bytes(size: float) -> str:

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
+from loadmaster.modules import module_path
 from loadmaster.problem import Problem, ranks
 from loadmaster.strategies.assigned import assigned, on_allowed, refuse_overfull
 from loadmaster.strategies.base import Candidate, MemoryModel
-
-#: First words of a path that say who made an op, not where its module is.
-_PREFIXES = frozenset({"optim", "gradients", "gradient_tape"})
 
 #: A layer of a stack of them: ``layer.12``, ``blocks.3``, ``block_7``, ``cell_stem_1``.
 _NUMBERED = re.compile(r".*\d$")
@@ -99,7 +97,7 @@ def layers(problem: Problem) -> Layers:
     ['m.bert.encoder.layer.0', 'm.bert.encoder.layer.23']
     """
     model, of = problem.model, problem.reduced.op_of.tolist()
-    paths = [_path(model.modules[op]) for op in of]
+    paths = [module_path(model.modules[op]) for op in of]
     part = float(problem.op_time.sum()) / problem.cluster.n_devices
     # An optimizer's path ends in the name of a parameter, which is no module.
     trained = [path for path, op in zip(paths, of, strict=True) if model.phases[op] != "o"]
@@ -180,13 +178,6 @@ def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def _path(module: str) -> tuple[str, ...]:
-    words = [word for word in re.split(r"[./]", module) if word]
-    while words and words[0] in _PREFIXES:
-        words.pop(0)
-    return tuple(words)
 
 
 def _cut(

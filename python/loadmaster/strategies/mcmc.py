@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from loadmaster.coarsening import Coarsener
 from loadmaster.problem import Problem
 from loadmaster.strategies import expert
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.base import Candidate, Placement
 from loadmaster.strategies.trials import (
     COARSENER,
     GROUPS,
@@ -48,6 +48,7 @@ def place(
     coarsener: Coarsener = COARSENER,
     beta: float = BETA,
     time_limit: float | None = None,
+    warm_start: Placement | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best placement of a Metropolis walk.
@@ -60,6 +61,7 @@ def place(
     beta : inverse temperature: a step slower by a share s of one device's time is accepted with
         probability exp(-beta s).
     time_limit : seconds after which no further step is simulated; none if absent.
+    warm_start : a placement from which another walk begins, before the two.
     progress : called with the best makespan whenever there is a better one.
 
     Raises
@@ -80,7 +82,7 @@ def place(
     return searched(
         problem,
         "mcmc",
-        partial(walks, beta=positive("beta", beta)),
+        partial(walks, beta=positive("beta", beta), warm_start=warm_start),
         steps=steps,
         groups=groups,
         coarsener=coarsener,
@@ -89,10 +91,12 @@ def place(
     )
 
 
-def walks(trials: Trials, *, beta: float) -> None:
+def walks(trials: Trials, *, beta: float, warm_start: Placement | None = None) -> None:
     """A walk from each start, with equal parts of what is left of the steps."""
-    rng = np.random.default_rng(trials.problem.seed)
-    starts = (by_expert(trials.problem, trials.groups), at_random(trials.groups, rng))
+    problem, groups = trials.problem, trials.groups
+    rng = np.random.default_rng(problem.seed)
+    given = [] if warm_start is None else [by_most_time(problem, groups, warm_start.devices)]
+    starts = (*given, by_expert(problem, groups), at_random(groups, rng))
     for i, start in enumerate(starts):
         part = trials.left // (len(starts) - i)
         if part:
@@ -133,6 +137,11 @@ def by_expert(problem: Problem, groups: Groups) -> NDArray[np.int32]:
     unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
     layer = expert.layers(problem).layer
     devices = expert.ranges(problem, layer, problem.held_at_peak, unlimited)
+    return by_most_time(problem, groups, devices)
+
+
+def by_most_time(problem: Problem, groups: Groups, devices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each group where a placement of the reduced ops has most of its time, of what it allows."""
     there = np.stack(
         [
             groups.sum(np.where(devices == d, problem.op_time, 0.0))

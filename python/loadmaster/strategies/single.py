@@ -29,6 +29,8 @@ def place(problem: Problem) -> Candidate:
         if kind not in tried and int(allowed) >> device_type & 1:
             tried[kind] = judged(problem, Placement(np.full(n, index, dtype=np.int32), priority))
     if not tried:
-        raise InfeasibleError("no device may run every op: device_types rule out a single device")
+        raise InfeasibleError(
+            "no device may run every op: device types or pins rule out a single device"
+        )
     best = reduce(lambda a, b: better(problem, a, b), tried.values())
     return settled(problem, Outcome(best, 1.0, None))

@@ -663,7 +663,8 @@ pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -
 /// seed : int, optional
 ///     For "random"; 0 if absent.
 /// record_memory : bool
-///     Keep every change of memory use for :meth:`Schedule.memory`.
+///     Keep every change of memory use for :meth:`Schedule.memory`, and all tensors that are alive at
+///     the first overflow, not only the largest eight.
 ///
 /// Returns
 /// -------

@@ -44,11 +44,12 @@ pub struct Overflow {
     pub op: Option<OpId>,
     /// How many bytes too many.
     pub over: u64,
-    /// The largest tensors alive there, largest first.
+    /// The tensors alive there, largest first: all of them where memory is recorded, else the
+    /// largest eight.
     pub alive: Vec<Alive>,
 }
 
-/// How many tensors an [`Overflow`] lists.
+/// How many tensors an [`Overflow`] lists where memory is not recorded.
 const LISTED: usize = 8;
 
 /// A storage as the simulation goes on.
@@ -257,12 +258,12 @@ impl<'a> Memory<'a> {
     ) {
         let over = self.used[device.ix()].saturating_sub(self.capacity[device.ix()]);
         if over > 0 && self.overflow.is_none() {
-            let alive = self.largest_alive(work, messages, device);
+            let alive = self.alive(work, messages, device);
             self.overflow = Some(Overflow { device, time: now, op, over, alive });
         }
     }
 
-    fn largest_alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
+    fn alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
         let outputs = work.storages.iter().zip(&self.storages);
         let outputs = outputs
             .filter(|(s, state)| state.live && self.placement[s.op.ix()] == device)
@@ -275,7 +276,9 @@ impl<'a> Memory<'a> {
         });
         let mut alive: Vec<Alive> = outputs.chain(copies).collect();
         alive.sort_unstable_by_key(|a| (std::cmp::Reverse(a.bytes), work.graph.index(a.op), a.copy));
-        alive.truncate(LISTED);
+        if !self.record {
+            alive.truncate(LISTED);
+        }
         alive
     }
 }

@@ -62,7 +62,8 @@ pub struct Options {
     pub policy: Policy,
     /// How channels choose; none: unlimited channels, the classic model without contention.
     pub contention: Option<LinkOrder>,
-    /// Whether to keep every change of memory use, for drawing.
+    /// Whether to keep every change of memory use, for drawing, and all that is alive at the first
+    /// overflow.
     pub record_memory: bool,
 }
 

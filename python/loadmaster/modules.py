@@ -1,0 +1,20 @@
+"""Module paths: where in a model an op belongs."""
+
+from __future__ import annotations
+
+import re
+
+#: First words of a path that say who made an op, not where its module is.
+_PREFIXES = frozenset({"optim", "gradients", "gradient_tape"})
+
+
+def module_path(module: str) -> tuple[str, ...]:
+    """The words of a module path, whether dots or slashes part them.
+
+    >>> module_path("optim.m.layer.3.weight"), module_path("cell_1/conv")
+    (('m', 'layer', '3', 'weight'), ('cell_1', 'conv'))
+    """
+    words = [word for word in re.split(r"[./]", module) if word]
+    while words and words[0] in _PREFIXES:
+        words.pop(0)
+    return tuple(words)

@@ -1,0 +1,63 @@
+"""A smaller batch, as far as memory goes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.graph import OpGraph
+from loadmaster.transforms.roles import Roles
+
+#: What is taken for granted of a graph with another batch.
+ASSUMPTION = (
+    "inputs, activations, their gradients and workspace shrink with the batch; parameters, their "
+    "gradients and optimizer state do not"
+)
+
+
+def smaller_batch(graph: OpGraph, share: Fraction) -> OpGraph:
+    """The graph as if its batch were a share of what it is; see :data:`ASSUMPTION`.
+
+    What depends on the batch is told as in :func:`loadmaster.transforms.data_parallel`. Sizes are
+    rounded up. Times, FLOPs and shapes stay as they are: this is for questions of memory. O(V + E).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from fractions import Fraction
+    >>> graph = lm.read("example:lenet")
+    >>> half = smaller_batch(graph, Fraction(1, 2))
+    >>> at = graph.index("convolution")
+    >>> bool(int(half.output_bytes[at]) * 2 == int(graph.output_bytes[at]))
+    True
+    """
+    roles = Roles.of(graph)
+    top, bottom = np.uint64(share.numerator), np.uint64(share.denominator)
+
+    def scaled(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        whole, rest = np.divmod(sizes, bottom)
+        return whole * top + (rest * top + bottom - np.uint64(1)) // bottom
+
+    # A tensor may pass through several ops: it is what the edge says that leaves its maker.
+    data = np.flatnonzero(roles.tensor >= 0)
+    data = data[np.argsort(graph.view[graph.src[data]], kind="stable")]
+    ids, first = np.unique(roles.tensor[data], return_index=True)
+    edge = data[first]
+    shrinks = roles.many[graph.src[edge]] & ~roles.gradient[edge]
+    of_edge = np.zeros(graph.n_edges, dtype=bool)
+    of_edge[data] = shrinks[np.searchsorted(ids, roles.tensor[data])]
+
+    # Of what an op makes, the gradients of weights stay.
+    fixed = np.zeros(graph.n_ops, dtype=np.uint64)
+    np.add.at(fixed, graph.src[edge[~shrinks]], graph.bytes[edge[~shrinks]])
+    fixed = np.minimum(fixed, graph.output_bytes)
+    made = fixed + scaled(graph.output_bytes - fixed)
+    return graph.with_columns(
+        {
+            "output_bytes": np.where(roles.many, made, graph.output_bytes),
+            "workspace": np.where(roles.many, scaled(graph.workspace), graph.workspace),
+        },
+        {"bytes": np.where(of_edge, scaled(graph.bytes), graph.bytes)},
+    )
