@@ -26,7 +26,7 @@ def chromium() -> Iterator:
     for flag in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(flag)
     options.add_argument("--window-size=1300,1000")
-    if os.geteuid() == 0:
+    if getattr(os, "geteuid", lambda: 1)() == 0:
         options.add_argument("--no-sandbox")
     driving = webdriver.Chrome(options=options, service=Service(driver))
     driving.set_script_timeout(120)

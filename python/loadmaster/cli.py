@@ -776,6 +776,7 @@ def _fit(arguments: argparse.Namespace) -> None:
         _print_json(found.to_document())
     else:
         print(found)
+    _say_where([])
     if not found.fits:
         raise InfeasibleError("no placement that fits was found")
 

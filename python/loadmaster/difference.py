@@ -43,7 +43,8 @@ class Move:
         Seconds of compute where they are now.
     worth : float or None
         Seconds that a step would take longer if these ops alone went back; below 0: it would be
-        faster. None: they cannot go back by themselves (no such device, or colocation).
+        faster. Memory is not asked. None: they cannot go back by themselves (no such device, a
+        device type that they do not allow, or colocation).
     """
 
     module: str
@@ -80,8 +81,8 @@ class Difference:
     bytes_moved : tuple of two int
         Between devices.
     ops, moved_ops, reordered : int
-        Ops that run; how many are on a device of another name; of the others, how many changed
-        places with a neighbour on their device.
+        Ops that run; how many are on a device of another name; of the others, how many run in
+        another place among those that stayed on their device.
     loads : tuple of Load
     moves : tuple of Move
         Those of most time, at most 12.
@@ -205,20 +206,17 @@ def difference(before: Plan, after: Plan) -> Difference:
 
 def _reordered(before: Plan, after: Plan, stayed: NDArray[np.bool_]) -> int:
     """Ops that stayed on their device but run in another place among those that did."""
-    count = 0
-    ranks = []
-    for plan in (before, after):
-        op_of, devices = plan.problem.reduced.op_of, plan.placed.devices
-        start = plan.schedule.start[op_of]
-        order = np.lexsort((np.arange(len(devices)), start, devices))
-        ranks.append(
-            [order[stayed[order] & (devices[order] == d)] for d in range(plan.cluster.n_devices)]
-        )
-    by_name = {d.name: i for i, d in enumerate(after.cluster.devices)}
-    for i, device in enumerate(before.cluster.devices):
-        if device.name in by_name:
-            count += int(np.count_nonzero(ranks[0][i] != ranks[1][by_name[device.name]]))
-    return count
+    index = {d.name: i for i, d in enumerate(after.cluster.devices)}
+    shared = [(i, index[d.name]) for i, d in enumerate(before.cluster.devices) if d.name in index]
+    pairs = ((_sequence(before, i, stayed), _sequence(after, j, stayed)) for i, j in shared)
+    return sum(int(np.count_nonzero(was != now)) for was, now in pairs)
+
+
+def _sequence(plan: Plan, device: int, among: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Some ops of a device in the order in which they run."""
+    here = np.flatnonzero(among & (plan.placed.devices == device))
+    start = plan.schedule.start[plan.problem.reduced.op_of[here]]
+    return here[np.argsort(start, kind="stable")]
 
 
 def _loads(before: Plan, after: Plan) -> tuple[Load, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from loadmaster.costs import PROVENANCES
 from loadmaster.summary import verdict
 from loadmaster.units import format_bytes, format_seconds
-from loadmaster.writers.coarse import COLOURS
+from loadmaster.writers.graph_files import COLOURS
 from loadmaster.writers.lanes import Lane, View, lanes_of, links_of, transfer_names
 from loadmaster.writers.report import figures
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.coarsening import coarsen_problem
 from loadmaster.units import format_bytes, format_seconds
-from loadmaster.writers.coarse import COLOURS
+from loadmaster.writers.graph_files import COLOURS
 from loadmaster.writers.lanes import SENT
 
 if TYPE_CHECKING:
