@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.contiguous import Stages, contiguous, knots
+from loadmaster.strategies.contiguous import Stages, contiguous, cut, knots
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 
@@ -261,6 +264,43 @@ def test_the_nearest_contiguous_placement_by_hand(given_, nearest):
     assert contiguous(problem, before).devices.tolist() == nearest
 
 
+@given(data=st.data())
+@settings(max_examples=150)
+def test_the_cut_is_the_best_of_all(data):
+    """Beside all ways to give knots of one order stages that never fall."""
+    n, k = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    numbers = st.integers(0, 9)
+
+    def matrix(of) -> np.ndarray:
+        return np.array(data.draw(st.lists(of, min_size=n * k, max_size=n * k))).reshape(n, k)
+
+    cost, allowed = matrix(numbers), matrix(st.sampled_from([True, True, False]))
+    held = np.array(data.draw(st.lists(numbers, min_size=n, max_size=n)), dtype=np.float64)
+    capacity = np.array(
+        data.draw(st.lists(st.integers(0, 30), min_size=k, max_size=k)), dtype=np.float64
+    )
+    none = np.empty(0, dtype=np.int64)
+    order = np.array(data.draw(st.permutations(range(n))), dtype=np.int64)
+    found = cut(Stages(none, none, np.arange(n), allowed, order), cost, held, capacity)
+
+    def total(stage) -> int | None:
+        fits = all(held[stage == d].sum() <= capacity[d] for d in range(k))
+        may = allowed[np.arange(n), stage].all()
+        return int(cost[np.arange(n), stage].sum()) if fits and may else None
+
+    every = []
+    for rising in itertools.combinations_with_replacement(range(k), n):
+        stage = np.empty(n, dtype=np.int64)
+        stage[order] = rising
+        every.append(total(stage))
+    possible = [c for c in every if c is not None]
+    if found is None:
+        assert possible == []
+    else:
+        assert (np.diff(found[order]) >= 0).all()
+        assert total(found) == min(possible)
+
+
 def test_a_backward_pass_returns_through_the_stages():
     graph = graph_of(
         {"f0": 4, "f1": 4, "b1": 4, "b0": 4, "o0": 1},
@@ -335,10 +375,19 @@ def test_explain_says_which_constraint_bound_an_op(lenet):
     whole = plan.explain("addmm")
     assert "no_split keeps 'm.7' whole" in whole.constraint
     assert "mm_2" in whole.goes_with or "mm_3" in whole.goes_with
-    ordered = lm.place(lenet, PCIE, "expert", constraints=lm.Constraints(contiguous=True))
-    for op in ("convolution_1", "addmm"):
-        here = ordered.explain(op)
-        assert all(a.makespan is None or a.makespan > 0 for a in here.alternatives)
+
+
+def test_explain_keeps_to_the_stages():
+    asked = lm.Constraints(pin={"a": 1, "d": 1}, contiguous=True)
+    plan = lm.place(CHAIN, ms_mesh(3), "random", constraints=asked)
+    assert devices_of(plan) == [1, 1, 1, 1]
+    between = plan.explain("b")
+    assert [a.makespan for a in between.alternatives] == [None, None]
+    assert between.constraint == "constraint: contiguous stages leave it no other device"
+    last = lm.Constraints(pin={"a": 0, "b": 0, "c": 1}, contiguous=True)
+    free = lm.place(CHAIN, ms_mesh(3), "random", constraints=last).explain("d")
+    possible = {a.device for a in free.alternatives if a.makespan is not None} | {free.device}
+    assert possible == {"gpu1", "gpu2"}
 
 
 def test_what_if_plans_under_the_plans_constraints(lenet):
@@ -346,6 +395,16 @@ def test_what_if_plans_under_the_plans_constraints(lenet):
     seen = lm.what_if(plan, scale_link=2, effort=0.02)
     for prospect in seen.prospects:
         check_lenet(prospect.plan)
+
+
+def test_with_stages_auto_is_no_worse_than_the_expert_nor_than_its_start():
+    graph, asked = lm.read("example:bert-large"), lm.Constraints(contiguous=True)
+    layers = lm.place(graph, PCIE, "expert", constraints=asked)
+    best = lm.place(graph, PCIE, "auto", effort=0.05, constraints=asked)
+    assert best.makespan <= layers.makespan
+    assert backwards(best) == []
+    from_it = lm.place(graph, PCIE, "m-etf", warm_start=layers, constraints=asked)
+    assert from_it.makespan <= layers.makespan
 
 
 @pytest.mark.parametrize("method", ["heft", "mcmc", "random", "single"])
@@ -398,6 +457,14 @@ def test_constraints_that_cannot_be_are_named(lenet, asked, words):
         lm.place(lenet, PCIE, "heft", constraints=lm.Constraints(**asked))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_what_is_no_constraints_is_refused(lenet):
+    plan = lm.place(lenet, PCIE, "single")
+    calls = (lm.place, lm.fit, lambda *_, constraints: lm.check(plan, constraints=constraints))
+    for call in calls:
+        with pytest.raises(InputError, match=r"constraints is {'pin': 0}: wants lm.Constraints"):
+            call(lenet, PCIE, constraints={"pin": 0})
 
 
 def test_a_pin_against_the_graphs_own_rules_names_both():
@@ -471,6 +538,17 @@ def test_toml_is_what_the_arguments_say(tmp_path):
     path.write_text("[pin")
     with pytest.raises(InputError, match=r"rules.toml is not valid TOML"):
         lm.Constraints.read(path)
+
+
+def test_the_file_that_the_readme_shows(tmp_path):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    [block] = re.findall(r"^```toml\n(.*?)^```", readme, re.M | re.S)
+    path = tmp_path / "rules.toml"
+    path.write_text(block)
+    asked = lm.Constraints.read(path)
+    plan = lm.place(lm.read("example:bert-large"), PCIE, "expert", constraints=asked)
+    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+    assert "no_split" in asked.to_document()
 
 
 def test_the_command_line_adds_to_the_file(tmp_path, capsys):

@@ -16,7 +16,7 @@ stages are another matter: see :mod:`loadmaster.strategies.contiguous`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,23 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.cluster import Cluster
-from loadmaster.constraints import Constraints, matcher, selected
+from loadmaster.constraints import Constraints, selected
 from loadmaster.costs import Costs
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE
-from loadmaster.modules import module_path
+from loadmaster.matching import Names
 from loadmaster.problem import Problem
-from loadmaster.transforms.base import AGGREGATE, CONCAT, SPLIT, SUM
 from loadmaster.units import format_bytes
 
 #: Device types that a problem may have: masks have 64 bits.
 MOST_TYPES = 64
-
-#: What parts the name of an op that a transform made from the name of the op it comes from.
-_MADE_FROM = "@"
-
-#: Kinds of the ops that transforms add.
-_ADDED = frozenset({SPLIT, CONCAT, SUM, AGGREGATE})
 
 
 @dataclass(frozen=True)
@@ -252,7 +245,7 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     >>> bound.problem.cluster.memory == [14 * 2**30] * 2
     True
     """
-    names = _Names(problem)
+    names = Names(problem)
     rules = tuple(_rules(names, constraints))
     modules = tuple(names.modules(constraints.no_split))
     sets = _joined(problem.graph.colocation, [ops for _, ops in modules])
@@ -270,78 +263,7 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     return replace(found, allowed=of_set[sets])
 
 
-class _Names:
-    """What patterns are matched with."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        model = problem.model
-        self.map = problem.reduced.map
-        self.runs = np.zeros(model.n_ops, dtype=bool)
-        self.runs[problem.reduced.op_of] = True
-        paths, which = np.unique(np.array(model.modules, dtype=object), return_inverse=True)
-        self.paths = [module_path(path) for path in paths]
-        self.path_of = which
-
-    def matching(self, pattern: str) -> NDArray[np.intp]:
-        """Reduced ops that a pin's pattern means."""
-        match = matcher(pattern).match
-        in_path = [bool(self.outermost(path, match)) for path in self.paths]
-        hit = np.array(in_path, dtype=bool)[self.path_of]
-        for i in np.flatnonzero(~hit):
-            name = self.problem.model.names[i]
-            hit[i] = bool(match(name) or match(name.partition(_MADE_FROM)[0]))
-        if not hit.any():
-            raise self._nothing("op or module", pattern)
-        meant = hit & self.runs if (hit & self.runs).any() else hit
-        return np.unique(self.map[meant]).astype(np.intp)
-
-    def of_kinds(self, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Whether each reduced op is of a kind that matches one of the patterns."""
-        model, op_of = self.problem.model, self.problem.reduced.op_of.tolist()
-        kinds = [model.kinds[op] for op in op_of]
-        fitting: set[str] = set()
-        for pattern in patterns:
-            match = matcher(pattern).match
-            found = {kind for kind in kinds if match(kind)}
-            if not found:
-                raise InputError(f"no op is of a kind that matches {pattern!r}")
-            fitting |= found
-        # What a transform adds goes where the op that it comes from may be.
-        rows = zip(kinds, op_of, strict=True)
-        added = [kind in _ADDED and _MADE_FROM in model.names[op] for kind, op in rows]
-        hits = [kind in fitting or own for kind, own in zip(kinds, added, strict=True)]
-        return np.array(hits, dtype=bool)
-
-    def modules(self, patterns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
-        """The outermost modules that match, with their reduced ops."""
-        for pattern in patterns:
-            match = matcher(pattern).match
-            found = [self.outermost(path, match) for path in self.paths]
-            names = np.array(found, dtype=object)[self.path_of]
-            running = self.runs & (names != "")
-            if not running.any():
-                raise self._nothing("module", pattern)
-            for module in sorted(set(names[running])):
-                yield module, np.unique(self.map[running & (names == module)]).astype(np.intp)
-
-    @staticmethod
-    def outermost(path: tuple[str, ...], match: Callable[[str], object]) -> str:
-        """The shortest part of a path, from its start, that matches; "" if none does."""
-        parts = (".".join(path[: i + 1]) for i in range(len(path)))
-        return next((part for part in parts if match(part)), "")
-
-    def _nothing(self, what: str, pattern: str) -> InputError:
-        import difflib
-
-        words = {".".join(path[: i + 1]) for path in self.paths for i in range(len(path))}
-        words |= set(self.problem.model.names) if what != "module" else set()
-        near = difflib.get_close_matches(pattern.strip("*"), sorted(words), n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        return InputError(f"no {what} matches {pattern!r}{hint}")
-
-
-def _rules(names: _Names, constraints: Constraints) -> Iterator[Rule]:
+def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:
     cluster = names.problem.cluster
     for pattern, selectors in constraints.pin.items():
         devices = np.logical_or.reduce([selected(cluster, s) for s in selectors])

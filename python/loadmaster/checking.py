@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.binding import bind
-from loadmaster.constraints import EVERY, Constraints, selected
+from loadmaster.constraints import EVERY, Constraints, as_constraints, selected
 from loadmaster.errors import InputError
 from loadmaster.plan import Plan
 from loadmaster.units import format_bytes, format_seconds, parse_bytes, parse_seconds
@@ -148,9 +148,8 @@ def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
 def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
     """A verdict on the plan's own constraints, and one on those given, where there are any."""
     verdicts = []
-    asked = [("its constraints", plan.binding)]
-    if constraints is not None:
-        asked.append(("constraints", bind(plan.problem, constraints)))
+    given = bind(plan.problem, as_constraints(constraints))
+    asked = [("its constraints", plan.binding), ("constraints", given)]
     for what, binding in asked:
         if not binding.constraints.is_empty:
             broken = binding.broken(plan.placed.devices, plan.memory.peak)

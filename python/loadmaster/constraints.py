@@ -168,6 +168,15 @@ class Constraints:
         return cls.from_document(document, source)
 
 
+def as_constraints(constraints: Constraints | None) -> Constraints:
+    """Constraints as functions take them: none means that there are none."""
+    if constraints is None:
+        return Constraints()
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
+    return constraints
+
+
 # -- patterns and selectors --------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from loadmaster.binding import Binding, bind
 from loadmaster.cluster import Cluster
-from loadmaster.constraints import EVERY, REGEX, Constraints
+from loadmaster.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.footprint import Footprint, footprints, largest_op
@@ -171,7 +171,7 @@ def fit(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
-        Constraints() if constraints is None else constraints,
+        as_constraints(constraints),
         progress or (lambda stage, makespan: None),
     )
     return trial.fit()
@@ -193,6 +193,7 @@ class _Trial:
         order = _by_size(binding)
         at_least = _at_least(binding, order)
         n = self.cluster.n_devices
+        self.progress(f"all {n} devices", None)
         whole = self.placed() if at_least <= n else None
         if whole is None:
             closest = self.least_over()
@@ -201,14 +202,14 @@ class _Trial:
         plans = {n: whole}
 
         def on(k: int) -> bool:
+            self.progress(f"{k} of {n} devices", None)
             plan = self.placed(self.only(order[:k]))
             if plan is not None:
                 plans[k] = plan
             return plan is not None
 
         fewest = _least(on, at_least, n)
-        plan = plans[fewest]
-        return Fit(plan, fewest, at_least, footprints(plan))
+        return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
 
     def only(self, devices: list[int]) -> Constraints:
         """The constraints, and only these devices."""

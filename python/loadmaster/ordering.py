@@ -66,7 +66,7 @@ def optimise_order(
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     check_workers(workers)
     cpsat.require()
-    problem, placed = plan.problem, plan.placed
+    problem, placed = plan.binding.problem, plan.placed
     n_ops = problem.graph.n_ops
     if n_ops > MAX_OPS:
         return _noted(plan, f"order: {n_ops} ops are more than the {MAX_OPS} that can be ordered")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from numbers import Real
 from typing import Any, Literal
 
@@ -14,13 +15,14 @@ from numpy.typing import ArrayLike
 from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
-from loadmaster.constraints import Constraints
+from loadmaster.constraints import Constraints, as_constraints
 from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import Placed, as_costs, check_seed
+from loadmaster.strategies import expert
 from loadmaster.strategies.base import Candidate, better
 from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
@@ -156,7 +158,7 @@ def place(
         seed=check_seed(seed),
         best_effort=on_oom == "best_effort",
     )
-    constraints = _checked(constraints)
+    constraints = as_constraints(constraints)
     binding = bind(given, constraints)
     problem = binding.problem
     if constraints.contiguous:
@@ -167,20 +169,23 @@ def place(
     searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     try:
-        candidate = function(problem, **options, **asked)
-        for kept in started(problem, start):
-            candidate = better(problem, candidate, kept)
+        made = function(problem, **options, **asked)
+        rivals = [made, *started(problem, start)]
         if refine:
-            tell("refine", candidate.schedule.makespan)
-            candidate = refined(candidate.problem or problem, candidate)
+            tell("refine", rivals[0].schedule.makespan)
+            rivals = [refined(one.problem or problem, one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            tell("contiguous stages", candidate.schedule.makespan)
-            candidate = contiguous(candidate.problem or problem, candidate)
+            tell("contiguous stages", rivals[0].schedule.makespan)
+            # The best of many counts the expert's layers too: they are contiguous by nature.
+            rivals = _in_stages(problem, rivals + (_by_layers(problem) if method == "auto" else []))
     except InfeasibleError as error:
         if constraints.is_empty:
             raise
         raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
+    candidate = reduce(partial(better, problem), rivals)
+    if made.problem is None:
+        candidate = replace(candidate, bound=made.bound)
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = replace(candidate, notes=(*candidate.notes, came))
@@ -188,12 +193,27 @@ def place(
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
 
 
-def _checked(constraints: Constraints | None) -> Constraints:
-    if constraints is None:
-        return Constraints()
-    if not isinstance(constraints, Constraints):
-        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
-    return constraints
+def _in_stages(problem: Problem, rivals: list[Candidate]) -> list[Candidate]:
+    """Candidates with contiguous stages, of those that can have them."""
+    found: list[Candidate] = []
+    refused: InfeasibleError | None = None
+    for one in rivals:
+        try:
+            found.append(contiguous(one.problem or problem, one))
+        except InfeasibleError as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _by_layers(problem: Problem) -> list[Candidate]:
+    """The expert's placement, if it fits."""
+    try:
+        return [expert.place(problem)]
+    except InfeasibleError:
+        return []
 
 
 def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
@@ -215,10 +235,10 @@ def _plan(
     binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
     """The plan in the user's own words: on the cluster given, not on the constrained one."""
-    placed = binding.released(candidate.problem or binding.problem)
-    found = bound(placed)
-    # A solver's bound on constrained placements says nothing of the others.
-    if candidate.bound is not None and binding.constraints.is_empty:
+    problem = candidate.problem or binding.problem
+    placed = binding.released(problem)
+    found = bound(problem)
+    if candidate.bound is not None:
         found = max(found, candidate.bound, key=lambda one: one.seconds)
     return Plan(
         problem=placed,

@@ -57,7 +57,7 @@ class Plan:
     makespan : float
         Simulated seconds per step.
     lower_bound : float
-        Seconds below which no placement of the full graph can go.
+        Seconds below which no placement of the full graph that obeys the constraints can go.
     bound_source : str
         The argument behind the bound.
     method, options
@@ -74,7 +74,7 @@ class Plan:
         Where the plan is for a transformed graph, the digest of the user's; :attr:`graph`, the
         bound and everything else speak of the transformed one.
     constraints : Constraints
-        What it was made to obey. They lower no bound and no capacity: those are the cluster's.
+        What it was made to obey. Capacities are the cluster's all the same.
     """
 
     problem: Problem = field(repr=False)

@@ -49,13 +49,14 @@ def verdict(plan: Plan) -> str | None:
 def summary(plan: Plan) -> str:
     """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
     name = plan.graph.name or "graph"
+    under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
         f"{name} on {plan.cluster.name or 'cluster'} by {plan.method}: "
         f"{format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
-        f"no placement can be more than {plan.gap:.1%} faster",
+        f"no placement {under}can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.graph),
     ]
     if not plan.constraints.is_empty:

@@ -145,6 +145,7 @@ def contiguous(problem: Problem, candidate: Candidate) -> Candidate:
         notes=(*candidate.notes, note),
         problem=candidate.problem,
         splits=candidate.splits,
+        bound=candidate.bound,
     )
 
 
