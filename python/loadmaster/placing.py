@@ -165,7 +165,7 @@ def place(
         Stages.of(problem)  # What cannot be is refused before any work.
     start = None if warm_start is None else mapped(warm_start, problem)
     told(method, None)
-    tell = _beside_bound(problem, told)
+    tell = _beside_bound(problem, progress)
     searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     try:
@@ -216,11 +216,13 @@ def _by_layers(problem: Problem) -> list[Candidate]:
         return []
 
 
-def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
-    """Tells makespans as incumbents."""
+def _beside_bound(problem: Problem, told: Progress | None) -> Callable[[str, float | None], None]:
+    """Tells makespans as incumbents, if there is somebody to tell."""
     least: list[float] = []
 
     def tell(stage: str, makespan: float | None) -> None:
+        if told is None:
+            return
         if makespan is None:
             told(stage, None)
             return
