@@ -106,10 +106,10 @@ def contenders(data: Layered) -> dict[str, Callable[[], object]]:
         "networkx: longest path": lambda: nx.dag_longest_path(python),
         f"METIS: {PARTS} parts": metis,
         "loadmaster: place by celeritas, simulated; one device would do": lambda: lm.place(
-            model, roomy
+            model, roomy, "celeritas"
         ),
         "loadmaster: place by celeritas, simulated; memory forces a split": lambda: lm.place(
-            model, tight
+            model, tight, "celeritas"
         ),
     }
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 import loadmaster as lm
 from loadmaster.examples import EXAMPLES
+from loadmaster.strategies import METHODS
 
 settings.register_profile(
     "loadmaster",
@@ -19,6 +20,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("loadmaster")
+
+
+@pytest.fixture(autouse=True)
+def methods_that_come_along():
+    """What a test registers is gone after it."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
 
 _LOADED: dict[str, lm.OpGraph] = {}
 

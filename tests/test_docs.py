@@ -5,14 +5,19 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import loadmaster
 from loadmaster import fast
+from loadmaster.strategies import METHODS
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -90,14 +95,47 @@ def test_the_module_fast_and_every_member_of_its_classes_are_documented():
 
 PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
 
+#: A fenced block, perhaps in a list: its indent, language and text.
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.M | re.S)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of a page's blocks, in order."""
+    found = BLOCK.findall(page.read_text())
+    return [(language, textwrap.dedent(text)) for _, language, text in found]
+
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_python_on_pages_runs(page, tmp_path, monkeypatch):
-    """The blocks of a page in order, in one directory; examples with >>> are checked."""
+def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
+    """The blocks of a page in order, in one directory; examples with >>> are checked. The README's
+    commands, which install things and take minutes, are left out.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
-        if ">>>" in block:
+    for language, block in blocks(page):
+        if language == "python" and ">>>" in block:
             run(block, page.name, names)
-        else:
+        elif language == "python":
             exec(compile(block, str(page), "exec"), names)
+        elif language == "sh" and page.parent.name == "docs":
+            shell(block)
+        else:
+            assert language in ("text", "sh"), f"a block of {language or 'no language'}"
+
+
+def shell(block: str) -> None:
+    """Runs commands with this Python's ``loadmaster``; the first that fails is an error."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-euc", block], env={**os.environ, "PATH": path}, check=True)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "benches" / "README.md"], ids=str)
+def test_links_of_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)", BLOCK.sub("", page.read_text()))
+    local = [link for link in links if not re.match(r"https?:|mailto:", link)]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_every_method_is_described():
+    text = (ROOT / "docs" / "methods.md").read_text()
+    assert [name for name in METHODS if f"`{name}`" not in text] == []

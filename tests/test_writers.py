@@ -17,6 +17,7 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.writers.lanes import Lane, lanes_of
 from loadmaster.writers.timeline import MAX_LANES, draw
 from loadmaster.writers.trace import trace_document, write_trace
 
@@ -346,23 +347,22 @@ def test_the_same_plan_gives_the_same_bytes(plans, tmp_path, suffix):
 
 
 def test_only_the_busiest_channels_are_drawn(plans):
-    from loadmaster.writers import timeline
-
     plan = plans["layered"]
     used = int((plan.schedule.channel_busy > 0).sum())
     assert used > MAX_LANES
-    seen = timeline._view(plan)
+    seen = lanes_of(plan, MAX_LANES)
     assert len(seen.channels) == MAX_LANES
     assert seen.hidden_channels == used - MAX_LANES
 
 
 def test_merging_by_pixel_keeps_time_and_colour():
-    from loadmaster.writers.timeline import _SHADES, _bars, _Frame, _Lane
+    from loadmaster.writers.timeline import _SHADES, _bars, _Frame
 
     # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
     start = np.append(np.arange(1000.0), 1000.0)
     finish = np.append(np.arange(1000.0) + 0.5, 2000.0)
-    lane = _Lane("gpu0", "", start, finish, np.append(np.zeros(1000, dtype=np.int64), 1))
+    colour = np.append(np.zeros(1000, dtype=np.int64), 1)
+    lane = Lane("gpu0", "", start, finish, colour, np.arange(1001))
     bars = _bars(lane, _Frame(0, 0, 200, 30, 2000.0))
     assert len(bars.begin) == 2
     assert bars.colour.tolist() == [0, 1]

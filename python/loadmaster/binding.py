@@ -248,8 +248,12 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     names = Names(problem)
     rules = tuple(_rules(names, constraints))
     modules = tuple(names.modules(constraints.no_split))
-    sets = _joined(problem.graph.colocation, [ops for _, ops in modules])
+    _reserved(problem.cluster, constraints)
     allowed = problem.allowed_types[:, problem.cluster.device_types]
+    sets = problem.graph.colocation.astype(np.int64)
+    if not rules and not modules:
+        return Binding(problem, constraints, rules, modules, sets, allowed)
+    sets = _joined(problem.graph.colocation, [ops for _, ops in modules])
     found = Binding(problem, constraints, rules, modules, sets, allowed)
     allowed = allowed.copy()
     for rule in rules:
@@ -259,7 +263,6 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     # A set that the graph itself leaves no device is for strategies to refuse.
     for stuck in np.flatnonzero(~of_set.any(axis=1)):
         _refuse_contradiction(found, np.flatnonzero(sets == stuck))
-    _reserved(problem.cluster, constraints)
     return replace(found, allowed=of_set[sets])
 
 

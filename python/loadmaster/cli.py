@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,12 +27,8 @@ if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.constraints import Constraints
     from loadmaster.graph import OpGraph
-    from loadmaster.placing import Incumbent
     from loadmaster.plan import Plan
     from loadmaster.table import Row
-
-#: Seconds after which a stage announces itself.
-_PATIENCE = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,6 +122,40 @@ def _parser() -> argparse.ArgumentParser:
         "--no-contention", action="store_true", help="unlimited channels, the classic model"
     )
     simulate.add_argument("--seed", type=int, default=None, help="for the random policy")
+
+    explain = _command(commands, "explain", _explain, "why an op is where it is and when it is")
+    explain.add_argument("plan", help="a plan that place saved")
+    explain.add_argument("op", help="name of an op")
+
+    diff = _command(commands, "diff", _diff, "what moved between two plans, and what it gained")
+    diff.add_argument("before", help="a plan that place saved")
+    diff.add_argument("after", help="another plan for the same graph")
+
+    report = _command(commands, "report", _report, "a plan as one HTML page")
+    report.add_argument("plan", help="a plan that place saved")
+    report.add_argument("-o", "--output", default="report.html", help="default: report.html")
+    report.add_argument(
+        "--compare", metavar="METHODS", help="also place by these methods, comma-separated"
+    )
+
+    export = _command(commands, "export", _export, "write a saved plan for another system")
+    export.add_argument("plan", help="a plan that place saved")
+    export.add_argument("--to", required=True, metavar="TARGET", help="see `loadmaster targets`")
+    export.add_argument("-o", "--output", metavar="FILE", help="where to; default: stdout")
+    export.add_argument("--model", metavar="FILE", help="the model itself, where that is written")
+    export.add_argument("--root", help="what the model is called in the graph's module paths")
+    export.add_argument("--layers", help="the module list that holds the layers")
+    export.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="DEVICE=NAME",
+        help="what a device is called there (repeatable)",
+    )
+    export.add_argument(
+        "--check", action="store_true", help="onnx: run the parts and the whole, and compare"
+    )
+    _command(commands, "targets", _targets, "list what export writes")
 
     compare = _command(commands, "compare", _compare, "compare methods on a graph")
     _graph_arguments(compare)
@@ -274,6 +303,11 @@ def _method_arguments(command: argparse.ArgumentParser) -> None:
         choices=["error", "best_effort"],
         help="what to do when nothing fits; default: error",
     )
+    command.add_argument(
+        "--max-memory",
+        metavar="JSON",
+        help='as Hugging Face takes it, such as \'{"0": "10GiB", "cpu": "30GiB"}\'',
+    )
     _constraint_arguments(command)
 
 
@@ -341,6 +375,16 @@ def _read_cluster(text: str) -> Cluster:
     return Cluster.named(text)
 
 
+def _limited_cluster(arguments: argparse.Namespace) -> Cluster:
+    cluster = _read_cluster(arguments.cluster)
+    if arguments.max_memory is None:
+        return cluster
+    from loadmaster.files import parse_json
+    from loadmaster.writers import max_memory
+
+    return max_memory(cluster, parse_json(arguments.max_memory.encode(), "--max-memory"))
+
+
 def _options(texts: Sequence[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for text in texts:
@@ -354,29 +398,6 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-class _Progress:
-    """Says on stderr what is going on once it takes long, if a person is watching."""
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-
-    def __call__(self, stage: str, best: Incumbent | None) -> None:
-        if sys.stderr.isatty() and time.monotonic() - self.began > _PATIENCE:
-            found = "" if best is None else f", best so far {best:.4g} s (gap {best.gap:.1%})"
-            print(f"loadmaster: {stage}{found} ...", file=sys.stderr)
-
-
-def _print_row(done: int, total: int, row: Row) -> None:
-    """A line per case of a sweep."""
-    from loadmaster.units import format_seconds
-
-    came = row.outcome if row.makespan is None else format_seconds(row.makespan)
-    print(
-        f"loadmaster: {done}/{total} {row.graph} on {row.cluster} by {row.method}: {came}",
-        file=sys.stderr,
-    )
-
-
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -387,33 +408,43 @@ def _print_json(document: Any) -> None:
 def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import place
     from loadmaster.plan import Plan
+    from loadmaster.progress import Progress, clock_of
     from loadmaster.summary import document
 
     if arguments.timeline:
         from loadmaster.writers.timeline import check_suffix
 
         check_suffix(arguments.timeline)
-    cluster = _read_cluster(arguments.cluster)
-    progress = _Progress()
-    progress("reading the graph", None)
-    plan = place(
-        _read_graph(arguments),
-        cluster,
-        arguments.method,
-        seed=arguments.seed,
-        time_limit=arguments.time_limit,
-        on_oom=arguments.on_oom,
-        warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
-        constraints=_constraints(arguments),
-        progress=progress,
-        **_options(arguments.option),
-    )
+    cluster, options = _limited_cluster(arguments), _options(arguments.option)
+    limit = arguments.time_limit
+    if limit is None:
+        limit = clock_of(arguments.method, options)
+    with Progress(limit) as progress:
+        progress("reading the graph")
+        plan = place(
+            _read_graph(arguments),
+            cluster,
+            arguments.method,
+            seed=arguments.seed,
+            time_limit=arguments.time_limit,
+            on_oom=arguments.on_oom,
+            warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+            constraints=_constraints(arguments),
+            progress=progress,
+            **options,
+        )
     written = _write_plan(plan, arguments)
     if arguments.json:
         _print_json(document(plan))
     else:
         print(plan.summary())
-    for what, path in written:
+    _say_where(written)
+
+
+def _say_where(written: Sequence[tuple[str, str]]) -> None:
+    """The last lines: where every result went."""
+    sys.stdout.flush()
+    for what, path in written or [("result", "standard output")]:
         print(f"loadmaster: {what} written to {path}", file=sys.stderr)
 
 
@@ -467,33 +498,128 @@ def _simulate(arguments: argparse.Namespace) -> None:
     print("\n".join(simulation_lines(simulation, plan.cluster, plan.graph)))
 
 
+def _explain(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+
+    explanation = Plan.load(arguments.plan).explain(arguments.op)
+    if arguments.json:
+        _print_json(explanation.to_document())
+    else:
+        print(explanation)
+
+
+def _diff(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+
+    difference = Plan.load(arguments.before).diff(Plan.load(arguments.after))
+    if arguments.json:
+        _print_json(difference.to_document())
+    else:
+        print(difference)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from loadmaster.placing import Incumbent, compare
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
+    from loadmaster.writers.report import check_plotly
+
+    check_plotly()
+    methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
+    plan = Plan.load(arguments.plan)
+    with Progress() as progress:
+        comparison = compare(
+            plan.graph,
+            plan.cluster,
+            methods,
+            plan.costs,
+            plan.seed,
+            on_oom="best_effort",
+            progress=progress,
+        )
+        progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
+        plan.report(arguments.output, comparison=comparison)
+    if arguments.json:
+        _print_json({"report": arguments.output, "failures": comparison.failures})
+    _say_where([("report", arguments.output)])
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
+    from loadmaster.writers import check_onnx
+    from loadmaster.writers.export import export
+
+    if arguments.check and arguments.to != "onnx":
+        raise InputError("--check is for --to onnx")
+    names = {}
+    for text in arguments.name:
+        device, equals, name = text.partition("=")
+        if not device or not equals or not name:
+            raise InputError(f"--name {text!r}: wants DEVICE=NAME")
+        names[device] = name
+    written = export(
+        Plan.load(arguments.plan),
+        arguments.to,
+        arguments.output,
+        model=arguments.model,
+        root=arguments.root,
+        layers=arguments.layers,
+        names=names or None,
+    )
+    if arguments.output is None and isinstance(written, str):
+        print(written, end="")
+    elif arguments.output is None or arguments.json:
+        _print_json(written if isinstance(written, dict) else {"written": arguments.output})
+    if arguments.check:
+        error = check_onnx(arguments.output, arguments.model)
+        print(f"loadmaster: parts and whole differ by {error:.2g} at most", file=sys.stderr)
+    if arguments.output is not None:
+        print(f"loadmaster: {arguments.to} written to {arguments.output}", file=sys.stderr)
+
+
+def _targets(arguments: argparse.Namespace) -> None:
+    from loadmaster.writers.export import TARGETS
+
+    if arguments.json:
+        _print_json({name: target.text for name, target in TARGETS.items()})
+        return
+    width = max(map(len, TARGETS))
+    for name, target in TARGETS.items():
+        print(f"{name:<{width}}  {target.text}")
+
+
 def _compare(arguments: argparse.Namespace) -> None:
     from loadmaster.placing import compare
+    from loadmaster.progress import Progress
     from loadmaster.strategies import METHODS
     from loadmaster.summary import comparison_table, document
 
     methods: list[Any] = arguments.methods.split(",") if arguments.methods else list(METHODS)
-    comparison = compare(
-        _read_graph(arguments),
-        _read_cluster(arguments.cluster),
-        methods,
-        seed=arguments.seed,
-        on_oom=arguments.on_oom,
-        constraints=_constraints(arguments),
-        progress=_Progress(),
-    )
+    with Progress() as progress:
+        comparison = compare(
+            _read_graph(arguments),
+            _limited_cluster(arguments),
+            methods,
+            seed=arguments.seed,
+            on_oom=arguments.on_oom,
+            constraints=_constraints(arguments),
+            progress=progress,
+        )
     if arguments.json:
         plans = {method: document(plan) for method, plan in comparison.plans.items()}
         _print_json({"plans": plans, "failures": comparison.failures})
     else:
         print(comparison_table(comparison))
+    _say_where([])
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.progress import Progress
     from loadmaster.strategies import METHODS
     from loadmaster.sweeping import sweep
+    from loadmaster.units import format_seconds
 
     names = arguments.methods.split(",") if arguments.methods else list(METHODS)
     options: dict[str, list[str]] = {name: [] for name in names}
@@ -508,7 +634,13 @@ def _sweep(arguments: argparse.Namespace) -> None:
         seeds = [int(word) for word in arguments.seeds.split(",")]
     except ValueError as error:
         raise InputError(f"--seeds {arguments.seeds!r}: wants integers, as 0,1,2") from error
-    with _executor(arguments.dask) as executor:
+    with _executor(arguments.dask) as executor, Progress() as progress:
+
+        def tell(done: int, total: int, row: Row) -> None:
+            case = f"{row.graph} on {row.cluster} by {row.method}"
+            came = row.outcome if row.makespan is None else format_seconds(row.makespan)
+            progress(f"{done}/{total} {case}: {came}")
+
         seen = sweep(
             arguments.graphs,
             arguments.cluster.split(","),
@@ -517,13 +649,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,
-            progress=_print_row,
+            progress=tell,
         )
     if arguments.json:
         rows = [row.to_document() for row in seen.rows]
         _print_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
         print(seen)
+    _say_where([("table", arguments.output)] if arguments.output else [])
     if seen.unfinished:
         raise KeyboardInterrupt
 
@@ -549,6 +682,7 @@ def _executor(dask: str | None) -> Iterator[Executor | None]:
 
 def _what_if(arguments: argparse.Namespace) -> None:
     from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
     from loadmaster.scenarios import what_if
 
     scenarios = []
@@ -557,16 +691,18 @@ def _what_if(arguments: argparse.Namespace) -> None:
         scenarios += [{word: _change(word, text)} for text in getattr(arguments, word)]
     if arguments.together:
         scenarios = [_merged(scenarios)]
-    seen = what_if(
-        Plan.load(arguments.plan),
-        *scenarios,
-        time_limit=arguments.time_limit,
-        progress=_Progress(),
-    )
+    with Progress() as progress:
+        seen = what_if(
+            Plan.load(arguments.plan),
+            *scenarios,
+            time_limit=arguments.time_limit,
+            progress=progress,
+        )
     if arguments.json:
         _print_json(seen.to_document())
     else:
         print(seen)
+    _say_where([])
 
 
 def _change(word: str, text: str) -> Any:
@@ -627,17 +763,20 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> None:
     from loadmaster.fitting import fit
+    from loadmaster.progress import Progress
 
-    found = fit(
-        _read_graph(arguments),
-        _read_cluster(arguments.cluster),
-        constraints=_constraints(arguments),
-        progress=_Progress(),
-    )
+    with Progress() as progress:
+        found = fit(
+            _read_graph(arguments),
+            _read_cluster(arguments.cluster),
+            constraints=_constraints(arguments),
+            progress=progress,
+        )
     if arguments.json:
         _print_json(found.to_document())
     else:
         print(found)
+    _say_where([])
     if not found.fits:
         raise InfeasibleError("no placement that fits was found")
 
@@ -669,11 +808,11 @@ def _coarsen(arguments: argparse.Namespace) -> None:
     )
     if arguments.output:
         write(coarse, arguments.output)
-        print(f"loadmaster: graph written to {arguments.output}", file=sys.stderr)
     if arguments.json:
         _print_json(coarse.report.to_document())
     else:
         print(coarse.report)
+    _say_where([("graph", arguments.output)] if arguments.output else [])
 
 
 def _presets(arguments: argparse.Namespace) -> None:

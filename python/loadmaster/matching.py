@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,25 @@ class Names:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        model = problem.model
         self.map = problem.reduced.map
-        self.runs = np.zeros(model.n_ops, dtype=bool)
+        self.runs = np.zeros(problem.model.n_ops, dtype=bool)
         self.runs[problem.reduced.op_of] = True
-        paths, which = np.unique(np.array(model.modules, dtype=object), return_inverse=True)
-        self.paths = [module_path(path) for path in paths]
-        self.path_of = which
+
+    @cached_property
+    def _distinct(self) -> tuple[list[str], NDArray[np.intp]]:
+        modules = np.array(self.problem.model.modules, dtype=object)
+        paths, which = np.unique(modules, return_inverse=True)
+        return paths.tolist(), which
+
+    @cached_property
+    def paths(self) -> list[tuple[str, ...]]:
+        """Distinct module paths, in parts."""
+        return [module_path(path) for path in self._distinct[0]]
+
+    @property
+    def path_of(self) -> NDArray[np.intp]:
+        """Index in :attr:`paths` per op."""
+        return self._distinct[1]
 
     def matching(self, pattern: str) -> NDArray[np.intp]:
         """Reduced ops that a pin's pattern means."""

@@ -26,7 +26,7 @@ from loadmaster.strategies import expert
 from loadmaster.strategies.base import Candidate, better
 from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
-from loadmaster.strategies.registry import Method, strategy, takes
+from loadmaster.strategies.registry import Method, function_of, takes
 from loadmaster.strategies.warm import mapped, started
 from loadmaster.units import format_seconds
 
@@ -68,7 +68,7 @@ Progress = Callable[[str, Incumbent | None], None]
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method = "auto",
+    method: Method | str = "auto",
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -147,7 +147,7 @@ def place(
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    function = strategy(method, options)
+    function = function_of(method, options)
     began = time.perf_counter()
     told = progress or (lambda stage, best: None)
     told("costs", None)
@@ -165,7 +165,7 @@ def place(
         Stages.of(problem)  # What cannot be is refused before any work.
     start = None if warm_start is None else mapped(warm_start, problem)
     told(method, None)
-    tell = _beside_bound(problem, told)
+    tell = _beside_bound(problem, progress)
     searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     try:
@@ -216,11 +216,13 @@ def _by_layers(problem: Problem) -> list[Candidate]:
         return []
 
 
-def _beside_bound(problem: Problem, told: Progress) -> Callable[[str, float | None], None]:
-    """Tells makespans as incumbents."""
+def _beside_bound(problem: Problem, told: Progress | None) -> Callable[[str, float | None], None]:
+    """Tells makespans as incumbents, if there is somebody to tell."""
     least: list[float] = []
 
     def tell(stage: str, makespan: float | None) -> None:
+        if told is None:
+            return
         if makespan is None:
             told(stage, None)
             return
@@ -274,7 +276,7 @@ class Comparison:
 def compare(
     graph: OpGraph,
     cluster: Cluster,
-    methods: Iterable[Method],
+    methods: Iterable[Method | str],
     costs: Costs | ArrayLike | None = None,
     seed: int = 0,
     *,

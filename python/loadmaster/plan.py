@@ -37,7 +37,9 @@ from loadmaster.simulation import (
 from loadmaster.transforms.base import Split
 
 if TYPE_CHECKING:
+    from loadmaster.difference import Difference
     from loadmaster.explain import Explanation
+    from loadmaster.placing import Comparison
 
 FORMAT = "loadmaster-plan"
 VERSION = 1
@@ -194,6 +196,28 @@ class Plan:
         from loadmaster.explain import explain
 
         return explain(self, op)
+
+    def diff(self, other: Plan) -> Difference:
+        """What another plan for the same ops does differently, and what that gains; see
+        :class:`~loadmaster.difference.Difference`.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+        >>> plans = lm.compare(graph, cluster, ["random", "heft"]).plans
+        >>> plans["random"].diff(plans["heft"]).speedup > 1
+        True
+        """
+        from loadmaster.difference import difference
+
+        return difference(self, other)
+
+    def report(self, path: str | os.PathLike[str], *, comparison: Comparison | None = None) -> None:
+        """Writes the plan as one HTML page; see :func:`~loadmaster.writers.report.write_report`."""
+        from loadmaster.writers.report import write_report
+
+        write_report(self, path, comparison=comparison)
 
     def summary(self) -> str:
         """What a person wants to know, in ten lines or fewer."""

@@ -41,7 +41,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.placing import place
 from loadmaster.readers import read
 from loadmaster.simulation import check_seed
-from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.registry import function_of
 from loadmaster.summary import aligned
 from loadmaster.table import Key, Row, Table
 from loadmaster.units import format_bytes, format_seconds
@@ -283,7 +283,7 @@ def _several(what: str, given: Any, *kinds: type) -> list[Any]:
 
 def _method(given: Any) -> tuple[str, dict[str, Any]]:
     name, options = (given, {}) if isinstance(given, str) else _pair(given)
-    strategy(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
+    function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
     return name, options
 
 

@@ -76,7 +76,7 @@ def read(
     >>> graph = read("bert.onnx", shapes={"input_ids": (8, 128)})     # doctest: +SKIP
     """
     try:
-        model = _load(path)
+        model = load(path)
         columns = to_columns(model, name=Path(path).stem, batch=batch, shapes=shapes)
     except InputError as error:
         raise InputError(f"{os.fspath(path)}: {error}") from None
@@ -95,7 +95,7 @@ def to_columns(
     ``name`` names the graph; ``batch``, ``shapes``, errors and warnings are those of `read`.
     """
     onnx = _import_onnx()
-    _check_whole(model)
+    check_whole(model)
     model = _inlined(onnx, model)
     graph = model.graph
     stored = {initializer_name(i) for i in initializers(graph)}
@@ -139,7 +139,8 @@ def _import_onnx() -> Any:
     return onnx
 
 
-def _load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str]) -> Any:
+    """The ``onnx.ModelProto`` in a file, weights that are stored outside of it left there."""
     onnx = _import_onnx()
     from google.protobuf.message import DecodeError
 
@@ -164,7 +165,8 @@ def _load_tiny_external(onnx: Any, graph: Any, folder: Path) -> None:
                 tensor.ClearField("raw_data")
 
 
-def _check_whole(model: Any) -> None:
+def check_whole(model: Any) -> None:
+    """Refuses what is no model, or no whole one."""
     if not model.HasField("graph"):
         raise InputError("not an ONNX model: it holds no graph (an empty file, or another format)")
     if model.ir_version >= 3 and not model.opset_import:
@@ -195,12 +197,13 @@ def _inlined(onnx: Any, model: Any) -> Any:
     if not model.functions:
         return model
     try:
-        return onnx.inliner.inline_local_functions(_without_payload(model))
+        return onnx.inliner.inline_local_functions(without_payload(model))
     except Exception as error:  # the inliner raises whatever its C++ side meets
         raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
 
 
-def _without_payload(model: Any) -> Any:
+def without_payload(model: Any) -> Any:
+    """A copy of a model that has the types and dimensions of its weights, not the weights."""
     light = type(model)()
     for descriptor, value in model.ListFields():
         if descriptor.name != "graph":
@@ -552,6 +555,22 @@ def _all_bodies(node: Any) -> Iterator[Any]:
         yield graph
         for inner in graph.node:
             yield from _all_bodies(inner)
+
+
+def op_names(graph: Any) -> tuple[list[str], list[int]]:
+    """Names of the ops that a graph is read as, and which of them each node is.
+
+    Nodes in topological order, as :func:`~loadmaster.readers.onnx_shapes.in_order` gives them.
+    """
+    names = [initializer_name(i) for i in initializers(graph)]
+    stored = set(names)
+    names += [i.name for i in graph.input if i.name not in stored]
+    positions = []
+    for position, node in enumerate(in_order(graph)):
+        names += [initializer_name(i) for body in _all_bodies(node) for i in initializers(body)]
+        positions.append(len(names))
+        names.append(node_name(node, position))
+    return _unique(names), positions
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Strategies: from a problem to a device and a priority per op. One file each, like its paper."""
 
-from loadmaster.strategies.base import Candidate
-from loadmaster.strategies.registry import METHODS, Method
+from loadmaster.strategies.base import Candidate, Placement
+from loadmaster.strategies.registry import METHODS, Method, strategy
 
-__all__ = ["METHODS", "Candidate", "Method"]
+__all__ = ["METHODS", "Candidate", "Method", "Placement", "strategy"]

@@ -1,12 +1,17 @@
-"""Strategies by name, with the options each takes."""
+"""Strategies by name, with the options each takes; where users add their own."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
-from typing import Literal, get_args
+from functools import wraps
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
 
 from loadmaster.errors import InputError
+from loadmaster.problem import Problem
 from loadmaster.strategies import (
     auto,
     celeritas,
@@ -38,7 +43,7 @@ from loadmaster.strategies import (
     round_robin,
     single,
 )
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.base import Candidate, Outcome, Placement, judged, settled
 
 Method = Literal[
     "auto",
@@ -115,6 +120,9 @@ METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
 }
 assert set(METHODS) == set(get_args(Method))
 
+#: Those that come along: their names are taken.
+_OURS = frozenset(METHODS)
+
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
 SEARCHING = ("time_limit", "progress", "warm_start")
 
@@ -129,7 +137,7 @@ def takes(function: Callable[..., Candidate], name: str) -> bool:
     return name in _keywords(function)
 
 
-def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
+def function_of(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
     """The function behind a method's name, after checking its options.
 
     Raises
@@ -146,3 +154,84 @@ def strategy(method: str, options: dict[str, object]) -> Callable[..., Candidate
         takes = f"takes {', '.join(known)}" if known else "takes no options"
         raise InputError(f"method {method!r} has no option {unknown[0]!r}; it {takes}")
     return function
+
+
+Function = TypeVar("Function", bound=Callable[..., "Placement | Candidate"])
+
+
+def strategy(name: str, summary: str) -> Callable[[Function], Function]:
+    """Makes a function a method: :func:`loadmaster.place` and all that compares methods know it.
+
+    The function takes a :class:`~loadmaster.problem.Problem` and, as keywords of its own, options
+    with defaults. It returns a :class:`~loadmaster.strategies.Placement` (device and priority per
+    op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory; or
+    a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
+    ``time_limit`` or ``progress``, those of ``place`` are passed on. Worker processes know it if
+    the module that registers it is imported there.
+
+    Parameters
+    ----------
+    name : str
+        Of the method, in small letters, digits and dashes. A name may be registered again, unless
+        it is one of the methods that come along.
+    summary : str
+        What it does, in a line.
+
+    Raises
+    ------
+    InputError
+        A name that is taken, or no name.
+
+    Examples
+    --------
+    >>> import loadmaster as lm, numpy as np
+    >>> from loadmaster.strategies import Placement
+    >>> @lm.strategy("last-device", "everything on the last device")
+    ... def last_device(problem):
+    ...     ops = np.arange(problem.graph.n_ops, dtype=np.int32)
+    ...     return Placement(np.full_like(ops, problem.cluster.n_devices - 1), ops)
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "last-device")
+    >>> plan.device("convolution")
+    'gpu1'
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+        raise InputError(f"{name!r} is no name for a method: wants small letters, digits, dashes")
+    if name in _OURS:
+        raise InputError(f"{name!r} is a method that comes along: give yours another name")
+
+    def register(function: Function) -> Function:
+        @wraps(function)
+        def method(problem: Problem, **options: Any) -> Candidate:
+            found = function(problem, **options)
+            if isinstance(found, Candidate):
+                return found
+            placement = _checked(problem, name, found)
+            return settled(problem, Outcome(judged(problem, placement), 1.0))
+
+        METHODS[name] = (method, summary)
+        return function
+
+    return register
+
+
+def _checked(problem: Problem, name: str, found: object) -> Placement:
+    """What a user's strategy returned, if it is a placement of this problem."""
+    if not isinstance(found, Placement):
+        raise InputError(f"method {name!r} returned {found!r}: wants a Placement or a Candidate")
+    n, columns = problem.graph.n_ops, []
+    for what, given in (("devices", found.devices), ("priority", found.priority)):
+        column = np.asarray(given)
+        if column.shape != (n,) or column.dtype.kind not in "iu":
+            raise InputError(
+                f"method {name!r}: {what} has shape {column.shape} ({column.dtype}), wants {n} "
+                "integers, one per op of the reduced graph"
+            )
+        columns.append(column)
+    devices, last = columns[0], problem.cluster.n_devices - 1
+    wrong = np.flatnonzero((devices < 0) | (devices > last))
+    if len(wrong):
+        op = problem.model.names[int(problem.reduced.op_of[wrong[0]])]
+        raise InputError(
+            f"method {name!r} put op {op!r} on device {devices[wrong[0]]}: wants 0 to {last}"
+        )
+    return found._replace(devices=devices.astype(np.int32), priority=columns[1].astype(np.int32))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,10 +16,7 @@ from loadmaster.coarsening import Coarse
 from loadmaster.errors import InputError
 from loadmaster.files import write_bytes
 from loadmaster.units import format_bytes, format_seconds
-
-#: A colour per device, told apart by most people (Okabe and Ito); more devices go round again.
-COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
-NO_DEVICE = "#eeeeee"
+from loadmaster.writers.graph_files import colour, dot_text, graphml_text
 
 
 def to_dot(coarse: Coarse, devices: ArrayLike | None = None) -> str:
@@ -44,18 +40,27 @@ def to_dot(coarse: Coarse, devices: ArrayLike | None = None) -> str:
     >>> to_dot(lm.coarsen(lm.read("example:lenet"), groups=5)).splitlines()[0]
     'digraph "lenet_train_b256 in 5 groups" {'
     """
-    lines = [f"digraph {_quoted(coarse.graph.name)} {{", "  node [shape=ellipse, style=filled];"]
-    for g, (name, seconds, device) in enumerate(_nodes(coarse, devices)):
-        label = _quoted(f"{name}\n{format_seconds(seconds)}")
-        width = 0.6 + 3 * math.sqrt(seconds / max(coarse.problem.op_time.sum(), 1e-300))
-        lines.append(
-            f"  {g} [label={label}, fillcolor={_quoted(_colour(device))}, width={width:.2f}];"
+    whole = max(coarse.problem.op_time.sum(), 1e-300)
+    nodes = (
+        {
+            "label": f"{name}\n{format_seconds(seconds)}",
+            "fillcolor": colour(device),
+            "width": round(0.6 + 3 * math.sqrt(seconds / whole), 2),
+        }
+        for name, seconds, device in _nodes(coarse, devices)
+    )
+    edges = (
+        (
+            src,
+            dst,
+            {
+                "label": f"{format_bytes(size)} in {tensors}",
+                "penwidth": round(1 + math.log10(1 + size / 1e6), 2),
+            },
         )
-    for src, dst, tensors, size in _edges(coarse):
-        pen = 1 + math.log10(1 + size / 1e6)
-        label = _quoted(f"{format_bytes(size)} in {tensors}")
-        lines.append(f"  {src} -> {dst} [label={label}, penwidth={pen:.2f}];")
-    return "\n".join([*lines, "}", ""])
+        for src, dst, tensors, size in _edges(coarse)
+    )
+    return dot_text(coarse.graph.name, nodes, edges)
 
 
 def to_graphml(coarse: Coarse, devices: ArrayLike | None = None) -> str:
@@ -71,36 +76,21 @@ def to_graphml(coarse: Coarse, devices: ArrayLike | None = None) -> str:
     >>> to_graphml(lm.coarsen(lm.read("example:lenet"), groups=5)).count("<node ")
     5
     """
-    keys = [
-        ("node", "name", "string"),
-        ("node", "seconds", "double"),
-        ("node", "device", "int"),
-        ("node", "colour", "string"),
-        ("edge", "tensors", "int"),
-        ("edge", "bytes", "long"),
-    ]
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
-        *(
-            f'  <key id="{name}" for="{what}" attr.name="{name}" attr.type="{kind}"/>'
-            for what, name, kind in keys
-        ),
-        f'  <graph id={quoteattr(_printable(coarse.graph.name))} edgedefault="directed">',
-    ]
-
-    def data(**values: object) -> str:
-        return "".join(
-            f'<data key="{k}">{escape(_printable(str(v)))}</data>' for k, v in values.items()
-        )
-
-    for g, (name, seconds, device) in enumerate(_nodes(coarse, devices)):
-        values = data(name=name, seconds=seconds, device=device, colour=_colour(device))
-        lines.append(f'    <node id="{g}">{values}</node>')
-    for src, dst, tensors, size in _edges(coarse):
-        values = data(tensors=tensors, bytes=size)
-        lines.append(f'    <edge source="{src}" target="{dst}">{values}</edge>')
-    return "\n".join([*lines, "  </graph>", "</graphml>", ""])
+    nodes = (
+        {"name": name, "seconds": seconds, "device": device, "colour": colour(device)}
+        for name, seconds, device in _nodes(coarse, devices)
+    )
+    edges = (
+        (src, dst, {"tensors": tensors, "bytes": size})
+        for src, dst, tensors, size in _edges(coarse)
+    )
+    return graphml_text(
+        coarse.graph.name,
+        {"name": str, "seconds": float, "device": int, "colour": str},
+        nodes,
+        {"tensors": int, "bytes": int},
+        edges,
+    )
 
 
 def write(coarse: Coarse, path: str | os.PathLike[str], devices: ArrayLike | None = None) -> None:
@@ -133,17 +123,3 @@ def _nodes(coarse: Coarse, devices: ArrayLike | None) -> list[tuple[str, float, 
 def _edges(coarse: Coarse) -> list[tuple[int, int, int, int]]:
     flows: tuple[np.ndarray, ...] = coarse.contracted.flows()
     return list(zip(*(column.tolist() for column in flows), strict=True))
-
-
-def _colour(device: int) -> str:
-    return NO_DEVICE if device < 0 else COLOURS[device % len(COLOURS)]
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
-def _printable(text: str) -> str:
-    """Without control characters, which XML cannot hold."""
-    return "".join(c if c >= " " or c in "\t\n" else " " for c in text)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.files import write_bytes
 from loadmaster.units import format_bytes, format_seconds
+from loadmaster.writers.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,21 +29,11 @@ if TYPE_CHECKING:
 
     from loadmaster.plan import Plan
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 SUFFIXES = (".png", ".svg")
 MAX_LANES = 24
-MAX_MODULES = 8
 
 INK, MUTED, RULE, TRACK = "#1f2933", "#66727f", "#c9d0d6", "#f1f3f5"
-SENT, MEMORY, MEMORY_EDGE, OVER = "#76838f", "#b3c5d4", "#5f7d96", "#c43c2c"
-PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#e8973a"), "o": ("optimizer", "#2a9d8f")}
-OTHER = ("other", "#a78bba")
-# From dark to light, as the sequence of a model's layers; even steps of lightness.
-SEQUENCE = (
-    "#24366f", "#2f5496", "#3a74b8", "#3f93b5", "#57b3a3", "#8cc981", "#c5d65e", "#f2d74e",
-)  # fmt: skip
+MEMORY, MEMORY_EDGE, OVER = "#b3c5d4", "#5f7d96", "#c43c2c"
 
 # Shades between white and a colour; the palest still shows.
 _SHADES = 8
@@ -147,169 +137,6 @@ def _rendered(figure: Figure, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-# -- what is to be seen ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """A row of bars: ascending, disjoint intervals (s), each with an index into the palette."""
-
-    name: str
-    note: str
-    start: Floats
-    finish: Floats
-    colour: Ints
-
-
-@dataclass(frozen=True)
-class _View:
-    """Lanes from top to bottom, devices first, and where to find a device's or channel's."""
-
-    devices: list[_Lane]
-    channels: list[_Lane]
-    hidden_devices: int
-    hidden_channels: int
-    row_of_device: dict[int, int]
-    row_of_channel: dict[str, int]
-    palette: list[tuple[str, str]]
-
-
-def _view(plan: Plan) -> _View:
-    palette, colour = _colours(plan)
-    shown, hidden = _busiest(plan.schedule.device_busy, keep_idle=True)
-    used, hidden_channels = _busiest(plan.schedule.channel_busy, keep_idle=False)
-    names = plan.cluster.channels
-    used.sort(key=lambda c: _natural(names[c]))
-    return _View(
-        [_device_lane(plan, d, colour) for d in shown],
-        list(_channel_lanes(plan, used, len(palette) - 1)),
-        hidden,
-        hidden_channels,
-        {d: row for row, d in enumerate(shown)},
-        {names[c]: len(shown) + row for row, c in enumerate(used)},
-        palette,
-    )
-
-
-def _busiest(busy: Floats, *, keep_idle: bool) -> tuple[list[int], int]:
-    """Indices to show, ascending, and how many are left out."""
-    candidates = [i for i, b in enumerate(busy.tolist()) if keep_idle or b > 0]
-    chosen = sorted(candidates, key=lambda i: (-busy[i], i))[:MAX_LANES]
-    return sorted(chosen), len(candidates) - len(chosen)
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """A key by which ``gpu2`` comes before ``gpu10``."""
-    pieces = re.findall(r"(\D*)(\d*)", name)
-    return [(text, int(digits or 0)) for text, digits in pieces]
-
-
-def _device_lane(plan: Plan, device: int, colour: Ints) -> _Lane:
-    schedule, op_of = plan.schedule, plan.problem.reduced.op_of
-    timed = schedule.finish[op_of] > schedule.start[op_of]
-    here = op_of[timed & (schedule.devices[op_of] == device)]
-    order = here[np.argsort(schedule.start[here], kind="stable")]
-    return _Lane(
-        plan.cluster.devices[device].name,
-        _share(float(schedule.device_busy[device]), plan.makespan),
-        schedule.start[order],
-        schedule.finish[order],
-        colour[order],
-    )
-
-
-def _channel_lanes(plan: Plan, channels: Sequence[int], colour: int) -> Iterator[_Lane]:
-    transfers = plan.schedule.transfers
-    n = plan.cluster.n_devices
-    pair = transfers.src.astype(np.int64) * n + transfers.dst
-    route = {p: plan.cluster.route(*divmod(p, n)).channels for p in np.unique(pair).tolist()}
-    timed = transfers.finish > transfers.start
-    names = plan.cluster.channels
-    for channel in channels:
-        pairs = [p for p, held in route.items() if names[channel] in held]
-        which = np.flatnonzero(timed & np.isin(pair, pairs))
-        order = which[np.argsort(transfers.start[which], kind="stable")]
-        yield _Lane(
-            names[channel],
-            _share(float(plan.schedule.channel_busy[channel]), plan.makespan),
-            transfers.start[order],
-            transfers.finish[order],
-            np.full(len(order), colour),
-        )
-
-
-def _share(part: float, whole: float) -> str:
-    share = 100 * part / whole if whole else 0.0
-    return "idle" if part == 0 else "<1 %" if share < 1 else f"{share:.0f} %"
-
-
-# -- colours ---------------------------------------------------------------------------------
-
-
-def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
-    """The palette (label, colour), transfers last, and an index into it per op of the graph."""
-    phases = plan.graph.phases
-    ran = [phases[op] for op in plan.problem.reduced.op_of.tolist()]
-    if len(set(ran)) > 1:
-        labels = [p for p in PHASES if p in set(ran)]
-        index = {p: i for i, p in enumerate(labels)}
-        palette = [PHASES[p] for p in labels] + [OTHER] * (set(ran) - set(PHASES) != set())
-        column = np.array([index.get(p, len(labels)) for p in phases], dtype=np.int64)
-    else:
-        palette, column = _module_colours(plan)
-    return [*palette, ("transfer", SENT)], column
-
-
-def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
-    """Colours by part of the model: its modules in the order in which they appear, in at most eight
-    runs of about the same time.
-    """
-    modules = plan.graph.modules
-    parts = _parts(modules)
-    first = {part: i for i, part in enumerate(dict.fromkeys(parts))}
-    if len(first) < 2:
-        return [("compute", PHASES["f"][1])], np.zeros(len(parts), dtype=np.int64)
-    column = np.array([first[part] for part in parts], dtype=np.int64)
-    seconds = plan.schedule.finish - plan.schedule.start
-    weight = np.bincount(column, seconds, minlength=len(first)).astype(np.float64)
-    bucket = _even_runs(weight, MAX_MODULES)
-    names = list(first)
-    labels = []
-    for b in range(int(bucket[-1]) + 1):
-        members = [names[i] for i in np.flatnonzero(bucket == b).tolist() if names[i]]
-        labels.append(_range(members[0], members[-1]) if members else "no module")
-    steps = np.linspace(0, len(SEQUENCE) - 1, len(labels)).round().astype(int).tolist()
-    return [(label, SEQUENCE[s]) for label, s in zip(labels, steps, strict=True)], bucket[column]
-
-
-def _parts(modules: Sequence[str]) -> list[str]:
-    """Every op's module, cut where modules first part into more than a few (``layers.3``)."""
-    distinct = [name.split(".") for name in dict.fromkeys(modules)]
-    deepest = max(map(len, distinct), default=1)
-    for depth in range(1, deepest + 1):
-        if len({tuple(words[:depth]) for words in distinct}) >= min(6, len(distinct)):
-            break
-    return [".".join(name.split(".")[:depth]) for name in modules]
-
-
-def _range(first: str, last: str) -> str:
-    """``layers.0`` and ``layers.3`` as ``layers.0–3``."""
-    if first == last:
-        return first
-    stem, _, tail = last.rpartition(".")
-    return f"{first}–{tail}" if stem and first.rpartition(".")[0] == stem else f"{first} – {last}"
-
-
-def _even_runs(weight: Floats, n: int) -> Ints:
-    """A run per item: at most ``n`` runs of about the same weight, in order, none of them empty."""
-    if len(weight) <= n:
-        return np.arange(len(weight), dtype=np.int64)
-    total = float(weight.sum()) or 1.0
-    middle = np.cumsum(weight) - weight / 2
-    run = np.minimum((middle / total * n).astype(np.int64), n - 1)
-    return np.unique(run, return_inverse=True)[1].astype(np.int64)
-
-
 def _shades(colours: Sequence[str]) -> NDArray[np.float64]:
     """RGB per colour and shade, [n, shades + 1, 3]; the last shade is the colour itself."""
     from matplotlib.colors import to_rgb
@@ -332,7 +159,7 @@ class _Bars:
     shade: Ints
 
 
-def _bars(lane: _Lane, frame: _Frame) -> _Bars:
+def _bars(lane: Lane, frame: _Frame) -> _Bars:
     """A lane's bars: those wider than a pixel or so as they are, over the rest merged by pixel."""
     wide = lane.finish - lane.start >= 1.5 * frame.span / frame.columns
     begin, colour, shade, end = _merged(lane, ~wide, frame)
@@ -345,7 +172,7 @@ def _bars(lane: _Lane, frame: _Frame) -> _Bars:
 
 
 def _merged(
-    lane: _Lane, narrow: NDArray[np.bool_], frame: _Frame
+    lane: Lane, narrow: NDArray[np.bool_], frame: _Frame
 ) -> tuple[Floats, Ints, Ints, Floats]:
     edges, columns, pixel = _edges(frame), frame.columns, frame.span / frame.columns
     n_colours = int(lane.colour.max(initial=0)) + 1
@@ -416,7 +243,7 @@ class _Frame:
     span: float
 
 
-def _frame(plan: Plan, view: _View, width: int) -> _Frame:
+def _frame(plan: Plan, view: View, width: int) -> _Frame:
     letters = [6.3 * len(_short(lane.name)) for lane in view.devices]
     letters += [5.3 * len(_short(lane.name)) for lane in view.channels]
     left = max(60, int(max(letters)) + 24)
@@ -431,7 +258,7 @@ def _short(name: str) -> str:
 def _figure(plan: Plan, width: int, title: str | None) -> Figure:
     from matplotlib.figure import Figure
 
-    view = _view(plan)
+    view = lanes_of(plan, MAX_LANES)
     frame = _frame(plan, view, width)
     tracks = _tracks(view, frame)
     legend = _legend_rows(view, frame)
@@ -443,7 +270,7 @@ def _figure(plan: Plan, width: int, title: str | None) -> Figure:
     lanes = _panel(figure, frame, top, lanes_height)
     memory = _panel(figure, frame, top + lanes_height + 30, memory_height)
     _draw_lanes(lanes, view, tracks, frame)
-    _draw_chain(lanes, _links(plan, view), tracks, len(view.devices), frame)
+    _draw_chain(lanes, links_of(plan, view), tracks, len(view.devices), frame)
     _draw_memory(memory, plan, sorted(view.row_of_device), frame)
     _draw_time(lanes, memory, frame.span)
     _draw_heading(figure, plan, title, frame)
@@ -473,7 +300,7 @@ def _height(figure: Figure) -> float:
     return float(figure.get_figheight()) * _DPI
 
 
-def _tracks(view: _View, frame: _Frame) -> list[tuple[float, float]]:
+def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:
     """Top and bottom of every lane in pixels from the top."""
     tracks = []
     y = 18.0
@@ -487,7 +314,7 @@ def _tracks(view: _View, frame: _Frame) -> list[tuple[float, float]]:
     return tracks
 
 
-def _draw_lanes(axes: Axes, view: _View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
+def _draw_lanes(axes: Axes, view: View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
     lanes = view.devices + view.channels
     shades = _shades([colour for _, colour in view.palette])
     boxes, faces = [], []
@@ -552,37 +379,9 @@ def _section(axes: Axes, y: float, left: str, right: str) -> None:
 # -- the chain of causes ---------------------------------------------------------------------
 
 
-#: Begin, end (s) and rows of a link of the chain.
-_Link = tuple[float, float, list[int]]
-
-
-def _links(plan: Plan, view: _View) -> list[_Link]:
-    """The chain, first to last; a link whose lanes are not shown has no rows."""
-    transfers = plan.schedule.transfers
-    src, dst = transfers.src.tolist(), transfers.dst.tolist()
-    devices = plan.schedule.devices
-    routes: dict[tuple[int, int], list[int]] = {}
-    links = []
-    for blame in reversed(plan.schedule.blame):
-        if blame.op is not None:
-            row = view.row_of_device.get(int(devices[blame.op]))
-            rows = [] if row is None else [row]
-        elif blame.transfer is not None:
-            pair = src[blame.transfer], dst[blame.transfer]
-            if pair not in routes:
-                held = plan.cluster.route(*pair).channels
-                found = (view.row_of_channel.get(channel) for channel in held)
-                routes[pair] = sorted(row for row in found if row is not None)
-            rows = routes[pair]
-        else:
-            rows = []
-        links.append((blame.start, blame.finish, rows))
-    return links
-
-
 def _draw_chain(
     axes: Axes,
-    links: list[_Link],
+    links: list[Link],
     tracks: list[tuple[float, float]],
     n_devices: int,
     frame: _Frame,
@@ -605,7 +404,7 @@ def _draw_chain(
 
 
 def _hops(
-    links: list[_Link], middle: list[float], n_devices: int, frame: _Frame
+    links: list[Link], middle: list[float], n_devices: int, frame: _Frame
 ) -> list[list[tuple[float, float]]]:
     """Upright lines where the chain goes to or from a device, one per pixel at most; none if they
     would make a curtain.
@@ -700,7 +499,7 @@ def _compared(ratio: float) -> str:
     return f"{max(ratio, 1 / max(ratio, 1e-9)):.3g}× {word} than one device"
 
 
-def _legend_rows(view: _View, frame: _Frame) -> list[list[tuple[str, str]]]:
+def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
     """Entries by row, as many in one as its width takes at about six pixels a letter."""
     entries = view.palette if view.channels else view.palette[:-1]
     rows: list[list[tuple[str, str]]] = [[]]

@@ -8,8 +8,10 @@ in about a second.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.files import write_json
-from loadmaster.graph import PLACEHOLDERS
 from loadmaster.units import format_bytes
+from loadmaster.writers.lanes import transfer_names
 
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
@@ -80,13 +82,8 @@ def trace_document(plan: Plan) -> dict[str, Any]:
     >>> sorted({event["ph"] for event in trace_document(plan)["traceEvents"]})
     ['C', 'M', 'X']
     """
-    ops = _ops(plan)
-    transfers = _transfers(plan)
-    events = _metadata(plan)
-    events += _op_events(plan, ops)
-    events += _transfer_events(plan, transfers)
-    events += _flow_events(plan, ops, transfers)
-    events += _counters(plan)
+    with _no_collection():
+        events = _events(plan)
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -98,6 +95,31 @@ def trace_document(plan: Plan) -> dict[str, Any]:
         },
         "traceEvents": events,
     }
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Spares the garbage collector the hundreds of thousands of events that are made: all of them
+    are kept, and looking for cycles among them takes as long as making them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _events(plan: Plan) -> list[Event]:
+    ops, transfers = _ops(plan), _transfers(plan)
+    return [
+        *_metadata(plan),
+        *_op_events(plan, ops),
+        *_transfer_events(plan, transfers),
+        *_flow_events(plan, ops, transfers),
+        *_counters(plan),
+    ]
 
 
 # -- columns ---------------------------------------------------------------------------------
@@ -155,7 +177,7 @@ def _transfers(plan: Plan) -> _Transfers:
     route = _pick(routes, which)
     process = np.array([r[0] for r in route], dtype=np.int64)
     return _Transfers(
-        _slices(transfers.start, transfers.finish, process), _transfer_names(plan), route
+        _slices(transfers.start, transfers.finish, process), transfer_names(plan), route
     )
 
 
@@ -163,20 +185,6 @@ def _route(plan: Plan, src: int, dst: int) -> tuple[int, ...]:
     first = plan.cluster.n_devices + 1
     number = {name: first + i for i, name in enumerate(plan.cluster.channels)}
     return tuple(number[channel] for channel in plan.cluster.route(src, dst).channels)
-
-
-def _transfer_names(plan: Plan) -> list[str]:
-    """What is sent: the op or the placeholder that it comes from."""
-    graph, transfers = plan.graph, plan.schedule.transfers
-    names = _pick(graph.names, transfers.op)
-    tensors = graph.src if graph.tensor is None else graph.tensor
-    absent = np.fromiter((kind in PLACEHOLDERS for kind in graph.kinds), bool, graph.n_ops)
-    held = absent[graph.src] & (tensors >= 0)
-    owner = dict(zip(tensors[held].tolist(), graph.src[held].tolist(), strict=True))
-    for i, tensor in enumerate(transfers.tensor.tolist()):
-        if tensor in owner:
-            names[i] = graph.names[owner[tensor]]
-    return names
 
 
 # -- events ----------------------------------------------------------------------------------
@@ -239,7 +247,7 @@ def _waits(plan: Plan, order: Ints) -> list[str]:
     """What kept each op from starting earlier, as a person would say it."""
     waited = plan.schedule.waited
     op_of = plan.problem.reduced.op_of.tolist()
-    names, sent = plan.graph.names, _transfer_names(plan)
+    names, sent = plan.graph.names, transfer_names(plan)
     said = []
     for op in order.tolist():
         word, index = waited(op)

@@ -3,48 +3,21 @@
 //!
 //! Worked out anew where a change that is kept reaches, from the end backwards: rows that it touches and the
 //! producers of what is read there, and on to where no bottom is another than before. O(V + E) at worst.
-//! In a small graph that is next to everything, so there it waits until a few changes have been kept; until
-//! then bottoms hold only past the last position that those touch.
 
 use crate::ids::OpId;
 use crate::search::state::{Change, State};
 
-/// Ops below which a graph is small.
-const SMALL: usize = 1000;
-
-/// Changes that are kept before the bottoms of a small graph are worked out anew.
-const RENEWAL: u32 = 16;
-
 impl State<'_> {
-    /// Sees to it that bottoms hold in the state that has just been kept, if only past the position
-    /// `settled`.
-    pub(super) fn settle(&mut self) {
-        let n_rows = self.order.len().div_ceil(self.stride);
-        self.settled = self.settled.max(self.touched_last);
-        self.kept += 1;
-        self.rows.clear();
-        if self.order.len() >= SMALL {
-            for &row in &self.touched {
-                self.rows.mark(row as usize);
-            }
-            for i in 0..self.changes.len() {
-                if let Change::Device(u, _) = self.changes[i] {
-                    self.mark_producers(u);
-                }
-            }
-        } else if self.kept >= RENEWAL {
-            (0..n_rows).for_each(|row| self.rows.mark(row));
-        } else {
-            return;
-        }
-        self.settled = 0;
-        self.kept = 0;
-        self.renew(n_rows);
-    }
-
-    /// Works out marked rows, and those that they reach.
-    fn renew(&mut self, n_rows: usize) {
+    /// Works out the bottoms of the state that has just been kept.
+    pub(super) fn renew_bottoms(&mut self) {
         let k = self.problem.n_devices;
+        self.rows.copy_from(&self.touched);
+        for i in 0..self.changes.len() {
+            if let Change::Device(u, _) = self.changes[i] {
+                self.mark_producers(u);
+            }
+        }
+        let n_rows = self.order.len().div_ceil(self.stride);
         let Some(mut row) = self.rows.last_before(n_rows) else { return };
         loop {
             self.now[..k].copy_from_slice(&self.next[(row + 1) * k..(row + 2) * k]);
@@ -89,7 +62,7 @@ impl State<'_> {
 
     fn mark_producers(&mut self, u: OpId) {
         for &source in self.problem.work.graph.input_ops(u) {
-            self.rows.mark(self.position[source.ix()] as usize / self.stride);
+            self.rows.mark(self.row_of(self.position[source.ix()] as usize));
         }
     }
 }

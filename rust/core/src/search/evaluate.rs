@@ -11,25 +11,20 @@
 //!   and the ops that follow on the same device ([`bottoms`](super::bottoms)); before it, only what any
 //!   placement must take;
 //! * by a device's work plus the time it has stood idle;
-//! * where a shorter makespan is asked for, by a run through it in [`pass::HOPEFUL`]: it works out only what
+//! * where a shorter makespan is asked for, by a run through it in [`HOPEFUL`]: it works out only what
 //!   is touched or there sooner, and passes over the rest wherever no device or channel is free sooner than
 //!   before, as if none were later. The recurrence is monotone, so this finds no more than the makespan.
 //!
 //! O(V + E + T) from the start for T transfers, usually a small fraction; nothing is allocated.
 
 use crate::clock::Ticks;
-use crate::ids::{DeviceId, OpId, TensorId};
-use crate::search::state::{NEVER, State};
+use crate::ids::{DeviceId, TensorId};
+use crate::search::state::{IdleChange, NEVER, State};
 
-/// What a run through the marked rows is for.
-mod pass {
-    /// The makespan.
-    pub(super) const EXACT: u8 = 0;
-    /// The makespan, for good: writes checkpoints and first uses.
-    pub(super) const RECORD: u8 = 1;
-    /// A lower bound on the makespan, less than the present one if the change shortens it.
-    pub(super) const HOPEFUL: u8 = 2;
-}
+/// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
+/// present one if the change shortens it.
+const EXACT: bool = false;
+const HOPEFUL: bool = true;
 
 impl State<'_> {
     /// The makespan with the changes, if at most `limit`.
@@ -38,92 +33,87 @@ impl State<'_> {
             return None;
         }
         if limit < self.makespan {
-            self.begin::<{ pass::HOPEFUL }>();
-            self.run::<{ pass::HOPEFUL }>(limit)?;
+            self.begin::<HOPEFUL>();
+            self.run::<HOPEFUL>(limit)?;
             self.restore();
         }
-        self.begin::<{ pass::EXACT }>();
-        self.run::<{ pass::EXACT }>(limit).filter(|&makespan| makespan <= limit)
+        self.begin::<EXACT>();
+        self.worked.clear();
+        self.idle_changes.clear();
+        self.evaluated = self.run::<EXACT>(limit).filter(|&makespan| makespan <= limit)?;
+        Some(self.evaluated)
     }
 
-    /// Works out the changes once more, for good.
+    /// Takes over what the last evaluation has worked out.
     pub(super) fn record(&mut self) {
-        self.begin::<{ pass::RECORD }>();
-        self.release_channels();
-        if let Some(makespan) = self.run::<{ pass::RECORD }>(Ticks::MAX) {
-            self.makespan = makespan;
+        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
+        self.makespan = self.evaluated;
+        if !self.problem.homes.is_empty() {
+            self.find_first_uses();
         }
-        self.used_before.copy_from_slice(&self.first_use);
+        for change in &self.idle_changes {
+            for row in change.row..change.end {
+                let idle = &mut self.checkpoints[row * width + k + n_channels + change.device];
+                *idle = idle.wrapping_add(change.by);
+            }
+        }
+        let mut next = self.worked.first_from(0);
+        while let Some(row) = next {
+            let checkpoint = row * width..(row + 1) * width;
+            self.checkpoints[checkpoint.clone()].copy_from_slice(&self.fresh[checkpoint]);
+            next = self.worked.first_from(row + 1);
+        }
     }
 
     /// Marks what the changes touch; sends the home tensors where they touch those.
-    fn begin<const PASS: u8>(&mut self) {
-        self.rows.clear();
-        for &row in &self.touched {
-            self.rows.mark(row as usize);
-        }
+    fn begin<const IS_HOPEFUL: bool>(&mut self) {
+        self.rows.copy_from(&self.touched);
         if self.touched_homes {
-            self.send_homes::<PASS>();
+            self.send_homes::<IS_HOPEFUL>();
         }
     }
 
     /// Sends the home tensors at time 0.
-    fn send_homes<const PASS: u8>(&mut self) {
+    fn send_homes<const IS_HOPEFUL: bool>(&mut self) {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let n_channels = self.home_free.len();
         self.now[k..k + n_channels].fill(0);
         for &t in &problem.homes {
-            self.send::<PASS>(t, self.device[problem.work.graph.source(t).ix()], 0, Ticks::MAX);
+            self.send::<IS_HOPEFUL>(t, self.device[problem.work.graph.source(t).ix()], 0, Ticks::MAX);
         }
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
         for c in 0..n_channels {
             if self.home_free[c] != self.checkpoints[k + c] && self.used_before[c] != NEVER {
-                self.rows.mark(self.used_before[c] / self.stride);
-            }
-        }
-    }
-
-    /// Forgets the first uses of channels that may be others now.
-    fn release_channels(&mut self) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
-        let first = self.rows.first_from(0).unwrap_or(0);
-        self.released = 0;
-        for c in 0..n_channels {
-            if self.first_use[c] >= first * self.stride {
-                self.first_use[c] = NEVER;
-                self.released += 1;
-            }
-            if self.touched_homes {
-                let rows = first.min(self.used_before[c].div_ceil(self.stride));
-                (0..rows).for_each(|row| self.checkpoints[row * width + k + c] = self.home_free[c]);
+                self.rows.mark(self.row_of(self.used_before[c]));
             }
         }
     }
 
     /// Works out all marked rows; none: the makespan would exceed `limit`.
-    fn run<const PASS: u8>(&mut self, limit: Ticks) -> Option<Ticks> {
+    fn run<const IS_HOPEFUL: bool>(&mut self, limit: Ticks) -> Option<Ticks> {
         let (k, n, width) = (self.problem.n_devices, self.order.len(), self.now.len());
         let n_rows = n.div_ceil(self.stride);
         let Some(mut row) = self.rows.first_from(0) else { return Some(self.makespan) };
         self.rewind(row, false);
         while row < n_rows {
             let is_settled = !self.rows.has(row)
-                && if PASS == pass::HOPEFUL { self.is_no_sooner(row) } else { self.is_as_before(row) };
+                && if IS_HOPEFUL { self.is_no_sooner(row) } else { self.is_as_before(row) };
             if is_settled {
                 let next = self.rows.first_from(row + 1).unwrap_or(n_rows);
-                self.pass_over::<PASS>(row, next);
+                self.pass_over(row, next);
                 if next == n_rows {
                     return Some(self.makespan).filter(|&makespan| makespan <= limit);
                 }
                 row = next;
             }
-            if PASS == pass::RECORD {
-                self.checkpoints[row * width..(row + 1) * width].copy_from_slice(&self.now);
+            if !IS_HOPEFUL {
+                self.fresh[row * width..(row + 1) * width].copy_from_slice(&self.now);
+                self.worked.mark(row);
             }
             let end = n.min((row + 1) * self.stride);
             for i in row * self.stride..end {
-                if !self.visit::<PASS>(i, limit) {
+                if !self.visit::<IS_HOPEFUL>(i, limit) {
                     return None;
                 }
             }
@@ -134,7 +124,7 @@ impl State<'_> {
 
     /// Runs the op at a position and sends what it makes; false: the makespan would exceed `limit`.
     #[inline(always)]
-    fn visit<const PASS: u8>(&mut self, i: usize, limit: Ticks) -> bool {
+    fn visit<const IS_HOPEFUL: bool>(&mut self, i: usize, limit: Ticks) -> bool {
         let (problem, k) = (self.problem, self.problem.n_devices);
         self.visits += 1;
         let u = self.order[i];
@@ -147,24 +137,15 @@ impl State<'_> {
         let end = begin + problem.length(u, d);
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
         *idle = idle.wrapping_add(begin - free);
-        if PASS != pass::RECORD {
-            let rest = if i > self.settled.max(self.touched_last) {
-                self.bottom[u.ix()]
-            } else {
-                problem.tail[u.ix()]
-            };
-            if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
-                return false;
-            }
+        let rest = if i > self.touched_last { self.bottom[u.ix()] } else { problem.tail[u.ix()] };
+        if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
+            return false;
         }
         self.now[d.ix()] = end;
         for t in problem.work.graph.outputs(u) {
-            if !self.send::<PASS>(t, d, end, limit) {
+            if !self.send::<IS_HOPEFUL>(t, d, end, limit) {
                 return false;
             }
-        }
-        if PASS == pass::RECORD && self.released > 0 {
-            self.note_first_use(u, d, i);
         }
         true
     }
@@ -227,12 +208,9 @@ impl State<'_> {
     }
 
     /// Goes on from a row where all is as before to the next that is not.
-    fn pass_over<const PASS: u8>(&mut self, row: usize, next: usize) {
+    fn pass_over(&mut self, row: usize, next: usize) {
         let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
         let n_rows = self.order.len().div_ceil(self.stride);
-        if PASS == pass::RECORD {
-            self.keep_first_uses(row, next);
-        }
         for d in 0..k {
             // Devices have stood idle for another time where they have done more or less.
             let column = k + n_channels + d;
@@ -242,10 +220,8 @@ impl State<'_> {
             if next < n_rows {
                 self.now[column] = self.checkpoints[next * width + column].wrapping_add(change);
             }
-            if PASS == pass::RECORD && change != 0 {
-                for idle in self.checkpoints[row * width + column..next * width].iter_mut().step_by(width) {
-                    *idle = idle.wrapping_add(change);
-                }
+            if change != 0 {
+                self.idle_changes.push(IdleChange { row, end: next, device: d, by: change });
             }
         }
         if next < n_rows {
@@ -253,27 +229,48 @@ impl State<'_> {
         }
     }
 
-    /// Notes in the checkpoints of the rows passed over what their channels are free, if only home tensors
-    /// have used them, and which are used there.
-    fn keep_first_uses(&mut self, row: usize, next: usize) {
-        let (k, width) = (self.problem.n_devices, self.now.len());
+    /// Finds which channels are used from which position on, and notes in the checkpoints of rows passed over
+    /// what those are free that only home tensors have used.
+    fn find_first_uses(&mut self) {
+        let (k, width, n) = (self.problem.n_devices, self.now.len(), self.order.len());
+        let Some(first) = self.worked.first_from(0) else { return };
+        self.released = 0;
         for c in 0..self.home_free.len() {
-            if self.is_unused(c, row) && self.home_free[c] != self.checkpoints[row * width + k + c] {
-                let end = next.min(self.used_before[c].div_ceil(self.stride));
-                (row..end).for_each(|row| self.checkpoints[row * width + k + c] = self.home_free[c]);
-            }
-            // Used from here on as before; where its first user is gone, not sooner.
-            let use_after = self.used_before[c].max(row * self.stride);
-            if self.first_use[c] == NEVER && use_after < next.saturating_mul(self.stride) {
-                self.first_use[c] = use_after;
-                self.released -= 1;
+            if self.first_use[c] >= first * self.stride {
+                self.first_use[c] = NEVER;
+                self.released += 1;
             }
         }
+        for row in 0..n.div_ceil(self.stride) {
+            let (begin, end) = (row * self.stride, n.min((row + 1) * self.stride));
+            if self.worked.has(row) {
+                for i in begin..end {
+                    self.note_first_use(i);
+                }
+                continue;
+            }
+            for c in 0..self.home_free.len() {
+                if self.touched_homes && self.used_before[c] > begin && self.first_use[c] >= begin {
+                    self.checkpoints[row * width + k + c] = self.home_free[c];
+                }
+                // Used from here on as before; where its first user is gone, not sooner.
+                if self.first_use[c] == NEVER && self.used_before[c] < end && row >= first {
+                    self.first_use[c] = self.used_before[c].max(begin);
+                    self.released -= 1;
+                }
+            }
+        }
+        self.used_before.copy_from_slice(&self.first_use);
     }
 
-    /// Notes the channels that an op is the first to use.
-    fn note_first_use(&mut self, u: OpId, from: DeviceId, position: usize) {
+    /// Notes the channels that the op at a position is the first to use.
+    fn note_first_use(&mut self, position: usize) {
+        if self.released == 0 {
+            return;
+        }
         let problem = self.problem;
+        let u = self.order[position];
+        let from = self.device[u.ix()];
         for t in problem.work.graph.outputs(u) {
             for to in self.sent_to(t, from) {
                 for c in problem.cluster.route_channels(from, to) {
@@ -289,9 +286,15 @@ impl State<'_> {
     /// Sends a tensor made on a device at `end` to every device where it is read; false: the makespan would
     /// exceed `limit`.
     #[inline(always)]
-    fn send<const PASS: u8>(&mut self, t: TensorId, from: DeviceId, end: Ticks, limit: Ticks) -> bool {
+    fn send<const IS_HOPEFUL: bool>(
+        &mut self,
+        t: TensorId,
+        from: DeviceId,
+        end: Ticks,
+        limit: Ticks,
+    ) -> bool {
         let (problem, k) = (self.problem, self.problem.n_devices);
-        let mut in_time = self.arrive::<PASS>(t.ix() * k + from.ix(), end, limit);
+        let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit);
         for to in self.sent_to(t, from) {
             let route = problem.cluster.route_channels(from, to);
             let start = route.iter().map(|c| self.now[k + c.ix()]).fold(end, Ticks::max);
@@ -299,34 +302,35 @@ impl State<'_> {
             for c in route {
                 self.now[k + c.ix()] = there;
             }
-            in_time &= self.arrive::<PASS>(t.ix() * k + to.ix(), there, limit);
+            in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit);
         }
         in_time
     }
 
     /// Notes when a tensor is on a device, and marks who reads it there at another time than before.
     #[inline(always)]
-    fn arrive<const PASS: u8>(&mut self, i: usize, when: Ticks, limit: Ticks) -> bool {
+    fn arrive<const IS_HOPEFUL: bool>(
+        &mut self,
+        t: TensorId,
+        to: DeviceId,
+        when: Ticks,
+        limit: Ticks,
+    ) -> bool {
+        let i = t.ix() * self.problem.n_devices + to.ix();
         let old = self.arrival[i];
         if old == when {
             return true;
         }
         self.overwritten.push((i as u32, old));
         self.arrival[i] = when;
-        let k = self.problem.n_devices;
-        if PASS != pass::HOPEFUL || when < old {
-            for v in self.problem.work.graph.consumers(TensorId::new(i / k)) {
-                if self.device[v.ix()].ix() == i % k {
-                    self.rows.mark(self.position[v.ix()] as usize / self.stride);
+        if !IS_HOPEFUL || when < old {
+            for v in self.problem.work.graph.consumers(t) {
+                if self.device[v.ix()] == to {
+                    self.rows.mark(self.row_of(self.position[v.ix()] as usize));
                 }
             }
         }
-        if PASS == pass::RECORD {
-            return true;
-        }
         let (rest, reader) = self.needed[i];
-        reader.is_none()
-            || self.position[reader.ix()] as usize <= self.settled.max(self.touched_last)
-            || when + rest <= limit
+        reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last || when + rest <= limit
     }
 }

@@ -4,24 +4,38 @@
 #[derive(Clone, Debug)]
 pub struct Rows {
     words: Vec<u64>,
-    /// All that have been in it since it was last empty.
-    marked: Vec<u32>,
 }
 
 impl Rows {
     /// None of `n`.
     pub fn new(n: usize) -> Self {
-        Self { words: vec![0; n.div_ceil(64)], marked: Vec::with_capacity(n) }
+        Self { words: vec![0; n.div_ceil(64)] }
     }
 
     /// Puts a row in.
     #[inline(always)]
     pub fn mark(&mut self, row: usize) {
-        let (word, bit) = (&mut self.words[row / 64], 1 << (row % 64));
-        if *word & bit == 0 {
-            *word |= bit;
-            self.marked.push(row as u32);
+        self.words[row / 64] |= 1 << (row % 64);
+    }
+
+    /// Puts all rows from `first` to `last` in.
+    pub fn mark_range(&mut self, first: usize, last: usize) {
+        let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
+        let words = &mut self.words[first / 64..=last / 64];
+        match words {
+            [word] => *word |= head & tail,
+            [from, between @ .., to] => {
+                *from |= head;
+                between.fill(u64::MAX);
+                *to |= tail;
+            }
+            [] => {}
         }
+    }
+
+    /// Becomes a set of as many.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.words.copy_from_slice(&other.words);
     }
 
     /// Whether a row is in.
@@ -55,9 +69,7 @@ impl Rows {
 
     /// Takes all out.
     pub fn clear(&mut self) {
-        for row in self.marked.drain(..) {
-            self.words[row as usize / 64] &= !(1 << (row % 64));
-        }
+        self.words.fill(0);
     }
 }
 
@@ -82,5 +94,14 @@ mod tests {
         assert!(rows.has(64) && !rows.has(65));
         rows.clear();
         assert_eq!(rows.first_from(0), None);
+    }
+
+    #[test]
+    fn ranges_reach_over_words() {
+        for (first, last) in [(0, 0), (3, 9), (63, 64), (5, 199), (64, 127)] {
+            let mut rows = Rows::new(200);
+            rows.mark_range(first, last);
+            assert!((0..200).all(|row| rows.has(row) == (first..=last).contains(&row)));
+        }
     }
 }

@@ -25,6 +25,15 @@ pub(super) enum Change {
     Position { from: u32, to: u32 },
 }
 
+/// How much longer a device has stood idle (modulo 2^64) before each row from `row` to before `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IdleChange {
+    pub row: usize,
+    pub end: usize,
+    pub device: usize,
+    pub by: Ticks,
+}
+
 /// A placement and an order with its schedule, open to changes that are kept or taken back.
 #[derive(Clone, Debug)]
 pub struct State<'a> {
@@ -33,6 +42,8 @@ pub struct State<'a> {
     pub(super) order: Vec<OpId>,
     pub(super) position: Vec<u32>,
     pub(super) makespan: Ticks,
+    /// With the changes.
+    pub(super) evaluated: Ticks,
     /// Readers per tensor and device, row-major, and the devices that have any, as bits.
     readers: Vec<u32>,
     reader_mask: Vec<u64>,
@@ -47,11 +58,18 @@ pub struct State<'a> {
     pub(super) now: Vec<Ticks>,
     /// `now` before every row of `stride` positions, row-major.
     pub(super) checkpoints: Vec<Ticks>,
+    /// The same with the changes, for the rows that the last evaluation has worked out.
+    pub(super) fresh: Vec<Ticks>,
+    pub(super) worked: Rows,
+    /// By how much longer devices have stood idle before the rows that it has passed over.
+    pub(super) idle_changes: Vec<IdleChange>,
     pub(super) stride: usize,
+    /// Its logarithm to base 2.
+    stride_bits: u32,
     /// Changes since the state was last kept, the rows and the last position they touch, and whether they
     /// touch transfers at time 0.
     pub(super) changes: Vec<Change>,
-    pub(super) touched: Vec<u32>,
+    pub(super) touched: Rows,
     pub(super) touched_last: usize,
     pub(super) touched_homes: bool,
     /// Rows that are still to be worked out.
@@ -62,9 +80,6 @@ pub struct State<'a> {
     pub(super) needed: Vec<(Ticks, OpId)>,
     /// The same per device, from the start of the first op there, before every row and after the last.
     pub(super) next: Vec<Ticks>,
-    /// Past this position the three hold; changes kept since they were worked out.
-    pub(super) settled: usize,
-    pub(super) kept: u32,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
     /// No op before this position uses the channel; the same in what was last kept.
@@ -82,7 +97,7 @@ impl<'a> State<'a> {
         let (n, k) = (problem.n_ops(), problem.n_devices);
         let (n_tensors, n_channels) = (problem.work.graph.n_tensors(), problem.cluster.channels().len());
         let width = 2 * k + n_channels;
-        let stride = STRIDE.max(k);
+        let stride = STRIDE.max(k).next_power_of_two();
         let n_rows = n.div_ceil(stride);
         let mut state = Self {
             problem,
@@ -90,6 +105,7 @@ impl<'a> State<'a> {
             order: order.to_vec(),
             position: vec![0; n],
             makespan: 0,
+            evaluated: 0,
             readers: vec![0; n_tensors * k],
             reader_mask: vec![0; n_tensors],
             arrival: vec![0; n_tensors * k],
@@ -98,17 +114,19 @@ impl<'a> State<'a> {
             used: problem.charged(device),
             now: vec![0; width],
             checkpoints: vec![0; n_rows * width],
+            fresh: vec![0; n_rows * width],
+            worked: Rows::new(n_rows),
+            idle_changes: Vec::new(),
             stride,
+            stride_bits: stride.trailing_zeros(),
             changes: Vec::with_capacity(2 * n),
-            touched: Vec::with_capacity(2 * n),
+            touched: Rows::new(n_rows),
             touched_last: 0,
             touched_homes: false,
             rows: Rows::new(n_rows),
             bottom: vec![0; n],
             needed: vec![(0, OpId::NONE); n_tensors * k],
             next: vec![0; (n_rows + 1) * k],
-            settled: 0,
-            kept: 0,
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
@@ -149,13 +167,12 @@ impl<'a> State<'a> {
         }
         self.used = problem.charged(&self.device);
         self.changes.clear();
-        self.touched.clear();
-        self.touched.extend(0..self.order.len().div_ceil(self.stride) as u32);
+        self.touched.mark_range(0, self.row_of(self.order.len() - 1));
         self.touched_last = self.order.len() - 1;
         self.touched_homes = true;
         self.first_use.fill(NEVER);
         self.used_before.fill(NEVER);
-        self.kept = u32::MAX - 1;
+        self.evaluate(Ticks::MAX);
         self.keep();
     }
 
@@ -221,14 +238,20 @@ impl<'a> State<'a> {
             *mask = *mask & !(u64::from(gone) << from.0) | u64::from(new) << to.0;
             if (gone || new) && !problem.work.graph.is_home(t) {
                 let source = problem.work.graph.source(t);
-                self.touched.push((self.position[source.ix()] as usize / self.stride) as u32);
+                self.touched.mark(self.row_of(self.position[source.ix()] as usize));
             }
         }
         self.touched_homes |= problem.at_home[u.ix()];
     }
 
+    /// The row of a position.
+    #[inline(always)]
+    pub(super) fn row_of(&self, position: usize) -> usize {
+        position >> self.stride_bits
+    }
+
     fn touch(&mut self, position: usize) {
-        self.touched.push((position / self.stride) as u32);
+        self.touched.mark(self.row_of(position));
         self.touched_last = self.touched_last.max(position);
     }
 
@@ -246,8 +269,8 @@ impl<'a> State<'a> {
         let from = self.position[u.ix()];
         self.changes.push(Change::Position { from, to: to as u32 });
         let (first, last) = (to.min(from as usize), to.max(from as usize));
-        self.touched.extend((first / self.stride) as u32..(last / self.stride) as u32);
-        self.touch(last);
+        self.touched.mark_range(self.row_of(first), self.row_of(last));
+        self.touched_last = self.touched_last.max(last);
         self.rotate(from as usize, to);
     }
 
@@ -269,10 +292,9 @@ impl<'a> State<'a> {
 
     /// Keeps the changes, which have been evaluated.
     pub fn keep(&mut self) {
-        self.restore();
         self.record();
         self.overwritten.clear();
-        self.settle();
+        self.renew_bottoms();
         self.forget();
     }
 

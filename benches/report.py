@@ -1,0 +1,111 @@
+"""What a report and a trace of 50,000 ops cost, and the pictures of a report in the documentation.
+
+    python benches/report.py [--ops 50000]      # CPU seconds, megabytes, milliseconds in a browser
+    python benches/report.py --pictures docs    # report-step.png and report-graph.png
+
+Needs the extra ``report``, and for what a browser sees selenium, chromium and
+chromedriver; for pictures matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from browser import chromium
+from PIL import Image
+from test_writers import layered
+
+import loadmaster as lm
+from loadmaster.writers.report import write_report
+from loadmaster.writers.trace import write_trace
+
+MARKS = """
+const paint = performance.getEntriesByName('first-contentful-paint')[0];
+return [paint.startTime, performance.now()];
+"""
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """CPU seconds of the faster of two runs."""
+    seconds = []
+    for _ in range(2):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+def opened(browser: Any, page: Path) -> tuple[float, float]:
+    """Milliseconds to the first paint, and until all is drawn (seen within 10)."""
+    browser.get(page.as_uri())
+    while not browser.execute_script("return document.body.dataset.drawn === 'all'"):
+        time.sleep(0.01)
+    paint, drawn = browser.execute_script(MARKS)
+    return paint, drawn
+
+
+def figures(n_ops: int) -> None:
+    """A row per plan."""
+    graph, cluster = layered(n_ops), lm.Cluster.preset("8xA100-NVLink")
+    print("| plan | transfers | report CPU s | MB | first paint ms | all drawn ms | trace CPU s |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        page, trace = Path(folder, "plan.html"), Path(folder, "trace.json")
+        for method in ("celeritas", "heft", "round-robin"):
+            plan = lm.place(graph, cluster, method)
+            sent = len(plan.schedule.transfers)
+            report = cpu(lambda plan=plan: write_report(plan, page))
+            traced = cpu(lambda plan=plan: write_trace(plan, trace))
+            paint, drawn = opened(browser, page)
+            size = page.stat().st_size / 1e6
+            print(
+                f"| {method} | {sent} | {report:.1f} | {size:.1f} | {paint:.0f} | {drawn:.0f} "
+                f"| {traced:.1f} |"
+            )
+    began = os.times()
+    subprocess.run([sys.executable, "-m", "loadmaster", "--help"], stdout=subprocess.DEVNULL)
+    ended = os.times()
+    used = ended.children_user + ended.children_system
+    print(f"loadmaster --help: {used - began.children_user - began.children_system:.2f} CPU s")
+
+
+def pictures(folder: Path) -> None:
+    """The step with a link of the chain chosen, and the graph."""
+    plan = lm.place(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
+        page = Path(temporary, "plan.html")
+        write_report(plan, page)
+        browser.set_window_size(1100, 1040)
+        opened(browser, page)
+        for button in ("#long", "[data-step=last]", *["[data-step=back]"] * 4):
+            browser.find_element("css selector", button).click()
+            time.sleep(0.5)
+        for picture, inside in (("step", "#timeline"), ("graph", "#graph")):
+            show = "document.querySelector(arguments[0]).parentElement.scrollIntoView()"
+            browser.execute_script(show, inside)
+            time.sleep(0.5)
+            shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+            small = shot.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+            small.save(folder / f"report-{picture}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", type=int, default=50_000)
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    if arguments.pictures:
+        pictures(arguments.pictures)
+    else:
+        figures(arguments.ops)

@@ -1,0 +1,90 @@
+"""DOT for Graphviz and GraphML for Gephi, yEd and networkx: the text, given nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from xml.sax.saxutils import escape, quoteattr
+
+#: A colour per device, told apart by most people (Okabe and Ito); more devices go round again.
+COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
+NO_DEVICE = "#eeeeee"
+
+#: GraphML's name of a type.
+_KINDS = {str: "string", float: "double", int: "long"}
+
+Attributes = Mapping[str, object]
+
+
+def colour(device: int) -> str:
+    """The colour of a device; -1: none."""
+    return NO_DEVICE if device < 0 else COLOURS[device % len(COLOURS)]
+
+
+def dot_text(
+    name: str, nodes: Iterable[Attributes], edges: Iterable[tuple[int, int, Attributes]]
+) -> str:
+    """A directed graph as DOT; nodes are numbered as they come.
+
+    >>> print(dot_text("g", [{"label": "a"}, {}], [(0, 1, {})]), end="")
+    digraph "g" {
+      node [shape=ellipse, style=filled];
+      0 [label="a"];
+      1 [];
+      0 -> 1 [];
+    }
+    """
+    lines = [f"digraph {_quoted(name)} {{", "  node [shape=ellipse, style=filled];"]
+    lines += [f"  {i} [{_attributes(values)}];" for i, values in enumerate(nodes)]
+    lines += [f"  {src} -> {dst} [{_attributes(values)}];" for src, dst, values in edges]
+    return "\n".join([*lines, "}", ""])
+
+
+def graphml_text(
+    name: str,
+    node_keys: Mapping[str, type],
+    nodes: Iterable[Attributes],
+    edge_keys: Mapping[str, type],
+    edges: Iterable[tuple[int, int, Attributes]],
+) -> str:
+    """A directed graph as GraphML; nodes are numbered as they come."""
+    keys = [("node", key, kind) for key, kind in node_keys.items()]
+    keys += [("edge", key, kind) for key, kind in edge_keys.items()]
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+        *(
+            f'  <key id="{key}" for="{what}" attr.name="{key}" attr.type="{_KINDS[kind]}"/>'
+            for what, key, kind in keys
+        ),
+        f'  <graph id={quoteattr(_printable(name))} edgedefault="directed">',
+    ]
+    lines += [f'    <node id="{i}">{_data(values)}</node>' for i, values in enumerate(nodes)]
+    lines += [
+        f'    <edge source="{src}" target="{dst}">{_data(values)}</edge>'
+        for src, dst, values in edges
+    ]
+    return "\n".join([*lines, "  </graph>", "</graphml>", ""])
+
+
+def _attributes(values: Attributes) -> str:
+    return ", ".join(
+        f"{key}={_quoted(value) if isinstance(value, str) else value}"
+        for key, value in values.items()
+    )
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _data(values: Attributes) -> str:
+    return "".join(
+        f'<data key="{key}">{escape(_printable(str(value)))}</data>'
+        for key, value in values.items()
+    )
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which XML cannot hold."""
+    return "".join(c if c >= " " or c in "\t\n" else " " for c in text)

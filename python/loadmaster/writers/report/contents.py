@@ -1,0 +1,230 @@
+"""What a report holds: facts as text, ops and transfers as packed columns, figures as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loadmaster.costs import PROVENANCES
+from loadmaster.summary import verdict
+from loadmaster.units import format_bytes, format_seconds
+from loadmaster.writers.graph_files import COLOURS
+from loadmaster.writers.lanes import Lane, View, lanes_of, links_of, transfer_names
+from loadmaster.writers.report import figures
+
+if TYPE_CHECKING:
+    from loadmaster.placing import Comparison
+    from loadmaster.plan import Plan
+
+#: Devices, and channels, that are shown: the busiest.
+MAX_LANES = 64
+
+#: What an op can have waited for, as the page numbers it.
+WAITS = ("nothing", "op", "device", "transfer")
+
+#: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
+Column = tuple[str, int, int]
+
+
+class Columns:
+    """Columns of numbers, little-endian, one after another, each at a multiple of eight bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._end = 0
+
+    def add(self, values: ArrayLike, kind: str) -> Column:
+        """Keeps a column; what the page needs to find it."""
+        data = np.ascontiguousarray(values, dtype=f"<{kind}")
+        column = (kind, self._end, len(data))
+        raw = data.tobytes() + bytes(-data.nbytes % 8)
+        self._parts.append(raw)
+        self._end += len(raw)
+        return column
+
+    def coded(self, values: Sequence[str]) -> dict[str, Any]:
+        """A column of words that repeat: the words and an index."""
+        number = {word: i for i, word in enumerate(dict.fromkeys(values))}
+        return {"words": list(number), "of": self.add([number[v] for v in values], "i4")}
+
+    def to_bytes(self) -> bytes:
+        """All of them."""
+        return b"".join(self._parts)
+
+
+def title(plan: Plan) -> str:
+    """``model on cluster``."""
+    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
+
+
+def facts(plan: Plan) -> list[tuple[str, str]]:
+    """What a person wants to know first, as names and values."""
+    options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
+    moved = format_bytes(plan.schedule.bytes_moved)
+    shares = ", ".join(f"{share:.0%} {word}" for word, share in plan.provenance.items())
+    rows = [
+        ("step time", format_seconds(plan.makespan)),
+        ("one device", _one_device(plan)),
+        ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
+        ("gap", f"{plan.gap:.1%}: no placement can be faster by more than this"),
+        ("memory", _memory(plan)),
+        ("moved", f"{moved} in {len(plan.schedule.transfers)} transfers"),
+        ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
+        ("planned in", format_seconds(plan.planning_seconds)),
+        ("times", f"{shares or 'none'} (by share of the time)"),
+    ]
+    notes = [note for note in (verdict(plan), *plan.notes) if note]
+    return rows + [("note", note) for note in notes]
+
+
+def _one_device(plan: Plan) -> str:
+    if plan.single is None:
+        return "does not fit one device"
+    ratio = plan.single / plan.makespan if plan.makespan else 1.0
+    return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
+
+
+def _memory(plan: Plan) -> str:
+    overflow = plan.memory.overflow
+    if overflow is None:
+        return "fits"
+    device = plan.cluster.devices[overflow.device].name
+    over = format_bytes(overflow.over)
+    return f"DOES NOT FIT: {device} is {over} over at {format_seconds(overflow.time)}"
+
+
+def provenance_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Where times come from: word, share of the time, number of ops."""
+    counts = np.bincount(plan.costs.provenance, minlength=len(PROVENANCES)).tolist()
+    return [
+        (word, f"{share:.1%}", str(counts[PROVENANCES.index(word)]))
+        for word, share in plan.provenance.items()
+    ]
+
+
+def contents(plan: Plan, comparison: Comparison | None) -> bytes:
+    """All that the page's script draws: the length of a JSON document (uint64), that document,
+    blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.js``.
+    """
+    columns = Columns()
+    text = json.dumps(
+        _document(plan, comparison, columns),
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    ).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + columns.to_bytes()
+
+
+def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> dict[str, Any]:
+    view = lanes_of(plan, MAX_LANES)
+    return {
+        "span": plan.makespan or 1e-9,
+        "palette": view.palette,
+        "lanes": [_lane(columns, lane, True) for lane in view.devices]
+        + [_lane(columns, lane, False) for lane in view.channels],
+        "hidden": [view.hidden_devices, view.hidden_channels],
+        "devices": [d.name for d in plan.cluster.devices],
+        "ops": _ops(columns, plan, view),
+        "transfers": _transfers(columns, plan, view),
+        "chain": _chain(columns, plan, view),
+        "memory": _memory_columns(columns, plan, view),
+        "figures": figures.figures(plan, comparison),
+    }
+
+
+def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
+    return {
+        "name": lane.name,
+        "note": lane.note,
+        "device": is_device,
+        "colour": columns.add(lane.colour, "u1"),
+        "what": columns.add(lane.what, "i4"),
+    }
+
+
+def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
+    """Columns of the ops that run, in the order of the reduced graph."""
+    graph, schedule, op_of = plan.graph, plan.schedule, plan.problem.reduced.op_of
+    ops = op_of.tolist()
+    waits = [schedule.waited(op) for op in range(len(ops))]
+    rows = np.full(plan.cluster.n_devices, -1)
+    rows[list(view.row_of_device)] = list(view.row_of_device.values())
+    return {
+        "name": [graph.names[op] for op in ops],
+        "kind": columns.coded([graph.kinds[op] for op in ops]),
+        "module": columns.coded([graph.modules[op] for op in ops]),
+        "bytes": columns.add(graph.output_bytes[op_of].astype(np.float64), "f4"),
+        "device": columns.add(schedule.devices[op_of], "i4"),
+        "row": columns.add(rows[schedule.devices[op_of]], "i4"),
+        "start": columns.add(schedule.start[op_of], "f8"),
+        "finish": columns.add(schedule.finish[op_of], "f8"),
+        "waited": columns.add([WAITS.index(word) for word, _ in waits], "u1"),
+        "cause": columns.add([cause for _, cause in waits], "i4"),
+    }
+
+
+def _transfers(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
+    """Columns of the transfers; ``row`` is the first shown lane of the route, -1 if none is."""
+    sent, reduced = plan.schedule.transfers, plan.problem.reduced
+    n = plan.cluster.n_devices
+    pair = sent.src.astype(np.int64) * n + sent.dst
+    pairs, which = np.unique(pair, return_inverse=True)
+    rows = [
+        next(
+            (
+                view.row_of_channel[channel]
+                for channel in plan.cluster.route(*divmod(p, n)).channels
+                if channel in view.row_of_channel
+            ),
+            -1,
+        )
+        for p in pairs.tolist()
+    ]
+    return {
+        "name": columns.coded(transfer_names(plan)),
+        "op": columns.add(reduced.map[sent.op], "i4"),
+        "src": columns.add(sent.src, "i4"),
+        "dst": columns.add(sent.dst, "i4"),
+        "row": columns.add(np.array(rows, dtype=np.int64)[which], "i4"),
+        "bytes": columns.add(sent.bytes.astype(np.float64), "f4"),
+        "queued": columns.add(sent.queued, "f8"),
+        "start": columns.add(sent.start, "f8"),
+        "finish": columns.add(sent.finish, "f8"),
+    }
+
+
+def _chain(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
+    """The chain of causes, first to last: op or -1, transfer or -1, and why it began no earlier."""
+    chain = plan.schedule.blame[::-1]
+    to_reduced = plan.problem.reduced.map
+    ops = [-1 if link.op is None else int(to_reduced[link.op]) for link in chain]
+    sent = [-1 if link.transfer is None else link.transfer for link in chain]
+    return {
+        "op": columns.add(ops, "i4"),
+        "transfer": columns.add(sent, "i4"),
+        "waited": columns.coded([link.waited for link in chain]),
+        "rows": [rows for _, _, rows in links_of(plan, view)],
+    }
+
+
+def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, Any]]:
+    shown = []
+    for device in sorted(view.row_of_device):
+        times, used = plan.memory.profile(device)
+        shown.append(
+            {
+                "name": plan.cluster.devices[device].name,
+                "colour": COLOURS[device % len(COLOURS)],
+                "capacity": int(plan.memory.capacity[device]),
+                "peak": int(plan.memory.peak[device]),
+                "time": columns.add(times, "f8"),
+                "used": columns.add(used.astype(np.float64), "f4"),
+            }
+        )
+    return shown

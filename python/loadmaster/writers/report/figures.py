@@ -1,0 +1,336 @@
+"""The figures of a report that need no zooming of their own, as Plotly's data and layout.
+
+Plain dictionaries: building them needs no plotly, whose script draws them in the browser.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.coarsening import coarsen_problem
+from loadmaster.units import format_bytes, format_seconds
+from loadmaster.writers.graph_files import COLOURS
+from loadmaster.writers.lanes import SENT
+
+if TYPE_CHECKING:
+    from loadmaster.placing import Comparison
+    from loadmaster.plan import Plan
+
+Figure = dict[str, Any]
+
+#: Groups of ops that the graph is shown in, each once per device that has some of it; the edges
+#: shown are the heaviest.
+GROUPS = 60
+MAX_EDGES = 400
+
+#: Kinds of op that the chain is broken down by; the rest is one.
+MAX_KINDS = 10
+
+OURS, OTHERS, BOUND, IDLE = "#2f6db3", "#9db8d6", "#c43c2c", "#e3e7eb"
+_ROW, _MARGIN, _BAND = 26, 70, 110
+
+
+def figures(plan: Plan, comparison: Comparison | None) -> dict[str, Figure]:
+    """All of them, by the id of the element each is drawn in."""
+    return {
+        "quality": quality(plan, comparison),
+        "utilisation": utilisation(plan),
+        "reasons": reasons(plan),
+        "graph": coarse_graph(plan),
+        "provenance": provenance(plan),
+    }
+
+
+def _named(name: str) -> str:
+    """A name as Plotly's labels take it, which read some HTML."""
+    return html.escape(name, quote=False)
+
+
+def _bars(rows: list[str], **layout: Any) -> Figure:
+    """A layout for horizontal bars, the first row on top."""
+    axis = {"autorange": "reversed", "type": "category", "automargin": True, "ticksuffix": "  "}
+    return {
+        "height": _MARGIN + _ROW * max(len(rows), 2),
+        "margin": {"l": 60, "r": 30, "t": 10, "b": 40},
+        "yaxis": axis,
+        "barmode": "stack",
+        "showlegend": False,
+        **layout,
+    }
+
+
+def quality(plan: Plan, comparison: Comparison | None) -> Figure:
+    """Step times beside the lower bound: the plan, one device, other methods, fastest first."""
+    rows = [(f"this plan ({plan.method})", plan.makespan, f"gap {plan.gap:.1%}", OURS)]
+    if plan.single is not None:
+        rows.append(("one device", plan.single, "all ops on the fastest that holds them", OTHERS))
+    for method, other in _fastest_first(comparison):
+        peaks = zip(other.memory.peak.tolist(), other.cluster.memory, strict=True)
+        fullest = max(peak / max(capacity, 1) for peak, capacity in peaks)
+        said = (
+            f"gap {other.gap:.1%}, moved {format_bytes(other.schedule.bytes_moved)}, "
+            f"fullest device {fullest:.0%}{'' if other.fits else ' (DOES NOT FIT)'}, "
+            f"planned in {format_seconds(other.planning_seconds)}"
+        )
+        rows.append((method, other.makespan, said, OTHERS))
+    names, seconds, said_all, colours = (list(column) for column in zip(*rows, strict=True))
+    bound = plan.lower_bound
+    line = {"type": "line", "x0": bound, "x1": bound, "yref": "paper", "y0": 0, "y1": 1}
+    label = {
+        "x": bound, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
+        "text": f"lower bound {format_seconds(bound)}", "font": {"color": BOUND},
+    }  # fmt: skip
+    layout = _bars(
+        names,
+        xaxis={"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "s"},
+        shapes=[line | {"line": {"color": BOUND, "width": 2, "dash": "dot"}}],
+        annotations=[label],
+    )
+    layout["margin"] |= {"t": 30}
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [_named(name) for name in names],
+        "x": seconds,
+        "marker": {"color": colours},
+        "text": [format_seconds(s) for s in seconds],
+        "hovertext": said_all,
+        "hovertemplate": "%{y}: %{text}<br>%{hovertext}<extra></extra>",
+    }
+    return {"data": [bars], "layout": layout}
+
+
+def _fastest_first(comparison: Comparison | None) -> list[tuple[str, Plan]]:
+    plans: dict[str, Plan] = {} if comparison is None else comparison.plans
+    return sorted(plans.items(), key=lambda item: item[1].makespan)
+
+
+def utilisation(plan: Plan) -> Figure:
+    """How much of the step each device computes and each channel carries something."""
+    schedule, span = plan.schedule, plan.makespan or 1.0
+    used = np.flatnonzero(schedule.channel_busy > 0).tolist()
+    used.sort(key=lambda c: -schedule.channel_busy[c])
+    busy = schedule.device_busy
+    rows = [(d.name, busy[i], OURS) for i, d in enumerate(plan.cluster.devices)]
+    rows += [(plan.cluster.channels[c], schedule.channel_busy[c], SENT) for c in used]
+    names = [_named(name) for name, _, _ in rows]
+    shares = [100 * float(busy) / span for _, busy, _ in rows]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "x": shares,
+        "marker": {"color": [colour for _, _, colour in rows]},
+        "text": [f"{share:.1f} %" for share in shares],
+        "hovertext": [format_seconds(float(busy)) for _, busy, _ in rows],
+        "hovertemplate": "%{y}: %{text}, %{hovertext}<extra></extra>",
+    }
+    idle = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "x": [100 - share for share in shares],
+        "marker": {"color": IDLE},
+        "hovertemplate": "%{y}: idle %{x:.1f} %<extra></extra>",
+    }
+    axis = {"range": [0, 100], "ticksuffix": " %"}
+    return {"data": [bars, idle], "layout": _bars(names, xaxis=axis)}
+
+
+def reasons(plan: Plan) -> Figure:
+    """What the chain of causes is made of, by kind of op and by pair of devices."""
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    sent, devices = plan.schedule.transfers, plan.cluster.devices
+    for link in plan.schedule.blame:
+        if link.op is not None:
+            device = devices[int(plan.schedule.devices[link.op])].name
+            key = (plan.graph.kinds[link.op] or "ops", device)
+        else:
+            src, dst = devices[sent.src[link.transfer]].name, devices[sent.dst[link.transfer]].name
+            key = ("transfer", f"{src} to {dst}")
+        seconds[key] += link.finish - link.start
+    by_kind: dict[str, float] = defaultdict(float)
+    for (kind, _), s in seconds.items():
+        by_kind[kind] += s
+    kinds = sorted(by_kind, key=lambda kind: (-by_kind[kind], kind))
+    shown = {kind: kind for kind in kinds[:MAX_KINDS]}
+    merged: dict[tuple[str, str], float] = defaultdict(float)
+    for (kind, place), s in seconds.items():
+        merged[shown.get(kind, f"{len(kinds) - MAX_KINDS} other kinds"), place] += s
+    rows = list(dict.fromkeys([*shown, *(kind for kind, _ in merged)]))
+    colour = {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": _named(place),
+            "y": [_named(row) for row in rows if (row, place) in merged],
+            "x": [merged[row, place] for row in rows if (row, place) in merged],
+            "marker": {"color": colour.get(place, SENT)},
+            "hovertemplate": "%{y}, %{fullData.name}: %{x:.3s}s<extra></extra>",
+        }
+        for place in dict.fromkeys(place for _, place in merged)
+    ]
+    axis = {"tickformat": "~s", "ticksuffix": "s"}
+    order = {"categoryarray": [_named(row) for row in rows], "categoryorder": "array"}
+    layout = _bars(rows, xaxis=axis)
+    layout["yaxis"] |= order
+    return {"data": traces, "layout": layout}
+
+
+def provenance(plan: Plan) -> Figure:
+    """Where the times come from, by share of the time."""
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": word,
+            "y": ["times"],
+            "x": [100 * share],
+            "text": [f"{word} {share:.0%}"],
+            "marker": {"color": COLOURS[i % len(COLOURS)]},
+            "hovertemplate": f"{word}: %{{x:.1f}} %<extra></extra>",
+        }
+        for i, (word, share) in enumerate(plan.provenance.items())
+    ]
+    return {"data": traces, "layout": _bars([""], xaxis={"range": [0, 100], "ticksuffix": " %"})}
+
+
+# -- the coarsened graph ---------------------------------------------------------------------
+
+
+def coarse_graph(plan: Plan) -> Figure:
+    """Groups of ops, parted by device, each at the middle of the time in which it runs.
+
+    A node's area is its compute time, its colour and band the device; ``customdata`` is when its
+    first op starts and its last ends. Edges are tensors between nodes, once per node that reads
+    one.
+    """
+    problem, devices = plan.problem, plan.cluster.devices
+    group = coarsen_problem(problem, "sequential", GROUPS).group.astype(np.int64)
+    pair = group * len(devices) + plan.placed.devices
+    members, node = np.unique(pair, return_inverse=True)
+    device = (members % len(devices)).astype(np.int64)
+    x, y = _positions(plan, node, device)
+    edges, left_out = _edges(plan, node, len(members))
+    nodes = _nodes(plan, node, device, x, y)
+    layout = {
+        "height": _MARGIN + _BAND * len(devices),
+        "margin": {"l": 60, "r": 30, "t": 30, "b": 40},
+        "xaxis": {"tickformat": "~s", "ticksuffix": "s", "zeroline": False, "showgrid": False},
+        "yaxis": {
+            "autorange": "reversed",
+            "tickvals": list(range(len(devices))),
+            "ticktext": [_named(d.name) for d in devices],
+            "automargin": True,
+            "zeroline": False,
+            "showgrid": False,
+        },
+        "showlegend": False,
+        "hovermode": "closest",
+        "title": {
+            "text": f"{problem.graph.n_ops} ops in {len(members)} groups"
+            + (f", the {MAX_EDGES} heaviest of {MAX_EDGES + left_out} edges" if left_out else ""),
+            "font": {"size": 12},
+        },
+    }
+    return {"data": [*_lines(edges, x, y), nodes], "layout": layout}
+
+
+def _positions(
+    plan: Plan, node: NDArray[np.int64], device: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean middle of a node's ops, weighted by their time; its device's band, in five rows."""
+    op_of, schedule = plan.problem.reduced.op_of, plan.schedule
+    start, finish = schedule.start[op_of], schedule.finish[op_of]
+    weight = finish - start + 1e-12
+    n = len(device)
+    x = np.bincount(node, weight * (start + finish) / 2, n) / np.bincount(node, weight, n)
+    y = device.astype(np.float64)
+    for d in np.unique(device).tolist():
+        here = np.flatnonzero(device == d)
+        in_turn = here[np.argsort(x[here], kind="stable")]
+        y[in_turn] += (np.arange(len(in_turn)) * 2 % 5 - 2) * 0.18
+    return x, y
+
+
+def _edges(plan: Plan, node: NDArray[np.int64], n: int) -> tuple[list[tuple[int, int, float]], int]:
+    """Pairs of nodes with the bytes between them, the heaviest, and how many more there are."""
+    src, dst, tensor, sizes, _ = fast.edges(plan.problem.graph)
+    pair = node[src] * n + node[dst]
+    apart = (node[src] != node[dst]) & (tensor >= 0)
+    once = np.unique(np.stack([pair[apart], tensor[apart].astype(np.int64)]), axis=1,
+                     return_index=True)[1]  # fmt: skip
+    pairs, which = np.unique(pair[apart][once], return_inverse=True)
+    total = np.bincount(which, sizes[apart][once].astype(np.float64), len(pairs))
+    heaviest = np.argsort(-total, kind="stable")[:MAX_EDGES]
+    rows = [(*divmod(int(pairs[i]), n), float(total[i])) for i in heaviest.tolist()]
+    return rows, len(pairs) - len(heaviest)
+
+
+def _lines(
+    edges: list[tuple[int, int, float]], x: NDArray[np.float64], y: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """A trace for each of three widths: edges in thirds by bytes, the heaviest first."""
+    third = -(-len(edges) // 3) or 1
+    traces = []
+    for i, wide in enumerate((2.5, 1.2, 0.5)):
+        part = edges[i * third : (i + 1) * third]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [v for a, b, _ in part for v in (float(x[a]), float(x[b]), None)],
+                "y": [v for a, b, _ in part for v in (float(y[a]), float(y[b]), None)],
+                "line": {"color": "rgba(70,80,90,0.35)", "width": wide},
+                "hoverinfo": "skip",
+            }
+        )
+    return traces
+
+
+def _nodes(
+    plan: Plan,
+    node: NDArray[np.int64],
+    device: NDArray[np.int64],
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+) -> dict[str, Any]:
+    op_of, schedule = plan.problem.reduced.op_of, plan.schedule
+    start, finish = schedule.start[op_of], schedule.finish[op_of]
+    n = len(device)
+    seconds = np.bincount(node, finish - start, n)
+    order = np.argsort(node, kind="stable")
+    edges = np.searchsorted(node[order], np.arange(n + 1))
+    said, spans = [], []
+    for g in range(n):
+        ops = order[edges[g] : edges[g + 1]]
+        longest = int(op_of[ops[np.argmax(finish[ops] - start[ops])]])
+        spans.append([float(start[ops].min()), float(finish[ops].max())])
+        module = plan.graph.modules[longest]
+        said.append(
+            f"{len(ops)} ops, {format_seconds(float(seconds[g]))}<br>"
+            f"longest: {_named(plan.graph.names[longest])}"
+            + (f"<br>module {_named(module)}" if module else "")
+        )
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "customdata": spans,
+        "text": said,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {
+            "size": (6 + 34 * np.sqrt(seconds / max(float(seconds.max()), 1e-300))).tolist(),
+            "color": [COLOURS[d % len(COLOURS)] for d in device.tolist()],
+            "line": {"color": "#1f2933", "width": 0.7},
+            "opacity": 0.9,
+        },
+    }

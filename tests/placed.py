@@ -1,0 +1,43 @@
+"""Plans made by hand: devices by module, by op, or at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import loadmaster as lm
+from loadmaster.simulation import reduced_placement
+
+
+def with_devices(graph, devices, cluster=None):
+    """A plan with these devices per op."""
+    devices = np.asarray(devices, dtype=np.int32)
+    if cluster is None:
+        n = max(2, int(devices.max(initial=0)) + 1)
+        cluster = lm.Cluster.mesh(n, memory="1TiB", bandwidth=1e10, latency=1e-6)
+    if graph.time == {} and not cluster.types[0].has_roofline:
+        cluster = lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(graph, cluster, "single", on_oom="best_effort")
+    return replace(plan, placed=reduced_placement(plan.problem, devices, plan.priority))
+
+
+def by_module(graph, where, cluster=None):
+    """A plan with each op on the device of the longest prefix of its module, or of its name."""
+
+    def device(path):
+        parts = path.split(".")
+        prefixes = (".".join(parts[:n]) for n in range(len(parts), -1, -1))
+        return next(where[p] for p in prefixes if p in where)
+
+    paths = [
+        m if k not in ("parameter", "buffer") else n
+        for n, m, k in zip(graph.names, graph.modules, graph.kinds, strict=True)
+    ]
+    return with_devices(graph, [device(path) for path in paths], cluster)
+
+
+def at_random(graph, n_devices, seed=0, cluster=None):
+    """A plan with a random device per op."""
+    devices = np.random.default_rng(seed).integers(0, n_devices, graph.n_ops)
+    return with_devices(graph, devices, cluster)

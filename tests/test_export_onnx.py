@@ -1,0 +1,252 @@
+"""ONNX parts and annotations, run by ONNX Runtime and compared with the whole; OpenVINO."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", minversion="1.18", reason="needs onnx 1.18 or later")
+
+from onnx_models import MODELS, saved  # noqa: E402
+from placed import at_random, with_devices  # noqa: E402
+
+import loadmaster as lm  # noqa: E402
+from loadmaster.errors import InputError, LoadmasterError  # noqa: E402
+from loadmaster.readers.onnx import op_names, to_columns  # noqa: E402
+
+
+def read(path, batch=2):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return lm.read(path, batch=batch) if "branchy" in path.name else lm.read(path)
+
+
+def runtime():
+    return pytest.importorskip("onnxruntime", reason="needs the extra onnxruntime")
+
+
+@pytest.fixture(params=sorted(MODELS))
+def model(request, tmp_path):
+    return saved(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_compute_what_the_whole_does(model, seed, tmp_path):
+    runtime()
+    plan = at_random(read(model), 3, seed)
+    manifest = lm.writers.onnx(plan, tmp_path / "parts", model=model)
+    assert lm.writers.check_onnx(tmp_path / "parts", model, seed=seed) == 0.0
+    feeds = {i["name"]: np.full(_shape(i), -0.5, np.float32) for i in manifest["inputs"]}
+    session = runtime().InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    found = lm.writers.OnnxSegments(tmp_path / "parts").run(feeds)
+    for name, value in zip(manifest["outputs"], session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+
+
+def _shape(described):
+    return json.loads(described["type"].partition("[")[1] + described["type"].partition("[")[2])
+
+
+def test_real_models_too(shared_data, tmp_path):
+    runtime()
+    for name in ("resnet18_w8", "bertmini_d64", "lstm_d64"):
+        path = shared_data / "artifacts" / "onnx" / f"{name}.onnx"
+        if not path.exists():
+            pytest.skip("shared data is not there")
+        graph = read(path) if name == "branchy" else lm.read(path, batch=2)
+        plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "expert")
+        manifest = lm.writers.onnx(plan, tmp_path / name, model=path)
+        assert lm.writers.check_onnx(tmp_path / name, path) < 1e-6
+        # Balanced layers in a row: a part per device.
+        devices = [segment["device"] for segment in manifest["segments"]]
+        assert len(devices) == len(set(devices)) >= 3
+
+
+def test_the_cut_of_two_branches(tmp_path):
+    path = saved("branchy", tmp_path)
+    graph = read(path)
+    right = {"right", "right_scaled", "right_again"}
+    plan = with_devices(graph, [int(name in right) for name in graph.names])
+    manifest = lm.writers.onnx(plan, model=path)
+    # The right branch needs nothing of the left one: it runs first, and two parts are enough.
+    first, second = manifest["segments"]
+    assert (first["device"], first["inputs"], first["outputs"]) == ("gpu1", ["x"], ["b2"])
+    assert (second["device"], second["inputs"]) == ("gpu0", ["x", "b2"])
+    assert second["outputs"] == ["a1", "y"]
+    assert manifest["outputs"] == ["y", "a1", "x"]
+
+
+def test_parts_hold_the_weights_they_read_and_their_device(tmp_path):
+    path = saved("branchy", tmp_path)
+    graph = read(path)
+    right = {"right", "right_scaled", "right_again"}
+    plan = with_devices(graph, [int(name in right) for name in graph.names])
+    manifest = lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    for segment in manifest["segments"]:
+        part = onnx.load(tmp_path / "parts" / segment["file"])
+        onnx.checker.check_model(part, full_check=True)
+        read_here = {v for node in part.graph.node for v in node.input}
+        assert {i.name for i in part.graph.initializer} == read_here & {"w", "v"}
+        props = {p.key: p.value for p in part.metadata_props}
+        assert props["loadmaster.device"] == segment["device"]
+        assert "unneeded" not in {node.name for node in part.graph.node}
+
+
+def test_an_export_replaces_an_export_and_nothing_else(tmp_path):
+    path = saved("branchy", tmp_path)
+    plan = at_random(read(path), 2)
+    folder = tmp_path / "parts"
+    lm.writers.onnx(plan, folder, model=path)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    lm.writers.onnx(plan, folder, model=path)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert {file.name for file in tmp_path.iterdir()} == {"branchy.onnx", "parts"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="is no export of a model"):
+        lm.writers.onnx(plan, tmp_path / "mine", model=path)
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_weights_outside_go_along_or_are_missed_by_name(tmp_path):
+    runtime()
+    path = tmp_path / "large.onnx"
+    onnx.save(
+        MODELS["branchy"](), path, save_as_external_data=True, location="large.data",
+        size_threshold=0,
+    )  # fmt: skip
+    plan = at_random(lm.read(path, batch=2), 2)
+    lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    assert lm.writers.check_onnx(tmp_path / "parts", path) == 0.0
+    lm.writers.onnx_annotated(plan, tmp_path / "placed.onnx", model=path)
+    runtime().InferenceSession(str(tmp_path / "placed.onnx"), providers=["CPUExecutionProvider"])
+    (tmp_path / "large.data").unlink()
+    with pytest.raises(InputError, match="its weights cannot be read"):
+        lm.writers.onnx(plan, tmp_path / "parts2", model=path)
+    assert not (tmp_path / "parts2").exists()
+    assert not [f for f in tmp_path.iterdir() if f.name.startswith(".")]
+
+
+def test_a_difference_is_found(tmp_path):
+    runtime()
+    path = saved("branchy", tmp_path)
+    plan = at_random(read(path), 2)
+    manifest = lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    file = tmp_path / "parts" / manifest["segments"][0]["file"]
+    part = onnx.load(file)
+    changed = part.graph.initializer[0]
+    changed.CopyFrom(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), changed.name))
+    onnx.save(part, file)
+    with pytest.raises(LoadmasterError, match="differs from the model's"):
+        lm.writers.check_onnx(tmp_path / "parts", path)
+
+
+def test_annotations_are_what_the_plan_says(model, tmp_path):
+    plan = at_random(read(model), 3)
+    lm.writers.onnx_annotated(plan, tmp_path / "placed.onnx", model=model)
+    placed = onnx.load(tmp_path / "placed.onnx")
+    onnx.checker.check_model(placed)
+    assert placed.ir_version >= 11
+    (configuration,) = placed.configuration
+    names = [d.name for d in plan.cluster.devices]
+    assert (configuration.num_devices, list(configuration.device)) == (len(names), names)
+    found, positions = op_names(placed.graph)
+    for node, position in zip(placed.graph.node, positions, strict=True):
+        props = {p.key: p.value for p in node.metadata_props}
+        assert props["loadmaster.device"] == plan.device(found[position])
+        (used,) = node.device_configurations
+        assert used.configuration_id == configuration.name
+        for spec in used.sharding_spec:
+            assert spec.tensor_name in node.output
+            assert [names[d] for d in spec.device] == [plan.device(found[position])]
+
+
+def test_the_annotated_model_runs_alike(model, tmp_path):
+    ort = runtime()
+    plan = at_random(read(model), 3)
+    lm.writers.onnx_annotated(plan, tmp_path / "placed.onnx", model=model)
+    cpu = ["CPUExecutionProvider"]
+    sessions = [
+        ort.InferenceSession(str(p), providers=cpu) for p in (model, tmp_path / "placed.onnx")
+    ]
+    feeds = {
+        i.name: np.ones([d if isinstance(d, int) else 2 for d in i.shape], np.float32)
+        for i in sessions[0].get_inputs()
+    }
+    for one, other in zip(*(s.run(None, feeds) for s in sessions), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_annotated_model_is_annotated_anew(tmp_path):
+    path = saved("branchy", tmp_path)
+    for seed in range(2):
+        plan = at_random(read(path), 3, seed)
+        lm.writers.onnx_annotated(plan, tmp_path / "branchy.onnx", model=path)
+    placed = onnx.load(path)
+    onnx.checker.check_model(placed)
+    assert len(placed.configuration) == 1
+    assert all(len(node.device_configurations) == 1 for node in placed.graph.node)
+    manifest = lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    for segment in manifest["segments"]:
+        onnx.checker.check_model(onnx.load(tmp_path / "parts" / segment["file"]))
+
+
+def test_names_are_those_of_the_reader(model):
+    proto = onnx.load(model)
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        columns = to_columns(proto, name="x", batch=2 if "branchy" in model.name else None)
+    names, positions = op_names(proto.graph)
+    assert names == columns["ops"]["name"]
+    kinds = [columns["ops"]["kind"][i] for i in positions]
+    assert not {"parameter", "input"} & set(kinds)
+
+
+def test_another_model_is_refused(tmp_path):
+    path, other = saved("branchy", tmp_path), saved("conditional", tmp_path)
+    plan = at_random(read(path), 2)
+    for writer in (lm.writers.onnx, lm.writers.onnx_annotated):
+        with pytest.raises(InputError, match="is not the model that the plan is for"):
+            writer(plan, model=other)
+    with pytest.raises(InputError, match="cannot be read"):
+        lm.writers.onnx(plan, model=tmp_path / "none.onnx")
+
+
+# OpenVINO names the nodes of a model's own functions anew, so "functional" is none of these.
+@pytest.mark.parametrize("name", ["branchy", "conditional"])
+def test_openvino_runs_it_by_affinity(name, tmp_path):
+    model = saved(name, tmp_path)
+    ov = pytest.importorskip("openvino", reason="needs the extra openvino")
+    core = ov.Core()
+    graph = read(model)
+    plan = at_random(graph, 2)
+    whole = core.read_model(model)
+    found = lm.writers.openvino(plan, model=whole, names={"gpu0": "CPU", "gpu1": "CPU"})
+    assert set(found) == {op.get_friendly_name() for op in whole.get_ops()}
+    assert {op.get_rt_info()["affinity"] for op in whole.get_ops()} == {"CPU"}
+    compiled = core.compile_model(whole, "HETERO:CPU")
+    plain = core.compile_model(core.read_model(model), "CPU")
+    shape = (2, 4) if model.stem == "branchy" else (3, 4)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for one, other in zip(compiled(x).values(), plain(x).values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_openvino_affinities_follow_the_plan(tmp_path):
+    pytest.importorskip("openvino", reason="needs the extra openvino")
+    path = saved("branchy", tmp_path)
+    graph = read(path)
+    right = {"right", "right_scaled", "right_again"}
+    plan = with_devices(graph, [int(name in right) for name in graph.names])
+    found = lm.writers.openvino(plan, tmp_path / "affinity.json", model=path)
+    assert json.loads((tmp_path / "affinity.json").read_text()) == found
+    assert found["left"] == "GPU.0"
+    assert {found[name] for name in right} == {"GPU.1"}
+    assert found["v"] == "GPU.1"
+    with pytest.raises(InputError, match="no name matches"):
+        lm.writers.openvino(at_random(lm.read("example:lenet"), 2), model=path)

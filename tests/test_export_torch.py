@@ -1,0 +1,150 @@
+"""What is written for PyTorch and Hugging Face, loaded by them.
+
+Needs torch and accelerate, with CUDA libraries some 6 GB: without them these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
+pytest.importorskip("torch.distributed.pipelining", reason="needs PyTorch 2.5 or later")
+
+from placed import at_random, by_module  # noqa: E402
+from torch_models import Model, example, export, graph_of  # noqa: E402
+
+import loadmaster as lm  # noqa: E402
+from loadmaster.errors import InputError  # noqa: E402
+
+HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    return graph_of(export(model))
+
+
+def test_the_graph_of_the_model_is_what_the_writers_expect(graph):
+    assert {"emb", "layers.0.norm", "layers.0", "head"} <= set(graph.modules)
+    assert {"emb.weight", "mask", "layers.3.down.bias"} <= set(graph.names)
+
+
+def test_accelerate_takes_the_device_map(model, graph):
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate")
+    from accelerate.utils.modeling import check_device_map
+
+    found = lm.writers.device_map(by_module(graph, HALVES))
+    assert found["layers.1"] == 0
+    assert found["layers.2"] == 1
+    check_device_map(model, found)
+    # The CPU stands for both devices: every key must be a module, and everything covered.
+    expected = model(example())
+    placed = Model()
+    placed.load_state_dict(model.state_dict())
+    on_cpu = dict.fromkeys(found, "cpu")
+    placed = accelerate.dispatch_model(placed, on_cpu, main_device="cpu", force_hooks=True)
+    assert set(placed.hf_device_map) == set(found)
+    assert torch.equal(placed(example()), expected)
+
+
+def test_accelerate_agrees_on_sizes():
+    modeling = pytest.importorskip("accelerate.utils.modeling", reason="needs accelerate")
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    for text in ("10GiB", "7.5GB", "8Gb", "300MB", "12kib", "1gib", "512KB", 123456):
+        limited = lm.writers.max_memory(cluster, {0: text})
+        assert limited.memory == [modeling.convert_file_size_to_int(text)]
+
+
+def test_tied_parameters_are_kept_together_or_refused():
+    tied = graph_of(export(Model(tied=True)))
+    with pytest.raises(InputError, match=r"read by 'emb' on gpu0 and by 'head' on gpu1"):
+        lm.writers.device_map(by_module(tied, HALVES))
+    kept = lm.writers.device_map(by_module(tied, HALVES | {"head": 0}))
+    assert kept["emb"] == kept["head"] == 0
+
+
+@pytest.mark.parametrize("ends_late", [False, True])
+def test_a_pipeline_is_cut_where_the_plan_says(graph, ends_late):
+    from torch.distributed.pipelining import SplitPoint, pipeline
+
+    # The head on a third device, or the first layers' rest: a cut where a module begins, or ends.
+    where = HALVES | {"head": 2} if not ends_late else {"": 1, "emb": 0, "mask": 1}
+    plan = by_module(graph, where)
+    written = lm.writers.pipelining(plan)
+    fresh = Model()
+    spec = {name: SplitPoint[point] for name, point in written["split_spec"].items()}
+    pipe = pipeline(fresh, (example(),), split_spec=spec)
+    assert pipe.num_stages == len(written["stages"])
+    for stage in range(pipe.num_stages):
+        device = written["stages"][stage]["device"]
+        for name, _ in pipe.get_stage_module(stage).named_parameters():
+            assert plan.device(name) == device.replace("cuda:", "gpu")
+    found = pipe(example())
+    found = found[0] if isinstance(found, tuple) else found
+    assert torch.allclose(found, Model()(example()))
+
+
+def test_a_cut_inside_a_module_is_refused(graph):
+    plan = by_module(graph, HALVES | {"layers.2": 0, "layers.2.down": 1})
+    with pytest.raises(InputError, match=r"--no-split 'layers\.\*'"):
+        lm.writers.device_map(plan)
+    torn = by_module(graph, HALVES | {"layers.1.up": 1})
+    with pytest.raises(InputError, match=r"--no-split 'layers\.\*'"):
+        lm.writers.device_map(torn)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_module_split_by_fx_computes_the_same(model, seed):
+    program = export(model)
+    plan = at_random(graph_of(program), 3, seed)
+    names = {f"gpu{i}": "cpu" for i in range(3)}
+    whole = program.module()
+    split = lm.writers.fx_split(plan, whole, names=names)
+    segments = lm.writers.fx(plan)["segments"]
+    assert [name for name, _ in split.named_children()] == [
+        f"segment_{i}" for i in range(len(segments))
+    ]
+    expected = whole(example())
+    found = split(example())
+    found = found[0] if isinstance(found, (tuple, list)) else found
+    expected = expected[0] if isinstance(expected, (tuple, list)) else expected
+    assert torch.equal(found, expected)
+
+
+def test_a_split_module_is_on_its_devices(model):
+    program = export(model)
+    plan = by_module(graph_of(program), HALVES)
+    split = lm.writers.fx_split(plan, program.module(), names={"gpu0": "cpu", "gpu1": "meta"})
+    assert {p.device.type for p in split.segment_0.parameters()} == {"cpu"}
+    assert {p.device.type for p in split.segment_1.parameters()} == {"meta"}
+    found = split(example())
+    found = found[0] if isinstance(found, (tuple, list)) else found
+    assert found.device.type == "meta"
+    # The cut carries one activation and the shared buffer stays: each is sent once.
+    sends = [n for n in split.graph.nodes if n.op == "call_function" and n.args[-1:] == ("meta",)]
+    assert len(sends) == 1
+
+
+def test_fx_refuses_another_module(model, graph):
+    other = torch.export.export(torch.nn.Sequential(torch.nn.Tanh()), (torch.ones(2),))
+    with pytest.raises(InputError, match="is not the model that the plan is for"):
+        lm.writers.fx_split(by_module(graph, HALVES), other.module())
+    with pytest.raises(InputError, match=r"wants a torch\.fx\.GraphModule"):
+        lm.writers.fx_split(by_module(graph, HALVES), model)
+
+
+def test_megatron_reads_the_layout(graph):
+    layout = pytest.importorskip(
+        "megatron.core.transformer.pipeline_parallel_layer_layout",
+        reason="needs megatron-core",
+    )
+    written = lm.writers.megatron(by_module(graph, HALVES))
+    text = written["arguments"][written["arguments"].index("--pipeline-model-parallel-layout") + 1]
+    assert text == "Et*2|t*2L"
+    parsed = layout.PipelineParallelLayerLayout.from_str(text, 2)
+    assert [len(stage[0]) for stage in parsed.layout] == [3, 3]

@@ -1,0 +1,98 @@
+"""Strategies that users add: known wherever a method is named, held to one judge and to memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+from loadmaster.cli import main
+from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.strategies import METHODS, Placement, single
+from loadmaster.strategies.registry import function_of
+
+CLUSTER = lm.Cluster.preset("2xV100-NVLink")
+
+
+def on_one(problem, *, device: int = 0):
+    ops = np.arange(problem.graph.n_ops)
+    return Placement(np.full_like(ops, device), ops)
+
+
+def test_place_compare_and_the_command_line_know_it(alexnet, capsys):
+    lm.strategy("on-one", "everything on one device")(on_one)
+    plan = lm.place(alexnet, CLUSTER, "on-one", device=1)
+    assert (plan.method, plan.options) == ("on-one", {"device": 1})
+    assert set(plan.devices) == {1}
+    assert plan.makespan == lm.place(alexnet, CLUSTER, "single").makespan
+    assert set(lm.compare(alexnet, CLUSTER, ["on-one", "single"]).plans) == {"on-one", "single"}
+    command = ["place", "example:alexnet", "--method", "on-one", "--option", "device=1"]
+    assert main(command) == 0
+    assert "by on-one" in capsys.readouterr().out
+
+
+def test_the_function_itself_stays_as_it_was():
+    assert lm.strategy("on-one", "")(on_one) is on_one
+
+
+def test_options_are_checked(alexnet):
+    lm.strategy("on-one", "")(on_one)
+    with pytest.raises(InputError, match="has no option 'colour'; it takes device"):
+        lm.place(alexnet, CLUSTER, "on-one", colour=1)
+
+
+def test_memory_binds_it_too():
+    graph = lm.read("example:inception-v3")
+    lm.strategy("on-one", "")(on_one)
+    with pytest.raises(InfeasibleError):
+        lm.place(graph, CLUSTER, "on-one")
+    assert not lm.place(graph, CLUSTER, "on-one", on_oom="best_effort").fits
+
+
+def test_a_candidate_is_taken_as_it_is(alexnet):
+    lm.strategy("alone", "")(lambda problem: single.place(problem))
+    assert lm.place(alexnet, CLUSTER, "alone").makespan > 0
+
+
+def test_time_limit_and_progress_are_passed_on(alexnet):
+    seen = {}
+
+    @lm.strategy("watched", "")
+    def watched(problem, *, time_limit=None, progress=None):
+        seen.update(time_limit=time_limit)
+        progress("watching", None)
+        return on_one(problem)
+
+    said = []
+    lm.place(
+        alexnet, CLUSTER, "watched", time_limit=3, progress=lambda stage, *_: said.append(stage)
+    )
+    assert seen == {"time_limit": 3}
+    assert "watching" in said
+
+
+@pytest.mark.parametrize("name", ["", "Two Words", "x_y", None, "heft"])
+def test_names_that_cannot_be(name):
+    with pytest.raises(InputError, match="name"):
+        lm.strategy(name, "")
+    assert function_of("heft", {}).__module__ == "loadmaster.strategies.heft"
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (lambda n: None, "wants a Placement or a Candidate"),
+        (lambda n: Placement(np.zeros(3, int), np.arange(n)), "devices has shape"),
+        (lambda n: Placement(np.zeros(n), np.arange(n)), "wants .* integers"),
+        (lambda n: Placement(np.full(n, 2), np.arange(n)), "on device 2: wants 0 to 1"),
+        (lambda n: Placement(np.full(n, -1), np.arange(n)), "on device -1"),
+    ],
+)
+def test_what_is_no_placement_is_named(alexnet, returned, error):
+    lm.strategy("wrong", "")(lambda problem: returned(problem.graph.n_ops))
+    with pytest.raises(InputError, match=error):
+        lm.place(alexnet, CLUSTER, "wrong")
+
+
+def test_what_a_test_registers_is_gone():
+    assert not {"on-one", "wrong", "watched", "alone"} & set(METHODS)
