@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,8 @@ def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
             exec(compile(block, str(page), "exec"), names)
         elif language == "sh" and page.parent.name == "docs":
             shell(block)
+        elif language == "toml":
+            tomllib.loads(block)
         else:
             assert language in ("text", "sh"), f"a block of {language or 'no language'}"
 
