@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from loadmaster.ordering import optimise_order
     from loadmaster.placing import Comparison, Incumbent, compare, place
     from loadmaster.plan import Plan
+    from loadmaster.profile import Profile
     from loadmaster.readers import read
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
@@ -57,6 +58,7 @@ __all__ = [
     "MissingExtraError",
     "OpGraph",
     "Plan",
+    "Profile",
     "Route",
     "Simulation",
     "SolverError",
@@ -104,6 +106,7 @@ _HOMES = {
     "ordering": ("optimise_order",),
     "placing": ("Comparison", "Incumbent", "compare", "place"),
     "plan": ("Plan",),
+    "profile": ("Profile",),
     "readers": ("read",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),

@@ -91,7 +91,8 @@ def solve(
         Seconds, the building of the model included; 0: the start is the answer. The call returns
         or raises at most :data:`process.GRACE` seconds later.
     progress : callable, optional
-        Called with objective and bound whenever the solver reports better ones.
+        Called with objective and bound whenever the solver reports better ones, and with those of
+        the solution at last.
     log : callable, optional
         Called with every line that the solver prints, as it comes.
 
@@ -196,7 +197,11 @@ def _solved(
         values = answer["values"]
         off = 0.0 if values is None else model.violation(values)
         if off <= _tolerance(model):
-            return Solution(**answer, solver=solver, seconds=0.0, log=ended.log)
+            found = Solution(**answer, solver=solver, seconds=0.0, log=ended.log)
+            # Solvers print now and then: the last they found may be in no line.
+            if progress is not None and found.objective is not None and found.objective != seen[0]:
+                progress(found.objective, found.bound)
+            return found
         failure = f"its solution breaks a bound or row by {off:.3g}"
     raise SolverError(f"the solver {solver} failed: {failure}", ended.log)
 
