@@ -94,11 +94,11 @@ class AtenGraph:
         ``in_place``: and returns, the first of them. ``work`` stands in for what its kind costs.
         """
         read = list(_values(inputs))
+        shared = view_of or (writes[0] if in_place else None)
         if view_of is not None:
-            work, shared = Cost(0, 0, True), view_of
-        else:
-            work = work or cost(kind, [_tensor_of(argument) for argument in inputs], outputs)
-            shared = writes[0] if in_place else None
+            work = Cost(0, 0, True)
+        elif work is None:
+            work = cost(kind, [_tensor_of(argument) for argument in inputs], outputs)
         if not work.known:
             self.unknown[kind] += 1
         sizes = [0 if tensor is None else tensor.nbytes for tensor in outputs]

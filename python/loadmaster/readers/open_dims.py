@@ -17,12 +17,13 @@ def close(
     batch: int | None,
     shapes: Mapping[str, Sequence[int]],
     sized: Collection[str],
+    other_way: str = "",
 ) -> dict[str, list[Dim] | None]:
     """The inputs' shapes with every open dimension closed.
 
     ``declared`` are their shapes by name (None: not even a rank), ``symbols`` the sizes known
     already, which grows; ``batch`` closes first dimensions, ``shapes`` whole inputs. Inputs that
-    are not in ``sized`` may stay open.
+    are not in ``sized`` may stay open. ``other_way`` of closing them ends the message.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def close(
     if batch is not None:
         _bind_batch(declared, batch, symbols)
     closed = {name: substituted(shape, symbols) for name, shape in declared.items()}
-    _refuse_open(declared, closed, sized, batch)
+    _refuse_open(declared, closed, sized, batch, other_way)
     return closed
 
 
@@ -103,6 +104,7 @@ def _refuse_open(
     closed: Mapping[str, list[Dim] | None],
     sized: Collection[str],
     batch: int | None,
+    other_way: str,
 ) -> None:
     """Refuse inputs with dimensions left open, and say which options would close them."""
     firsts = {shape[0] for shape in closed.values() if shape}
@@ -124,7 +126,7 @@ def _refuse_open(
         ways = ["--batch N"] * batch_settles + [" ".join(options)]
         raise InputError(
             f"dimensions are left open: {'; '.join(problems)}. Give {', or '.join(ways)} "
-            "(batch= and shapes= in Python), with a number for every N"
+            f"(batch= and shapes= in Python), with a number for every N{other_way}"
         )
 
 
