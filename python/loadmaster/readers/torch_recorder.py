@@ -142,6 +142,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 f"what the model computes depends on values: {bare(str(func))}{where} gives a "
                 "result whose size, or a number that, no capture without data can know"
             ) from None
+        if isinstance(result, tuple):
+            result = _distinct(result)
         if not self.muted:
             self._record(func, args, kwargs, result)
         return result
@@ -252,3 +254,15 @@ def _storage(tensor: torch.Tensor) -> StorageWeakRef:
             f"the model uses a tensor of layout {tensor.layout}, which has no storage to place: "
             "only strided tensors are captured (an embedding with sparse=False, say)"
         ) from None
+
+
+def _distinct(results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tensor for every result, as kernels give: some fake ones give the same tensor twice."""
+    seen: set[int] = set()
+    kept = []
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            result = torch.empty_like(result) if id(result) in seen else result
+            seen.add(id(result))
+        kept.append(result)
+    return tuple(kept)
