@@ -15,8 +15,10 @@ __all__ = ["read"]
 _EXAMPLE = "example:"
 
 
-def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
-    """The graph in a file, or an example (``"example:inception-v3"``).
+def read(path: Any, **options: Any) -> OpGraph:
+    """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
+
+    In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
 
     The kind is told by content: opgraph JSON (plain or gzipped), ONNX, a program of
     ``torch.export`` (``.pt2``). ``options`` go to the reader of that kind (ONNX: ``batch``,
@@ -34,6 +36,10 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
+    if not isinstance(path, (str, os.PathLike)):
+        from loadmaster.readers import torch_fx
+
+        return torch_fx.read(path, **options)
     name = os.fspath(path)
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,7 +54,8 @@ class Node:
     """An op. ``arguments`` stand in its schema's order: `Ref`, lists, `Program`, plain values.
 
     ``results`` are the values it puts out, by name; the name is empty where nothing reads it.
-    ``several``: they come as a tuple or list, taken apart by a ``getitem`` each.
+    ``several``: they come as a tuple or list, taken apart by a ``getitem`` each. ``work`` and
+    ``shares`` ("view", "in_place" or "") are for kinds that are not ATen's.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Node:
     several: bool = False
     module: str = ""
     phase: str = "f"
+    work: Cost | None = None
+    shares: str | None = None
 
 
 @dataclass(slots=True)
@@ -122,23 +125,65 @@ def to_graph(
     return OpGraph.from_document(graph.document(name, meta), name)
 
 
-def set_phases(program: Program, forward: Iterable[str]) -> None:
-    """Backward is what no value of ``forward`` (the outputs, the loss) needs."""
-    needed = set(forward)
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A placeholder that a signature names; those with the same ``storage`` and sizes are tied."""
+
+    kind: str
+    name: str
+    storage: Any
+
+
+def sign(
+    program: Program,
+    stored: Mapping[str, Stored],
+    outputs: Sequence[tuple[str, str, str]],
+) -> None:
+    """What a program's inputs are, what is written back to them, and what is backward.
+
+    ``stored`` are placeholders by value; ``outputs`` the role of each output as PyTorch's schema
+    spells it, its value, and the name of what it stands for.
+    """
+    first: dict[Any, str] = {}
+    for i, p in enumerate(program.placeholders):
+        entry = stored.get(p.value)
+        if entry is not None:
+            tied_to = first.setdefault((entry.storage, p.meta), p.value)
+            program.placeholders[i] = replace(
+                p,
+                name=entry.name,
+                kind=entry.kind,
+                module=entry.name.rpartition(".")[0],
+                tied_to="" if tied_to == p.value else tied_to,
+            )
+    values = {entry.name: value for value, entry in stored.items()}
+    program.copies += [
+        (value, values.get(target, target))
+        for role, value, target in outputs
+        if role.endswith("_mutation")
+    ]
+    if any(role.startswith("gradient_") for role, _, _ in outputs):
+        forward = ("user_output", "loss_output", "buffer_mutation")
+        _set_phases(program, {value for role, value, _ in outputs if role in forward})
+
+
+def _set_phases(program: Program, needed: set[str]) -> None:
+    """Backward is what the outputs of the forward part do not need."""
     for i in reversed(range(len(program.nodes))):
         node = program.nodes[i]
         if needed.isdisjoint(result for result, _ in node.results):
             program.nodes[i] = replace(node, phase="b")
         else:
-            needed.update(_names(node.arguments))
+            needed.update(names_in(node.arguments))
 
 
-def _names(arguments: Sequence[Any]) -> Iterator[str]:
+def names_in(arguments: Sequence[Any]) -> Iterator[str]:
+    """The values among arguments, by name."""
     for argument in arguments:
         if isinstance(argument, Ref):
             yield argument.name
         elif isinstance(argument, (list, tuple)):
-            yield from _names(argument)
+            yield from names_in(argument)
 
 
 # ---- sizes ------------------------------------------------------------------------------------
@@ -253,30 +298,44 @@ class _Lowering:
     def lower(self, node: Node) -> None:
         inputs = [self._argument(argument, node.name) for argument in node.arguments]
         outputs = [None if meta is None else self.sized(meta) for _, meta in node.results]
-        tensors = [_plain(argument) for argument in inputs]
-        changed = [v for position in written(node.kind, tensors) for v in _all(inputs[position])]
+        first = next(iter(_all(inputs[0])), None) if inputs else None
+        changed = self._changed(node, inputs, first)
         if not changed and not any(outputs):
             return  # a check, or arithmetic on sizes: done by the host
-        view = is_view(node.kind, tensors, outputs)
-        first = next(iter(_all(inputs[0])), None) if inputs else None
+        if node.shares is None:
+            view = is_view(node.kind, [_plain(argument) for argument in inputs], outputs)
+            in_place = is_in_place(node.kind) and bool(changed)
+        else:
+            view, in_place = node.shares == "view", bool(changed)
         results = self.graph.op(
             node.kind,
             inputs,
             outputs,
             name=node.name,
             module=node.module,
-            phase=node.phase,
+            phase="o" if node.phase == "b" and self._updates(changed) else node.phase,
             view_of=first if view else None,
             writes=changed,
-            in_place=is_in_place(node.kind) and bool(changed),
-            work=self._work(node, inputs),
+            in_place=in_place,
+            work=node.work or self._work(node, inputs),
         )
         for (name, _), value in zip(node.results, results, strict=True):
-            if not name or value is None:
-                continue
-            if node.several:
-                value = self.graph.getitem(value, name=name, module=node.module, phase=node.phase)
-            self._bind(name, value)
+            if name and value is not None:
+                if node.several:
+                    value = self.graph.getitem(
+                        value, name=name, module=node.module, phase=node.phase
+                    )
+                self._bind(name, value)
+
+    def _changed(self, node: Node, inputs: Sequence[Any], first: Value | None) -> list[Value]:
+        """The values that an op writes into."""
+        if node.shares is not None:
+            return [first] if first is not None and node.shares == "in_place" else []
+        positions = written(node.kind, [_plain(argument) for argument in inputs])
+        return [value for position in positions for value in _all(inputs[position])]
+
+    def _updates(self, changed: Sequence[Value]) -> bool:
+        return any(self.graph.ops["kind"][value.owner] == "parameter" for value in changed)
 
     def copy_back(self, value: str, target: str) -> None:
         """What the signature says is written back at the end of a program without in-place ops."""

@@ -24,7 +24,8 @@ from loadmaster.readers.aten_program import (
     Ref,
     Size,
     Sized,
-    set_phases,
+    Stored,
+    sign,
     to_graph,
 )
 from loadmaster.readers.nn_modules import innermost
@@ -170,7 +171,7 @@ def _checked(document: Any, files: Mapping[str, str]) -> Program:
     try:
         module = document["graph_module"]
         program = _program(module["graph"])
-        _sign(program, module["graph"], module["signature"], files)
+        sign(program, *_signature(module["signature"], files))
         program.ranges = {
             str(symbol): (_bound(entry["min_val"]), _bound(entry["max_val"]))
             for symbol, entry in (document.get("range_constraints") or {}).items()
@@ -278,42 +279,22 @@ _STORED = {
 }
 
 
-def _sign(
-    program: Program,
-    graph: Mapping[str, Any],
-    signature: Mapping[str, Any],
-    files: Mapping[str, str],
-) -> None:
-    """What the inputs are, what is written back to them, and what is backward."""
-    stored: dict[str, tuple[str, str]] = {}
-    first: dict[tuple[str, Sized], str] = {}
+def _signature(
+    signature: Mapping[str, Any], files: Mapping[str, str]
+) -> tuple[dict[str, Stored], list[tuple[str, str, str]]]:
+    """Inputs that the model holds, and outputs with their roles."""
+    stored = {}
     for spec in signature["input_specs"]:
         [(role, entry)] = spec.items()
         if role in _STORED:
             kind, key = _STORED[role]
             name = str(entry[key])
-            stored[str(entry["arg"]["name"])] = (kind, name)
-    for i, placeholder in enumerate(program.placeholders):
-        if placeholder.value not in stored:
-            continue
-        kind, name = stored[placeholder.value]
-        storage = (files.get(name, name), placeholder.meta)
-        tied_to = first.setdefault(storage, placeholder.value)
-        program.placeholders[i] = Placeholder(
-            placeholder.value, name, kind, placeholder.meta, name.rpartition(".")[0],
-            "" if tied_to == placeholder.value else tied_to,
-        )  # fmt: skip
-    values = {name: value for value, (_, name) in stored.items()}
-    forward: list[str] = []
-    backward = False
+            stored[str(entry["arg"]["name"])] = Stored(kind, name, files.get(name, name))
+    outputs = []
     for spec in signature["output_specs"]:
         [(role, entry)] = spec.items()
-        if role.endswith("_mutation"):
-            [target] = [text for key, text in entry.items() if key != "arg"]
-            program.copies.append((str(entry["arg"]["name"]), values.get(target, str(target))))
-        backward = backward or role.startswith("gradient_")
-        if role in ("user_output", "loss_output", "buffer_mutation"):
-            argument = entry["arg"]
-            forward += [argument["name"]] if "name" in argument else _tensor_names(argument)
-    if backward:
-        set_phases(program, forward)
+        argument = entry["arg"]
+        names = [str(argument["name"])] if "name" in argument else _tensor_names(argument)
+        targets = [str(text) for key, text in entry.items() if key != "arg"]
+        outputs += [(role, name, targets[0] if targets else "") for name in names]
+    return stored, outputs
