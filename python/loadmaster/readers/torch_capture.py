@@ -28,6 +28,7 @@ def capture(
     targets: Any = (),
     optimizer: Any = None,
     name: str | None = None,
+    progress: Callable[[str, int], None] | None = None,
 ) -> OpGraph:
     """The graph of one step of a PyTorch model, without running it or allocating its weights.
 
@@ -51,6 +52,8 @@ def capture(
         there. Updates are captured parameter by parameter (``foreach`` and ``fused`` off).
     name
         Of the graph; the model's class by default.
+    progress
+        Called now and then with the phase ("f", "b", "o") and the number of ops so far.
 
     Returns
     -------
@@ -91,7 +94,8 @@ def capture(
     from loadmaster.readers.torch_step import Step, in_mode, on_fakes
 
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"capture wants a torch.nn.Module, not {type(model).__name__}")
+        raise InputError(f"capture wants a torch.nn.Module, not a {type(model).__name__}")
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     graph = AtenGraph()
     notes: list[str] = []
     meta: dict[str, Any] = {
@@ -99,7 +103,7 @@ def capture(
         "framework": f"torch {torch.__version__}",
     }
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    step = Step(model, Recorder(graph), fake)
+    step = Step(model, Recorder(graph, progress), fake)
     args, kwargs = step.inputs(example_inputs)
     wanted = step.targets(targets)
     with in_mode(model, train), fake, torch.set_grad_enabled(train):

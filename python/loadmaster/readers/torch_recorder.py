@@ -28,6 +28,12 @@ _ON_VALUES = (
     UnsupportedFakeTensorException,
 )
 
+#: Ops between two calls of a progress callback: some tenths of a second.
+_OPS_PER_WORD = 256
+
+#: Steps that an optimizer finds it has done: past what it does differently at first.
+_STEPS = 1000.0
+
 
 def described(tensor: torch.Tensor) -> Tensor:
     """Type, sizes and strides of a tensor."""
@@ -42,9 +48,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     neither is kept alive, or autograd would copy where it need not.
     """
 
-    def __init__(self, graph: AtenGraph) -> None:
+    def __init__(
+        self, graph: AtenGraph, progress: Callable[[str, int], None] | None = None
+    ) -> None:
         super().__init__()
         self.graph = graph
+        self._progress = progress
         self.phase = "f"
         self.muted = False
         self._values = WeakIdKeyDictionary()
@@ -53,6 +62,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._modules: list[str] = []
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
         self._last_module = ""
+        self._recorded = 0
         self._updates: dict[int, int] = {}  # the parameter that the storage of an op belongs to
 
     # -- what is there before the step
@@ -130,23 +140,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and self._is_counter(args[0]):
-            return 1.0
+        if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
+            return _as_if_read(args[0])
         try:
             result = func(*args, **kwargs)
         except _ON_VALUES:
-            where = (
-                f" in module {self._modules[-1]!r}" if self._modules and self._modules[-1] else ""
-            )
-            raise InputError(
-                f"what the model computes depends on values: {bare(str(func))}{where} gives a "
-                "result whose size, or a number that, no capture without data can know"
-            ) from None
+            raise InputError(self._depends(str(func))) from None
         if isinstance(result, tuple):
             result = _distinct(result)
         if not self.muted:
             self._record(func, args, kwargs, result)
         return result
+
+    def _depends(self, kind: str) -> str:
+        module = self._modules[-1] if self._modules else ""
+        where = f" in module {module!r}" if module else ""
+        what = f"the size of what {bare(kind)} gives{where} depends on values"
+        if bare(kind) == "_local_scalar_dense":
+            what = f"a number is read off a tensor{where} (item(), or a branch on it)"
+        return (
+            f"{what}, which no capture without data can know: rewrite it (torch.where, torch.cond "
+            "and torch.export.export), or read a trace of a real step"
+        )
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func.namespace == "prim":
@@ -158,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         ]
         tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
         outputs = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
-        if tensors and all(map(self._is_counter, tensors)):
+        if self._counters and tensors and all(map(self._is_counter, tensors)):
             for tensor in outputs:
                 self.counter(tensor)
             return
@@ -169,6 +184,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not outputs and not changes:
             return
         self._add(kind, inputs, result, outputs, changes)
+        self._recorded += 1
+        if self._progress is not None and self._recorded % _OPS_PER_WORD == 0:
+            self._progress(self.phase, self.graph.n_ops)
 
     def _add(
         self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
@@ -254,6 +272,11 @@ def _storage(tensor: torch.Tensor) -> StorageWeakRef:
             f"the model uses a tensor of layout {tensor.layout}, which has no storage to place: "
             "only strided tensors are captured (an embedding with sparse=False, say)"
         ) from None
+
+
+def _as_if_read(tensor: torch.Tensor) -> float | bool:
+    """What an optimizer reads off a tensor: it has counted many steps, and met nothing unusual."""
+    return False if tensor.dtype == torch.bool else _STEPS
 
 
 def _distinct(results: tuple[Any, ...]) -> tuple[Any, ...]:

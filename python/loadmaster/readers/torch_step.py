@@ -96,6 +96,11 @@ class Step:
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """The second step of the optimizer: the first one makes its slots."""
+        if "closure" in _required(optimizer.step):
+            raise InputError(
+                f"{type(optimizer).__name__} evaluates the model again within its step: an update "
+                "of its is no part of one step that can be captured"
+            )
         recorder = self._recorder
         recorder.phase = "o"
         names = {fake: name for name, fake in self._state.items()}
@@ -145,6 +150,14 @@ class Step:
             return fake
 
         return tree_map(place, value)
+
+
+def _required(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments that a function cannot do without."""
+    parameters = inspect.signature(function).parameters.values()
+    return {
+        p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    }
 
 
 def _own_loss(output: Any) -> tuple[Any, str]:
