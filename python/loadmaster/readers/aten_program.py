@@ -198,7 +198,7 @@ def _resolve(
     """Sizes of the inputs' symbols, and of those known only at run time that are given."""
     inputs = {p.name: p.meta.sizes for p in program.placeholders if p.kind == "input"}
     declared = {name: [_dim(size) for size in dims] for name, dims in inputs.items()}
-    named = {dim for dims in declared.values() for dim in dims if isinstance(dim, str)}
+    named = {s for dims in inputs.values() for d in dims if isinstance(d, str) for s in _symbols(d)}
     symbols: dict[str, int] = {}
     for symbol, size in sizes.items():
         if symbol not in named and symbol not in program.ranges:

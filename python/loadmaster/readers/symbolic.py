@@ -23,8 +23,9 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > 64:
-        raise ValueError(f"the power {exponent}")
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if exponent.denominator != 1 or abs(exponent) * bits > 4096:
+        raise ValueError(f"a power of {exponent}")
     return Fraction(base**exponent)
 
 

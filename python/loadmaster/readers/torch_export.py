@@ -91,6 +91,8 @@ def read(
         )
     except InputError as error:
         raise InputError(f"{os.fspath(path)}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{os.fspath(path)}: its programs are nested too deeply") from None
 
 
 # ---- the archive ------------------------------------------------------------------------------
@@ -201,12 +203,18 @@ def _program(graph: Mapping[str, Any]) -> Program:
     return program
 
 
+_STRIDED = 7  # the layout's number in the schema
+
+
 def _meta(value: Mapping[str, Any]) -> Sized:
-    return Sized(
-        _DTYPES.get(value["dtype"], f"type{value['dtype']}"),
-        tuple(map(_size, value["sizes"])),
-        tuple(map(_size, value["strides"])) if value.get("layout", 7) == 7 else None,
-    )
+    dtype = _DTYPES.get(value["dtype"], f"type{value['dtype']}")
+    sizes = tuple(map(_size, value["sizes"]))
+    if value.get("layout", _STRIDED) != _STRIDED:
+        return Sized(dtype, sizes)
+    strides = tuple(map(_size, value["strides"]))
+    if len(strides) != len(sizes):
+        raise ValueError(f"{len(strides)} strides for {len(sizes)} sizes")
+    return Sized(dtype, sizes, strides)
 
 
 def _size(value: Mapping[str, Any]) -> Size:
