@@ -179,6 +179,11 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(each)
 
 
+def _is_several(value: Any) -> bool:
+    """Whether a result is a tuple or list; TensorMetadata is a tuple, too."""
+    return isinstance(value, (list, tuple)) and not hasattr(value, "dtype")
+
+
 def _sized(value: Any) -> Sized | None:
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return None
@@ -261,11 +266,11 @@ class _Reading:
         """Whether a node takes one result out of several: part of the node before it."""
         if node.target is not operator.getitem or not hasattr(node.args[0], "op"):
             return False
-        return isinstance(self._result(node.args[0]), (list, tuple))
+        return _is_several(self._result(node.args[0]))
 
     def _add(self, node: Any) -> None:
         result = self._result(node)
-        several = isinstance(result, (list, tuple))
+        several = _is_several(result)
         results = self._parts(node, result) if several else [(node.name, _sized(result))]
         run = self._runs.get(node.name)
         is_op = _is_op(node)
@@ -326,7 +331,7 @@ class _Reading:
             value = self._result(argument)
             if _sized(value) is not None:
                 yield Ref(self._same.get(argument.name, argument.name))
-            elif isinstance(value, (list, tuple)):
+            elif _is_several(value):
                 parts = [u for u in argument.users if u.target is operator.getitem]
                 yield from (Ref(self._same.get(u.name, u.name)) for u in parts)
             else:
