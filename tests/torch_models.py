@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import nn
 
@@ -52,37 +50,10 @@ def export(model):
 
 
 def graph_of(program):
-    """An exported program as an op graph: nodes, their modules, and what they read."""
-    signature = program.graph_signature
-    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    ops = {key: [] for key in ("name", "kind", "module", "param_bytes", "output_bytes")}
-    index, edges = {}, {"src": [], "dst": [], "bytes": []}
-    for node in program.graph.nodes:
-        if node.op == "output":
-            continue
-        index[node] = len(ops["name"])
-        size = node.meta["val"].nbytes
-        if node.name in stored:
-            path = stored[node.name]
-            kind = "parameter" if node.name in signature.inputs_to_parameters else "buffer"
-            row = (path, kind, path.rpartition(".")[0], size, size)
-        elif node.op == "placeholder":
-            row = (node.name, "input", "", 0, size)
-        else:
-            stack = list(node.meta["nn_module_stack"].values())
-            # torch.export spells a list's element with brackets in some versions.
-            path = re.sub(r"\[(\d+)\]", r".\1", stack[-1][0].removeprefix("L['self']").strip("."))
-            row = (node.name, str(node.target), path, 0, size)
-        for column, value in zip(ops.values(), row, strict=True):
-            column.append(value)
-        for source in node.all_input_nodes:
-            edges["src"].append(index[source])
-            edges["dst"].append(index[node])
-            edges["bytes"].append(source.meta["val"].nbytes)
-    ops["time"] = {
-        "*": [0.0 if k in ("parameter", "buffer", "input") else 1e-4 for k in ops["kind"]]
-    }
-    return lm.OpGraph(ops, edges, name="model")
+    """The graph of an exported program, every op of the same time."""
+    graph = lm.read(program)
+    times = [0.0 if placed else 1e-4 for placed in graph.placeholder]
+    return graph.with_columns({"time": {"*": times}})
 
 
 class ResNet18(nn.Module):
