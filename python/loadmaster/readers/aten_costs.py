@@ -399,7 +399,8 @@ FLOPS: dict[str, _Count] = {
         ("scaled_dot_product_attention", "_scaled_dot_product_attention_math",
          "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_flash_attention",
          "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
-         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"),
+         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+         "higher_order.flex_attention"),
         _attention(*_FORWARD),
     ),
     **dict.fromkeys(
@@ -410,6 +411,7 @@ FLOPS: dict[str, _Count] = {
          "_scaled_dot_product_fused_attention_overrideable_backward"),
         _attention(*_BACKWARD, first=1),
     ),
+    "higher_order.flex_attention_backward": _attention(*_BACKWARD),
     "_flash_attention_forward": _long_attention(*_FORWARD, first=0, longest=6),
     "_flash_attention_backward": _long_attention(*_BACKWARD, first=1, longest=9),
     "_efficient_attention_forward": _long_attention(*_FORWARD, first=0, longest=7),

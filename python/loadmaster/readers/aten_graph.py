@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadmaster.readers.aten_costs import Cost, Tensor, bare, cost
+from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
 from loadmaster.readers.names import unique
 
 _FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
@@ -49,7 +49,8 @@ class AtenGraph:
     def __init__(self) -> None:
         self.ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
         self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
-        self.unknown: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()  # kinds
+        self._sizeless: Counter[str] = Counter()  # element types
         self._n_tensors = 0
         self._last_write: dict[int, int] = {}
         self._reads: dict[int, dict[int, None]] = {}  # ops, since that write
@@ -71,6 +72,7 @@ class AtenGraph:
             output=str(tensor),
         )  # fmt: skip
         self._float_bytes[tensor.dtype] += tensor.nbytes
+        self._look_at(tensor)
         return Value(op, tensor, op)
 
     def op(
@@ -101,10 +103,12 @@ class AtenGraph:
             work = cost(kind, [_tensor_of(argument) for argument in inputs], outputs)
         if not work.known:
             self.unknown[kind] += 1
-        sizes = [0 if tensor is None else tensor.nbytes for tensor in outputs]
+        made = [tensor for tensor in outputs if tensor is not None]
+        for tensor in made:
+            self._look_at(tensor)
         op = self._add(
             name=name or bare(kind), kind=kind, module=module, phase=phase, flops=work.flops,
-            bytes_accessed=work.bytes, output_bytes=0 if shared else sum(sizes),
+            bytes_accessed=work.bytes, output_bytes=0 if shared else sum(t.nbytes for t in made),
             view=int(view_of is not None), alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
         )  # fmt: skip
@@ -130,6 +134,10 @@ class AtenGraph:
         """Keep two ops on one device: a parameter and its update, say."""
         a, b = self._root(a), self._root(b)
         self._together[max(a, b)] = min(a, b)
+
+    def _look_at(self, tensor: Tensor) -> None:
+        if tensor.dtype not in ITEM_BYTES:
+            self._sizeless[tensor.dtype] += 1
 
     def _add(self, **row: Any) -> int:
         for column, values in self.ops.items():
@@ -184,10 +192,18 @@ class AtenGraph:
 
     def notes(self) -> list[str]:
         """What the costs leave out, one sentence each."""
-        if not self.unknown:
-            return []
-        kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self.unknown.items()))
-        return [f"no FLOPs are known for {kinds}: these ops are costed by the bytes they move"]
+        notes = []
+        if self.unknown:
+            notes.append(
+                f"no FLOPs are known for {_counts(self.unknown)}: these ops are costed by "
+                "the bytes they move"
+            )
+        if self._sizeless:
+            notes.append(
+                "tensors of an element type of unknown size count as 0 bytes: "
+                + _counts(self._sizeless)
+            )
+        return notes
 
     def float_type(self) -> str:
         """The floating-point type most bytes of placeholders are of; empty when there is none."""
@@ -213,6 +229,10 @@ class AtenGraph:
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(_OP_COLUMNS.split(), 0), "module": "", "phase": "f", "alias_of": -1,
 }  # fmt: skip
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} ({n})" for name, n in sorted(counter.items()))
 
 
 def _values(arguments: Sequence[Any]) -> Iterator[Value]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.readers.aten_costs import Cost, Tensor, is_in_place, is_view, written
+from loadmaster.readers.aten_costs import Cost, Tensor, is_in_place, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph, Value
 from loadmaster.readers.notes import warn
 from loadmaster.readers.open_dims import Dim, close, size_of
@@ -409,7 +409,9 @@ class _Lowering:
     # -- ops that hold programs
 
     def _work(self, node: Node, inputs: Sequence[Any]) -> Cost | None:
-        """The cost of an op with programs of its own; None for all others."""
+        """The cost of an op that is what its programs do; None for all others."""
+        if is_known(node.kind):
+            return None
         bodies = [self._body(a) for a in node.arguments if isinstance(a, Program)]
         if not bodies:
             return None

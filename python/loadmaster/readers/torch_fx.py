@@ -54,7 +54,7 @@ def read(
     batch, shapes, sizes
         What symbolic sizes are, as for a ``.pt2`` file.
     name
-        Of the graph; the module's class by default.
+        Of the graph; the module's class, or "program", by default.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def read(
         raise InputError("the graph has no ops")
     return to_graph(
         found,
-        name=name or type(module).__name__,
+        name=name or ("program" if exported else type(module).__name__),
         framework=f"torch {torch.__version__}",
         batch=batch,
         shapes=shapes,
