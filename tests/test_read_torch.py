@@ -583,7 +583,7 @@ RNN = [f32(12, 3), f32(12, 3), f32(12), f32(12)]  # one layer of three hidden un
 @pytest.mark.parametrize(
     ("kind", "inputs", "outputs", "flops"),
     [
-        ("mm", [f32(3, 4), f32(4, 5)], [f32(3, 5)], 2 * 3 * 4 * 5),
+        ("aten.mm.default", [f32(3, 4), f32(4, 5)], [f32(3, 5)], 2 * 3 * 4 * 5),
         ("aten::mm", [f32(3, 4), f32(4, 5)], [f32(3, 5)], 2 * 3 * 4 * 5),
         ("aten.addmm.default", [f32(5), f32(3, 4), f32(4, 5)], [f32(3, 5)], 120),
         ("aten.bmm.default", [f32(6, 3, 4), f32(6, 4, 5)], [f32(6, 3, 5)], 6 * 120),
@@ -633,8 +633,7 @@ RNN = [f32(12, 3), f32(12, 3), f32(12), f32(12)]  # one layer of three hidden un
     ],
 )  # fmt: skip
 def test_flops(kind, inputs, outputs, flops):
-    known = kind != "mm"  # of a namespace that is not ATen's
-    assert cost(kind, inputs, outputs)[::2] == (flops * known, known)
+    assert cost(kind, inputs, outputs)[::2] == (flops, True)
 
 
 @pytest.mark.parametrize(
