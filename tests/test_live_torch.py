@@ -358,6 +358,15 @@ class Picks(nn.Module):
         return self.fc(x[x[:, 0] > 0])
 
 
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.fc, torch.neg, (x,))
+
+
 LINEAR = nn.Linear(8, 8)
 
 
@@ -366,6 +375,7 @@ LINEAR = nn.Linear(8, 8)
     [
         (Branch(), {}, r"a number is read off a tensor in module 'gate'"),
         (Picks(), {}, r"the size of what index gives depends on values"),
+        (Chooses(), {"train": False}, r"calls cond.*torch\.export\.export"),
         (nn.Linear(8, 8).requires_grad_(False), {}, "depends on a parameter that is trained"),
         (LINEAR, {"loss": lambda y: y}, "the loss is no scalar: give loss="),
         (LINEAR, {"loss": lambda y: torch.zeros(())}, "depends on no parameter"),

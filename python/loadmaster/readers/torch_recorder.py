@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -47,6 +48,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     Tensors are known by identity, and by storage where autograd hands on another tensor of it;
     neither is kept alive, or autograd would copy where it need not.
     """
+
+    supports_higher_order_operators = True  # or PyTorch would refuse them in words of its own
 
     def __init__(
         self, graph: AtenGraph, progress: Callable[[str, int], None] | None = None
@@ -122,8 +125,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _leaving(self, *_: Any) -> None:
         self._modules.pop()
 
-    def _module(self) -> str:
+    def _module(self, parameter: int | None = None) -> str:
         """The module of the op at hand; of its forward op, when autograd runs it."""
+        if self.phase == "o":
+            return "optim" if parameter is None else f"optim.{self.graph.ops['name'][parameter]}"
         node = torch._C._current_autograd_node()
         if self._modules:
             module = self._modules[-1]
@@ -140,6 +145,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise InputError(
+                f"the model calls {func}, which runs programs of its own: "
+                "export it (torch.export.export) and read the program"
+            )
         if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
             return _as_if_read(args[0])
         try:
@@ -191,15 +201,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _add(
         self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
     ) -> None:
-        several = not isinstance(result, torch.Tensor)
         read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
         changed = [v for v in changes if shared is not None and v.owner == shared.owner]
-        module, parameter = self._module(), None
-        if self.phase == "o":
-            parameter = self._parameter(read, changes)
-            updated = "" if parameter is None else self.graph.ops["name"][parameter]
-            module = f"optim.{updated}".rstrip(".")
+        parameter = self._parameter(read, changes) if self.phase == "o" else None
+        module = self._module(parameter)
         flat = list(result) if isinstance(result, (list, tuple)) else [result]
         results = self.graph.op(
             kind,
@@ -213,14 +219,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         if parameter is not None:
             self.graph.share_device(parameter, self.graph.n_ops - 1)
-            self._updates.setdefault(results[0].owner if results[0] else -1, parameter)
         for tensor, value in zip(flat, results, strict=True):
-            if value is not None:
-                if several:
-                    value = self.graph.getitem(
-                        value, name="getitem", module=module, phase=self.phase
-                    )
-                self._bind(tensor, value)
+            if value is None:
+                continue
+            if not isinstance(result, torch.Tensor):
+                value = self.graph.getitem(value, name="getitem", module=module, phase=self.phase)
+            self._bind(tensor, value)
+            if parameter is not None:
+                self._updates.setdefault(value.owner, parameter)
 
     def _argument(self, argument: Any) -> Any:
         """With values for tensors; what the host counts is no value."""
