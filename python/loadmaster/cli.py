@@ -164,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--methods", help="comma-separated; default: all")
 
     sweep = _command(commands, "sweep", _sweep, "many graphs on many clusters by many methods")
-    sweep.add_argument("graphs", nargs="+", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    sweep.add_argument(
+        "graphs", nargs="+", help="opgraph JSON (.gz), ONNX, torch.export (.pt2), or example:NAME"
+    )
     sweep.add_argument(
         "--cluster",
         default="4xV100-PCIe",
@@ -278,7 +280,9 @@ def _command(
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    command.add_argument(
+        "graph", help="opgraph JSON (.gz), ONNX, torch.export (.pt2), or example:NAME"
+    )
     command.add_argument(
         "--batch", type=int, help="ONNX, .pt2: size of the first dimension of inputs"
     )
