@@ -5,6 +5,8 @@ Needs torch (no GPU): without it these tests are skipped.
 
 from __future__ import annotations
 
+import gzip
+import json
 import resource
 import warnings
 from collections import Counter
@@ -25,6 +27,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.errors import InputError  # noqa: E402
 
 GRAPHS = Path(__file__).parents[2] / "shared" / "data" / "graphs"
+TRACES = GRAPHS.parent / "artifacts" / "torch"
 
 
 def words(*shape):
@@ -140,6 +143,36 @@ def test_a_captured_lenet_is_the_one_in_the_data():
         assert left <= {"aten.detach.default", "aten.ones_like.default"}, column
     controls = [Counter((g.tensor < 0).tolist())[True] for g in (graph, data)]
     assert controls[0] == controls[1]
+
+
+RECORDED = {
+    "resnet18_b4": (ResNet18, (4, 3, 128, 128), (4,)),
+    "bertmini_b4": (lambda: BertMini(256, 4, 8000, 64), (4, 64), (4, 64)),
+    "lstm_b4": (lambda: LSTM(256, 4000), (4, 20), (4, 20)),
+}
+MOVING = {"add", "add_", "clone", "copy_", "div", "empty", "sum", "zeros"}  # kernels use them, too
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the shared artefacts")
+@pytest.mark.parametrize("stem", RECORDED)
+def test_captures_have_the_ops_of_recorded_steps(stem):
+    """Steps with Adam in execution traces, which hold calls within calls, too."""
+    make, shape, targets = RECORDED[stem]
+    with torch.device("meta"):
+        model, labels = make(), words(*targets)
+        inputs = torch.empty(shape) if len(shape) == 4 else words(*shape)
+    graph = lm.capture(
+        model, inputs, loss=F.cross_entropy, targets=labels, optimizer=torch.optim.Adam
+    )
+    trace = json.loads(gzip.decompress((TRACES / f"{stem}.et.json.gz").read_bytes()))
+    recorded = Counter(node["name"].removeprefix("aten::") for node in trace["nodes"])
+    done = Counter(
+        kind.split(".")[1]
+        for kind, view in zip(graph.kinds, graph.view, strict=True)
+        if kind.startswith("aten.") and not view and kind.split(".")[1] not in MOVING
+    )
+    assert done == {kind: recorded[kind] for kind in done}
+    assert sum(done.values()) > 70
 
 
 # ---- what a capture says ----------------------------------------------------------------------

@@ -46,7 +46,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Puts every op that is dispatched while it is active into a graph.
 
     Tensors are known by identity, and by storage where autograd hands on another tensor of it;
-    neither is kept alive, or autograd would copy where it need not.
+    neither is kept alive, or autograd would copy where it need not. One thing changes because it
+    is watched, as under any dispatch mode: autograd adds gradients up out of place, not in place.
     """
 
     supports_higher_order_operators = True  # or PyTorch would refuse them in words of its own
