@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from loadmaster.plan import Plan
     from loadmaster.profile import Profile
     from loadmaster.readers import read
+    from loadmaster.readers.torch_capture import capture
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
     from loadmaster.strategies import strategy
@@ -64,6 +65,7 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "capture",
     "check",
     "coarsen",
     "compare",
@@ -108,6 +110,7 @@ _HOMES = {
     "plan": ("Plan",),
     "profile": ("Profile",),
     "readers": ("read",),
+    "readers.torch_capture": ("capture",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),
     "strategies": ("strategy",),

@@ -279,13 +279,15 @@ def _command(
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
-    command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
+    command.add_argument(
+        "--batch", type=int, help="ONNX, .pt2: size of the first dimension of inputs"
+    )
     command.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="ONNX: shape of an input (repeatable)",
+        help="ONNX, .pt2: shape of an input (repeatable)",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from loadmaster.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -31,6 +32,15 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         raise InputError(
             f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
         ) from error
+
+
+def begins_with(path: str | os.PathLike[str], magic: bytes) -> bool:
+    """Whether a file begins so; False for one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False
 
 
 def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes
+from loadmaster.files import BYTE_ORDER_MARK, ZIP_MAGIC, begins_with, parse_json, read_bytes
 from loadmaster.graph import OpGraph
 
 __all__ = ["read"]
@@ -15,11 +15,14 @@ __all__ = ["read"]
 _EXAMPLE = "example:"
 
 
-def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
-    """The graph in a file, or an example (``"example:inception-v3"``).
+def read(path: Any, **options: Any) -> OpGraph:
+    """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
 
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX. ``options`` go to the
-    reader of that kind (ONNX: ``batch``, ``shapes``).
+    In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
+
+    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, a program of
+    ``torch.export`` (``.pt2``). ``options`` go to the reader of that kind (ONNX: ``batch``,
+    ``shapes``; torch.export: these and ``sizes``).
 
     Raises
     ------
@@ -33,10 +36,18 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
+    if not isinstance(path, (str, os.PathLike)):
+        from loadmaster.readers import torch_fx
+
+        return torch_fx.read(path, **options)
     name = os.fspath(path)
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
+    if begins_with(path, ZIP_MAGIC):
+        from loadmaster.readers import torch_export
+
+        return torch_export.read(path, **options)
     data = read_bytes(path)
     if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
         _refuse(options, "opgraph JSON")
