@@ -144,8 +144,8 @@ class _Events:
             elif category in _KERNELS:
                 self.kernels.append((name, *where, *map(args.get, _OF_KERNEL)))
         elif phase == "i" and name == "[memory]":
-            where = (item.get("pid"), item.get("tid"), item.get("ts"))
-            self.memory.append((*where, args.get("Bytes"), args.get("Addr")))
+            thread = (item.get("pid"), item.get("tid"))
+            self.memory.append((*thread, item.get("ts"), args.get("Bytes"), args.get("Addr")))
         return None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -144,7 +144,7 @@ class Calls:
         wrapper = (self.roles == WRAPPER) & (calls_op | idle)
         above = numbered & calls_numbered
         alone = (self.roles == OTHER) & ~calls
-        return (is_op & ~wrapper & ~above) | alone
+        return np.asarray((is_op & ~wrapper & ~above) | alone, dtype=np.bool_)
 
     @cached_property
     def owner(self) -> NDArray[np.int32]:
@@ -170,7 +170,7 @@ class Calls:
             phase = phases[parent] if parent >= 0 else "f"
             if role == AUTOGRAD:
                 phase = "b"
-            elif role == ANNOTATION and name.startswith(_OPTIMIZER):
+            elif role == ANNOTATION and name.startswith("Optimizer."):
                 phase = "o"
             phases.append(phase)
         return phases
@@ -216,18 +216,6 @@ class Calls:
         rows = zip(ops.tolist(), numbers, nodes, strict=True)
         return {number: op for op, number, node in rows if number >= 0 and node < 0}
 
-    def unique_names(self, ops: Iterable[int]) -> list[str]:
-        """Names for ops: module and kind, with a count behind every one but the first."""
-        seen: Counter[str] = Counter()
-        names: dict[str, None] = {}
-        for op in ops:
-            base = name = "/".join(filter(None, (self.modules[op], self.names[op])))
-            while name in names or not seen[base]:
-                seen[base] += 1
-                name = base if seen[base] == 1 else f"{base}#{seen[base]}"
-            names[name] = None
-        return list(names)
-
     def steps(self) -> list[Step]:
         """The steps recorded, each with the ops that start in it; one of all, if none is marked.
 
@@ -260,7 +248,7 @@ class Calls:
         for call, name in enumerate(self.names):
             if name.startswith(_OPTIMIZER) and self.roles[call] == ANNOTATION:
                 ends.setdefault(name, []).append(float(self.end[call]))
-        longest = sorted(max(ends.values(), key=len, default=[]))
+        longest: list[float] = max(ends.values(), key=lambda times: len(times), default=[])
         if len(longest) < 2:
             return []
         return list(zip(range(len(longest)), [-np.inf, *longest], longest, strict=False))
@@ -283,11 +271,12 @@ def _inherited(whole: list[bool], parent: list[int]) -> list[int]:
 
 
 def chosen(
-    calls: Calls, step: int | None, source: str
+    calls: Calls, step: int | None, source: str, modules: Sequence[str] | None = None
 ) -> list[tuple[list[str], NDArray[np.int32]]]:
     """Names and ops of the steps asked for: one, or all, which must then have the same ops.
 
-    The ops of each step are in the order of the first one's.
+    The ops of each step are in the order of the first one's. ``modules`` are the paths of all
+    calls, where they are known better than from the calls themselves.
 
     Raises
     ------
@@ -298,17 +287,16 @@ def chosen(
     if not steps or not len(steps[0].ops):
         raise InputError(
             f"{source} records no ops of PyTorch (no call such as aten::mm): record the step with "
-            "activities that include ProfilerActivity.CPU"
+            "ProfilerActivity.CPU among the activities"
         )
-    numbers = [s.number for s in steps]
+    numbers = [each.number for each in steps]
     if step is not None:
         if step not in numbers:
-            known = ", ".join(str(n) for n in numbers if n is not None) or "not told apart"
+            known = ", ".join(str(n) for n in numbers if n is not None) or "not marked"
             raise InputError(f"{source} has no step {step}; its steps are {known}")
         steps = [steps[numbers.index(step)]]
-    named = [
-        dict(zip(calls.unique_names(s.ops.tolist()), s.ops.tolist(), strict=True)) for s in steps
-    ]
+    paths = calls.modules if modules is None else modules
+    named = [_named(calls, paths, each.ops.tolist()) for each in steps]
     first = named[0]
     for other, which in zip(named[1:], steps[1:], strict=True):
         odd = sorted(first.keys() ^ other.keys())
@@ -319,8 +307,20 @@ def chosen(
                 f"{odd[0]!r} in one of them only. Say which one: step={which.number} "
                 f"(--step {which.number})"
             )
-    names = list(first)
-    return [(names, np.array([each[name] for name in names], dtype=np.int32)) for each in named]
+    return [(list(first), np.array([each[n] for n in first], dtype=np.int32)) for each in named]
+
+
+def _named(calls: Calls, modules: Sequence[str], ops: Sequence[int]) -> dict[str, int]:
+    """Ops by name: module and kind, with a count behind every one but the first."""
+    seen: Counter[str] = Counter()
+    named: dict[str, int] = {}
+    for op in ops:
+        base = name = "/".join(filter(None, (modules[op], calls.names[op])))
+        while name in named or not seen[base]:
+            seen[base] += 1
+            name = base if seen[base] == 1 else f"{base}#{seen[base]}"
+        named[name] = op
+    return named
 
 
 #: Element types as PyTorch's C++ spells them, by their spelling in graphs.
@@ -334,6 +334,9 @@ _DTYPES = {
     "c10::Float8_e4m3fnuz": "f8e4m3fnuz", "c10::Float8_e5m2fnuz": "f8e5m2fnuz",
     "c10::Float8_e8m0fnu": "f8e8m0",
 }  # fmt: skip
+
+#: Types of the tensors in a type such as ``GenericList[Tensor(float),Tensor(long int)]``.
+TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)")
 
 
 def tensor_of(dims: Any, dtype: Any, strides: Any = None) -> Tensor | None:
