@@ -278,7 +278,9 @@ def _command(
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    command.add_argument(
+        "graph", help="opgraph JSON (.gz), ONNX, a trace of PyTorch, or example:NAME"
+    )
     command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
     command.add_argument(
         "--shape",
@@ -287,6 +289,11 @@ def _graph_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=1,3,224,224",
         help="ONNX: shape of an input (repeatable)",
     )
+    command.add_argument(
+        "--kineto", metavar="FILE", help="PyTorch: Kineto trace of the same step, for its times"
+    )
+    command.add_argument("--step", type=int, help="PyTorch: which ProfilerStep to read")
+    command.add_argument("--device-type", help="PyTorch: name of the device that was measured")
 
 
 def _cluster_argument(command: argparse.ArgumentParser) -> None:
@@ -333,7 +340,14 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
             shapes = {}
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
-    return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+    return read(
+        arguments.graph,
+        batch=arguments.batch,
+        shapes=shapes or None,
+        kineto=arguments.kineto,
+        step=arguments.step,
+        device_type=arguments.device_type,
+    )
 
 
 def _constraints(arguments: argparse.Namespace) -> Constraints:

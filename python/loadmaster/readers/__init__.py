@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 from loadmaster import examples
@@ -18,8 +21,9 @@ _EXAMPLE = "example:"
 def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     """The graph in a file, or an example (``"example:inception-v3"``).
 
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX. ``options`` go to the
-    reader of that kind (ONNX: ``batch``, ``shapes``).
+    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, PyTorch's execution traces
+    (Chakra) and profiler traces (Kineto). ``options`` go to the reader of that kind (ONNX:
+    ``batch``, ``shapes``; both traces: ``step``, ``device_type``; execution traces: ``kineto``).
 
     Raises
     ------
@@ -34,11 +38,20 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     104
     """
     name = os.fspath(path)
+    options = {option: value for option, value in options.items() if value is not None}
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
     data = read_bytes(path)
     if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+        if _has_key(data, b"traceEvents"):
+            from loadmaster.readers import kineto
+
+            return _call(kineto.read, path, options, "a Kineto trace")
+        if _has_key(data, b"schema") and _has_key(data, b"nodes"):
+            from loadmaster.readers import chakra
+
+            return _call(chakra.read, path, options, "an execution trace")
         _refuse(options, "opgraph JSON")
         return OpGraph.from_document(parse_json(data, path), name)
     if not data.strip():
@@ -49,7 +62,25 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     return onnx.read(path, **options)
 
 
+def _has_key(data: bytes, key: bytes) -> bool:
+    """Whether JSON has a key, told without parsing it."""
+    return re.search(rb'"%s"\s*:' % key, data) is not None
+
+
+def _call(
+    reader: Callable[..., OpGraph],
+    path: str | os.PathLike[str],
+    options: dict[str, Any],
+    kind: str,
+) -> OpGraph:
+    known = inspect.signature(reader).parameters.keys() - {"path"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(
+            f"{kind} takes no option {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+        )
+    return reader(path, **options)
+
+
 def _refuse(options: dict[str, Any], kind: str) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        raise InputError(f"{kind} takes no option {given[0]!r}: its shapes are fixed")
+    if options:
+        raise InputError(f"{kind} takes no option {next(iter(options))!r}: its shapes are fixed")
