@@ -8,7 +8,8 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,23 @@ def parse_json(
     object_hook: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     """JSON from bytes; ``path`` is for the message, ``object_hook`` replaces each object."""
-    # Nothing is freed before the end: collecting would only scan all that is there, over and over.
+    try:
+        with uncollected():
+            return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Holds the garbage collector off while much is made and nothing freed.
+
+    It would scan all that is there, over and over: half of the time that a large trace takes.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
-        return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+        yield
     finally:
         if collects:
             gc.enable()

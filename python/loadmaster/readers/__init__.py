@@ -83,4 +83,4 @@ def _call(
 
 def _refuse(options: dict[str, Any], kind: str) -> None:
     if options:
-        raise InputError(f"{kind} takes no option {next(iter(options))!r}: its shapes are fixed")
+        raise InputError(f"{kind} takes no option {next(iter(options))!r}")

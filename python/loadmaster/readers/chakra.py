@@ -36,7 +36,6 @@ from loadmaster.readers.torch_calls import (
     role_of,
     tensor_of,
 )
-from loadmaster.units import format_seconds
 
 _T = TypeVar("_T")
 
@@ -94,10 +93,7 @@ def read(
     recorded = load(path)
     joined = None if kineto is None else _Joined(recorded, kineto_reader.load(kineto))
     name = Path(path).name.partition(".")[0]
-    graph, notes = _graph(recorded, joined, name, step, device_type)
-    for note in notes:
-        warn(note)
-    return graph
+    return _graph(recorded, joined, name, step, device_type)
 
 
 def profile(
@@ -578,6 +574,8 @@ _ASSUMED = (
     "edges: what calls outside of PyTorch's dispatcher read and write is not recorded",
 )
 
+_VIEWS_FREE = "views take no time, whatever was measured of them"
+
 
 def _graph(
     recorded: Recorded,
@@ -585,8 +583,8 @@ def _graph(
     name: str,
     step: int | None,
     device_type: str | None,
-) -> tuple[OpGraph, list[str]]:
-    """The graph of a step, and what to warn of."""
+) -> OpGraph:
+    """The graph of a step; warns of what its figures leave out."""
     modules = recorded.calls.modules if joined is None else joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
     names, ops = steps[0]
@@ -610,23 +608,26 @@ def _graph(
         "alias_of": [row.alias_of for row in rows.flow.rows],
     }
     meta: dict[str, Any] = {"framework": f"torch execution trace {recorded.schema}"}
+    timed = []
     if joined is not None:
         seconds, more = _times(rows, joined, steps, np.array(view), columns["bytes_accessed"])
         columns["time"] = {device_type or joined.trace.device_type: seconds}
         notes += more
+        timed = [_VIEWS_FREE]
         meta["steps"] = len(steps)
     meta["mode"] = "train" if "b" in columns["phase"] else "infer"
-    meta["assumed"] = [*_ASSUMED, *notes]
+    for note in notes:
+        warn(note)
+    meta["assumed"] = [*_ASSUMED, *timed, *notes]
     edges = [(src, dst, t) for dst, row in enumerate(rows.flow.rows) for src, t in row.edges]
     src, dst, tensor = np.array(edges, dtype=np.int64).reshape(-1, 3).T
     sizes = np.array([*rows.flow.sizes, 0], dtype=np.int64)
-    graph = OpGraph(
+    return OpGraph(
         columns,
         {"src": src, "dst": dst, "tensor": tensor, "bytes": np.where(tensor < 0, 0, sizes[tensor])},
         name=name,
         meta=meta,
     )
-    return graph, notes
 
 
 def _cost(recorded: Recorded, op: _Op, view: bool) -> Cost:
@@ -675,7 +676,6 @@ def _times(
     known = ~np.isnan(measured).all(axis=1)
     seconds = np.zeros(len(rows))
     seconds[known] = np.nanmedian(measured[known], axis=1)
-    shown = float(seconds[view].sum())
     seconds[view] = 0.0
     lacking = runs & ~known & ~view
     if lacking.any():
@@ -686,5 +686,4 @@ def _times(
             f"{int(lacking.sum())} of {len(rows.ops)} ops are not in {joined.trace.source}: their "
             f"times are by their bytes, at the {rate * 1e9:.3g} s/GB of the others"
         )
-    notes.append(f"views take no time: {format_seconds(shown)} measured of them is left out")
     return seconds, notes

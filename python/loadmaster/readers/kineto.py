@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
+from loadmaster.files import parse_json, read_bytes, uncollected
 from loadmaster.graph import OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers.notes import warn
@@ -168,18 +168,19 @@ def load(path: str | os.PathLike[str]) -> Trace:
     """
     source = os.fspath(path)
     events = _Events()
-    try:
-        document = parse_json(read_bytes(path), path, events.keep)
-    except (TypeError, AttributeError) as error:
-        raise InputError(f"{source} has an event that is none: {error}") from error
-    if not isinstance(document, dict) or "traceEvents" not in document:
-        raise InputError(f"{source} is no Chrome trace: it has no traceEvents")
-    if not events.calls and not events.kernels:
-        raise InputError(
-            f"{source} is a Chrome trace without calls of PyTorch (events of category cpu_op): "
-            "what torch.profiler exports is wanted"
-        )
-    return Trace.of(source, events, document)
+    with uncollected():
+        try:
+            document = parse_json(read_bytes(path), path, events.keep)
+        except (TypeError, AttributeError) as error:
+            raise InputError(f"{source} has an event that is none: {error}") from error
+        if not isinstance(document, dict) or "traceEvents" not in document:
+            raise InputError(f"{source} is no Chrome trace: it has no traceEvents")
+        if not events.calls and not events.kernels:
+            raise InputError(
+                f"{source} is a Chrome trace without calls of PyTorch (events of category cpu_op): "
+                "what torch.profiler exports is wanted"
+            )
+        return Trace.of(source, events, document)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,13 +307,13 @@ class Trace:
         """Bytes that each op allocated and left behind; None where memory was not profiled."""
         if not self.memory:
             return None
-        alive: list[dict[Any, int]] = [{} for _ in range(len(ops))]
+        alive: list[dict[int, int]] = [{} for _ in range(len(ops))]
         events = _taken(self.within(ops), self.memory_call).tolist()
         for number, (op, (size, address)) in enumerate(zip(events, self.memory, strict=True)):
             if op < 0 or not isinstance(size, int):
                 continue
-            if address is None:  # older traces: only the balance is known
-                alive[op][number] = size
+            if not isinstance(address, int):  # older traces: only the balance is known
+                alive[op][-1 - number] = size
             elif size >= 0:
                 alive[op][address] = size
             else:
@@ -498,8 +499,8 @@ def _device_name(devices: Sequence[Any], properties: Any) -> str:
     names = {}
     for item in properties if isinstance(properties, list) else ():
         if isinstance(item, dict) and isinstance(item.get("name"), str):
-            names[item.get("id")] = item["name"]
-    counts = Counter(names.get(d, "") for d in devices if isinstance(d, int))
+            names[str(item.get("id"))] = item["name"]
+    counts = Counter(names.get(str(device), "") for device in devices)
     return max(counts, key=lambda name: (counts[name], name), default="") or "gpu"
 
 
@@ -520,12 +521,12 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
     seconds = np.median([trace.seconds(each) for _, each in steps], axis=0)
     sizes, sizes_from = _sizes(trace, ops)
     assumed = [_ASSUMED, sizes_from, _NO_FLOPS, *trace.notes(), *_left_out(trace, steps, seconds)]
-    for note in (
+    warn(
         "the edges of this graph are guesses, and nothing in it can run at the same time: the "
-        "trace has no ids of tensors; read it with the execution trace of the same step "
-        "(loadmaster.readers.chakra)",
-        *assumed[3:],
-    ):
+        "trace has no ids of tensors. Read the execution trace of the same step instead, with this "
+        "one: lm.read(execution_trace, kineto=trace)"
+    )
+    for note in assumed[3:]:
         warn(note)
     return OpGraph(
         {

@@ -353,4 +353,6 @@ def tensor_of(dims: Any, dtype: Any, strides: Any = None) -> Tensor | None:
 
 
 def _is_shape(dims: Any) -> bool:
-    return isinstance(dims, list) and all(type(d) is int and 0 <= d < 2**48 for d in dims)
+    if not isinstance(dims, list) or not set(map(type, dims)) <= {int}:
+        return False
+    return not dims or (min(dims) >= 0 and max(dims) < 2**48)
