@@ -526,7 +526,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
         "trace has no ids of tensors. Read the execution trace of the same step instead, with this "
         "one: lm.read(execution_trace, kineto=trace)"
     )
-    for note in assumed[3:]:
+    for note in [*assumed[3:], *([] if sizes.any() else [sizes_from])]:
         warn(note)
     return OpGraph(
         {

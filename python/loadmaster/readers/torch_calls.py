@@ -137,10 +137,7 @@ class Calls:
         calls[parent[inside]] = True
         calls_op[parent[inside & is_op]] = True
         calls_numbered[parent[inside & numbered]] = True
-        idle = [
-            bare(name) in _IDLE and not more
-            for name, more in zip(self.names, calls_op, strict=True)
-        ]
+        idle = np.fromiter((bare(name) in _IDLE for name in self.names), bool, n)
         wrapper = (self.roles == WRAPPER) & (calls_op | idle)
         above = numbered & calls_numbered
         alone = (self.roles == OTHER) & ~calls
