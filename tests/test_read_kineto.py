@@ -20,7 +20,9 @@ from loadmaster.readers import kineto
 GPU = {"deviceProperties": [{"id": 0, "name": "V9"}]}
 GPU_TRACES = ARTIFACTS / "gpu_traces"
 
-needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs ../shared/data/artifacts")
+needs_artifacts = pytest.mark.skipif(
+    not ARTIFACTS.is_dir(), reason="needs ../shared/data/artifacts"
+)
 
 # A convolution that autograd numbers, an activation, and their backward on a thread of its own.
 FORWARD = [
@@ -290,7 +292,9 @@ def test_several_steps_are_columns_and_their_median_the_time(tmp_path):
 
 def test_steps_that_differ_ask_which(tmp_path):
     path = trace_of(tmp_path, three_steps([30, 10, 20], [call("aten::exp", 1700, 9)]))
-    with pytest.raises(InputError, match=r"steps 4, 5, 6, and they differ: step 5 has 3 .*aten::exp"):
+    with pytest.raises(
+        InputError, match=r"steps 4, 5, 6, and they differ: step 5 has 3 .*aten::exp"
+    ):
         kineto.read(path)
     assert kineto.read(path, step=6).n_ops == 2
     with pytest.raises(InputError, match="no step 9; its steps are 4, 5, 6"):

@@ -254,9 +254,7 @@ def _checked(nodes: Sequence[Any], source: str) -> Iterator[dict[str, Any]]:
 def _attributes(node: dict[str, Any]) -> dict[str, Any]:
     attributes = node.get("attrs")
     rows = attributes if isinstance(attributes, list) else ()
-    return {
-        row["name"]: row.get("value") for row in rows if isinstance(row, dict) and "name" in row
-    }
+    return {str(row.get("name")): row.get("value") for row in rows if isinstance(row, dict)}
 
 
 def _numbers(attributes: Sequence[dict[str, Any]], name: str, default: int) -> NDArray[np.int64]:
@@ -548,7 +546,7 @@ def _labels(rows: _Rows, modules: Sequence[str]) -> _Labels:
             paths[row] = f"optim.{paths[owner]}".rstrip(".")
         else:
             words = sorted(storage.arguments, key=lambda word: not _WEIGHT.match(word))
-            base = ".".join(filter(None, (names[storage.reader], *words[:1])))
+            base = f"{names[storage.reader]}.{(words or kinds[row : row + 1])[0]}"
             if storage.phase == "o" and kinds[row] == "buffer":
                 base, paths[row] = f"optim.{base}", f"optim.{paths[row]}".rstrip(".")
         names[row] = _unused(base, taken)
