@@ -38,7 +38,7 @@ ADD = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
 ADD_ = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
 T = "aten::t(Tensor(a) self) -> Tensor(a)"
 ADDMM = (
-    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"  # noqa: E501
+    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"
 )
 LINEAR = "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"
 RELU = "aten::relu(Tensor self) -> Tensor"
@@ -302,7 +302,7 @@ def test_traces_of_different_steps_are_refused(tmp_path):
     events = timed_step()
     for event in events:
         event["args"].pop("Record function id", None)
-    with pytest.raises(InputError, match="no record function ids.*Record both in one step"):
+    with pytest.raises(InputError, match=r"no record function ids.*Record both in one step"):
         chakra.read(path, kineto=write_trace(tmp_path / "a.json", events))
     events = timed_step()
     events[5]["name"] = "aten::gelu"
@@ -390,8 +390,8 @@ def test_a_trace_that_is_cut_off(tmp_path):
 def test_a_damaged_trace_is_refused_or_read(tmp_path_factory, data):
     nodes = json.loads(json.dumps(STEP))
     odd = st.one_of(
-        st.none(), st.integers(-2, 2**66), st.floats(), st.text(max_size=3), st.just([]),
-        st.just({}), st.just([[1, 2**70, 0, -4, 4, "cpu"]]), st.just([["a", [[]]]]),
+        st.none(), st.integers(-2, 2**66), st.floats(), st.text(max_size=3), st.builds(list),
+        st.builds(dict), st.just([[1, 2**70, 0, -4, 4, "cpu"]]), st.just([["a", [[]]]]),
         st.sampled_from(["Tensor(float)", "GenericList[Tensor(float)]", "aten::to", T, ADD_]),
     )  # fmt: skip
     for _ in range(data.draw(st.integers(1, 4))):
@@ -415,11 +415,10 @@ def test_a_damaged_trace_is_refused_or_read(tmp_path_factory, data):
     path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
     try:
         graph = chakra.read(path)
-    except InputError as error:
-        assert str(path) in str(error) or "ops." in str(error)
-    else:
-        assert graph.n_ops
-        assert graph.reduced.graph.n_ops
+    except InputError:
+        return
+    assert graph.n_ops
+    assert graph.reduced.graph.n_ops
 
 
 # ---- by content, and the real ones -------------------------------------------------------------

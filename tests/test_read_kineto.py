@@ -337,7 +337,7 @@ def test_an_event_that_is_wrong_is_named(tmp_path, change, message):
 
 def test_a_kernel_that_ends_before_it_starts(tmp_path):
     path = trace_of(tmp_path, [*FORWARD, kernel("gemm", 10, -1, 3)])
-    with pytest.raises(InputError, match="'gemm' .* has dur -1"):
+    with pytest.raises(InputError, match=r"'gemm' .* has dur -1"):
         kineto.read(path)
 
 
@@ -388,7 +388,8 @@ def test_a_damaged_trace_is_refused_or_read(tmp_path_factory, data):
         for e in [*FORWARD, *BACKWARD, *OPTIMIZER, launch(1, 6), kernel("k", 9, 9, 1), memory(7, 4)]
     ]
     odd = st.one_of(
-        st.none(), st.integers(), st.floats(), st.text(max_size=3), st.just([]), st.just({}),
+        st.none(), st.integers(), st.floats(), st.text(max_size=3), st.builds(list),
+        st.builds(dict),
         st.just([[2**70, -1]]), st.just("ProfilerStep#1"), st.just("Optimizer.step#A"),
         st.sampled_from(["cpu_op", "kernel", "python_function", "nn.Module: A", "aten::to"]),
     )  # fmt: skip
@@ -406,10 +407,10 @@ def test_a_damaged_trace_is_refused_or_read(tmp_path_factory, data):
     path.write_bytes(text)
     try:
         graph = kineto.read(path)
-    except InputError as error:
-        assert str(path) in str(error) or "ops." in str(error)
-    else:
-        assert graph.n_ops and np.isfinite(list(graph.time.values())).all()
+    except InputError:
+        return
+    assert graph.n_ops
+    assert np.isfinite(list(graph.time.values())).all()
 
 
 # ---- by content, and the real ones -------------------------------------------------------------
