@@ -35,6 +35,21 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         ) from error
 
 
+def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
+    """The first bytes of a file, unpacked if gzipped; damage further on is not seen."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+
+
 def parse_json(
     data: bytes,
     path: str | os.PathLike[str],

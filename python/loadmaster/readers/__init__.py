@@ -10,7 +10,7 @@ from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes
+from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes, read_head
 from loadmaster.graph import OpGraph
 
 __all__ = ["read"]
@@ -42,19 +42,19 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
-    data = read_bytes(path)
-    if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
-        if _has_key(data, b"traceEvents"):
+    head = read_head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
+    if head[:1] in (b"{", b"["):
+        if _has_key(head, b"traceEvents"):
             from loadmaster.readers import kineto
 
             return _call(kineto.read, path, options, "a Kineto trace")
-        if _has_key(data, b"schema") and _has_key(data, b"nodes"):
+        if _has_key(head, b"schema") and _has_key(head, b"nodes"):
             from loadmaster.readers import chakra
 
             return _call(chakra.read, path, options, "an execution trace")
         _refuse(options, "opgraph JSON")
-        return OpGraph.from_document(parse_json(data, path), name)
-    if not data.strip():
+        return OpGraph.from_document(parse_json(read_bytes(path), path), name)
+    if not head:
         raise InputError(f"{name} is empty")
     # ONNX is a protobuf without a magic number: whatever is not JSON is tried as one.
     from loadmaster.readers import onnx

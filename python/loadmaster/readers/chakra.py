@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,8 +90,10 @@ def read(
     -------
     >>> graph = read("step.et.json.gz", kineto="step.kineto.json.gz")    # doctest: +SKIP
     """
-    recorded = load(path)
-    joined = None if kineto is None else _Joined(recorded, kineto_reader.load(kineto))
+    recorded, joined = load(path), None
+    if kineto is not None:
+        joined = _Joined(recorded, kineto_reader.load(kineto))
+        recorded = joined.recorded
     name = Path(path).name.partition(".")[0]
     return _graph(recorded, joined, name, step, device_type)
 
@@ -112,8 +114,8 @@ def profile(
     -------
     >>> profile("step.et.json.gz", kineto="step.kineto.json.gz").n_ops    # doctest: +SKIP
     """
-    recorded = load(path)
-    joined = _Joined(recorded, kineto_reader.load(kineto))
+    joined = _Joined(load(path), kineto_reader.load(kineto))
+    recorded = joined.recorded
     modules = joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
     names, ops = steps[0]
@@ -122,7 +124,7 @@ def profile(
     seconds = rows.seconds(joined, steps)
     view = np.array([row.view for row in rows.flow.rows])
     measured = np.flatnonzero(~view & ~np.isnan(seconds).all(axis=1))
-    for note in joined.trace.notes():
+    for note in joined.notes():
         warn(note)
     return Profile(
         tuple(labels.names[i] for i in measured.tolist()),
@@ -174,10 +176,13 @@ class Recorded:
     record: NDArray[np.int64]
     nodes: list[dict[str, Any]]
     attributes: list[dict[str, Any]]
+    _given: dict[int, list[_Argument]] = field(default_factory=dict, repr=False)
 
     def arguments(self, call: int) -> list[_Argument]:
         """What a call was given."""
-        return _arguments(self.nodes[call].get("inputs"))
+        if call not in self._given:
+            self._given[call] = _arguments(self.nodes[call].get("inputs"))
+        return self._given[call]
 
     def results(self, call: int) -> list[_Argument]:
         """What a call gave back."""
@@ -296,7 +301,9 @@ def _arguments(side: Any) -> list[_Argument]:
     if not isinstance(values, list) or not isinstance(types, list):
         return []
     shapes, strides = (_padded(side.get(key), len(values)) for key in ("shapes", "strides"))
-    return list(map(_argument, values, _padded(types, len(values)), shapes, strides))
+    rows = zip(values, _padded(types, len(values)), shapes, strides, strict=True)
+    seen: dict[tuple[Any, ...], Ref] = {}
+    return [_argument(*row, seen) for row in rows]
 
 
 def _padded(values: Any, n: int) -> list[Any]:
@@ -304,20 +311,25 @@ def _padded(values: Any, n: int) -> list[Any]:
     return [*values[:n], *[None] * (n - len(values))]
 
 
-def _argument(value: Any, kind: Any, shape: Any, strides: Any) -> _Argument:
+def _argument(
+    value: Any, kind: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], Ref]
+) -> _Argument:
+    """An argument; a tensor among ``seen`` is the same object again."""
     types = TENSOR_TYPE.findall(kind) if isinstance(kind, str) else []
     if types and kind.startswith("GenericList") and isinstance(value, list):
         n = len(value)
         rows = zip(value, _padded(types, n), _padded(shape, n), _padded(strides, n), strict=True)
-        refs = tuple(ref for row in rows if (ref := _ref(*row)) is not None)
+        refs = tuple(ref for row in rows if (ref := _ref(*row, seen)) is not None)
         return _Argument(refs, [ref.value for ref in refs], is_list=True)
     if types:
-        ref = _ref(value, types[0], shape, strides)
+        ref = _ref(value, types[0], shape, strides, seen)
         return _Argument((), None) if ref is None else _Argument((ref,), ref.value)
     return _Argument((), None if value == "<None>" else value)
 
 
-def _ref(value: Any, dtype: Any, shape: Any, strides: Any) -> Ref | None:
+def _ref(
+    value: Any, dtype: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], Ref]
+) -> Ref | None:
     """A tensor from ``[tensor id, storage id, offset, elements, bytes of one, device]``."""
     if not isinstance(value, list) or len(value) < 5:
         return None
@@ -331,7 +343,8 @@ def _ref(value: Any, dtype: Any, shape: Any, strides: Any) -> Ref | None:
     if known.strides is not None and elements:
         reach = 1 + sum((n - 1) * s for n, s in zip(known.shape, known.strides, strict=True))
     bytes_ = min(known.shown_bytes or elements * width, 2**62)
-    return Ref(number, storage, bytes_, min((offset + reach) * width, 2**62), known)
+    ref = Ref(number, storage, bytes_, min((offset + reach) * width, 2**62), known)
+    return seen.setdefault((number, storage, known.shape), ref)
 
 
 # ---- joined with times ------------------------------------------------------------------------
@@ -358,6 +371,9 @@ class _Joined:
         found = [timed.get(number, -1) if number > 0 else -1 for number in recorded.record.tolist()]
         #: The call of the trace per call of the execution trace, int32; -1: none.
         self.call = np.array(found, dtype=np.int32)
+        launches = (self.call >= 0) & np.append(trace.calls.launches, False)[self.call]
+        #: The execution trace, which now knows which of its calls launch kernels.
+        self.recorded = replace(recorded, calls=replace(recorded.calls, launches=launches))
         ops = recorded.calls.ops.tolist()
         pairs = [
             (recorded.calls.names[c], trace.calls.names[found[c]]) for c in ops if found[c] >= 0
@@ -366,6 +382,11 @@ class _Joined:
         if other or 2 * len(pairs) < len(ops):
             why = other[0] if other else f"{len(pairs)} of {len(ops)} ops are in both"
             raise InputError(f"{recorded.source} and {trace.source} are not of one step: {why}")
+
+    def notes(self) -> list[str]:
+        """What is wrong with the trace, or left out of its times."""
+        ops = self.call[self.recorded.calls.ops]
+        return self.trace.notes(ops[ops >= 0])
 
     def modules(self) -> list[str]:
         """Module paths per call of the execution trace."""
@@ -667,7 +688,7 @@ def _times(
     moved: Sequence[int],
 ) -> tuple[NDArray[np.float64], list[str]]:
     """Seconds per row, and what to say of them. What was not measured has its bytes' share."""
-    notes = joined.trace.notes()
+    notes = joined.notes()
     measured = rows.seconds(joined, steps)
     runs = np.zeros(len(rows), dtype=bool)
     runs[list(rows.ops)] = True

@@ -102,7 +102,7 @@ def profile(
     """
     trace = load(path)
     steps = chosen(trace.calls, step, trace.source)
-    for note in trace.notes():
+    for note in trace.notes(trace.calls.ops):
         warn(note)
     names, first = steps[0]
     return Profile(
@@ -321,10 +321,10 @@ class Trace:
         left = [min(max(0, sum(sizes.values())), 2**62) for sizes in alive]
         return np.array(left, dtype=np.uint64)
 
-    def notes(self) -> list[str]:
-        """What is wrong with the trace, or left out of its times."""
+    def notes(self, ops: NDArray[np.int32]) -> list[str]:
+        """What is wrong with the trace, or in the time of no op; ``ops`` are those of all steps."""
         notes = []
-        op = self._of_kernels(self.calls.ops)
+        op = self._of_kernels(ops)
         lost = [(self.kernels[k], self.kernel_seconds[k]) for k in np.flatnonzero(op < 0).tolist()]
         if lost:
             notes.append(
@@ -520,7 +520,13 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
     kinds = [calls.names[op] for op in ops.tolist()]
     seconds = np.median([trace.seconds(each) for _, each in steps], axis=0)
     sizes, sizes_from = _sizes(trace, ops)
-    assumed = [_ASSUMED, sizes_from, _NO_FLOPS, *trace.notes(), *_left_out(trace, steps, seconds)]
+    assumed = [
+        _ASSUMED,
+        sizes_from,
+        _NO_FLOPS,
+        *trace.notes(trace.calls.ops),
+        *_left_out(trace, steps, seconds),
+    ]
     warn(
         "the edges of this graph are guesses, and nothing in it can run at the same time: the "
         "trace has no ids of tensors. Read the execution trace of the same step instead, with this "
