@@ -120,6 +120,13 @@ def test_what_calls_nothing_that_is_recorded_is_an_op_but_no_frame_is(tmp_path):
     assert times(graph) == {"Torch-Compiled Region: 0/0": 30, "aten::mul": 5}
 
 
+def test_short_calls_keep_their_digits_late_in_time(tmp_path):
+    """At 1.7e15 us, a date in this century, the next float is a quarter of a us away."""
+    events = [call("aten::mm", 1_700_000_000_000_000 + i, 0.123) for i in range(3)]
+    graph = kineto.read(trace_of(tmp_path, events))
+    assert graph.time["cpu"].tolist() == [1.23e-07] * 3
+
+
 def test_the_order_of_events_in_the_file_does_not_count(tmp_path):
     events = FORWARD + BACKWARD + OPTIMIZER
     first = kineto.read(trace_of(tmp_path, events))

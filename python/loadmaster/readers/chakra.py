@@ -86,9 +86,19 @@ def read(
         Kinds of ops whose FLOPs are not known; ops that the Kineto trace lacks, whose time is then
         guessed by their bytes. ``graph.meta["assumed"]`` keeps the same.
 
-    Example
-    -------
-    >>> graph = read("step.et.json.gz", kineto="step.kineto.json.gz")    # doctest: +SKIP
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> x, y = [1, 11, 0, 6, 4, "cpu"], [2, 12, 0, 6, 4, "cpu"]  # tensor, storage, ...
+    >>> side = {"shapes": [[2, 3]], "types": ["Tensor(float)"], "strides": [[3, 1]]}
+    >>> call = {"id": 2, "name": "aten::relu", "ctrl_deps": 1, "attrs": [],
+    ...         "inputs": {"values": [x], **side}, "outputs": {"values": [y], **side}}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    ...     json.dump({"schema": "1.1.1-chakra.0.0.4", "nodes": [call]}, file)
+    ...     file.flush()
+    ...     graph = read(file.name)
+    >>> graph.kinds, graph.bytes.tolist()
+    (['input', 'aten::relu'], [24])
     """
     recorded, joined = load(path), None
     if kineto is not None:
@@ -110,9 +120,18 @@ def profile(
 
     Arguments and errors are those of :func:`read`; ``batch`` is kept.
 
-    Example:
-    -------
-    >>> profile("step.et.json.gz", kineto="step.kineto.json.gz").n_ops    # doctest: +SKIP
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> call = {"id": 2, "name": "aten::rand", "attrs": [{"name": "rf_id", "value": 9}]}
+    >>> timed = {"ph": "X", "cat": "cpu_op", "name": "aten::rand", "pid": 1, "tid": 1, "ts": 0,
+    ...          "dur": 5, "args": {"Record function id": 9}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     one, other = pathlib.Path(folder, "et.json"), pathlib.Path(folder, "kineto.json")
+    ...     _ = one.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": [call]}))
+    ...     _ = other.write_text(json.dumps({"traceEvents": [timed]}))
+    ...     profile(one, kineto=other).median().tolist()
+    [5e-06]
     """
     joined = _Joined(load(path), kineto_reader.load(kineto))
     recorded = joined.recorded

@@ -187,7 +187,7 @@ class Dataflow:
             elif not any(storage is each for each in made):
                 shown.append(storage)
             storage.give(ref, edge)
-        if changed:
+        if changed and not made:
             row.alias_of = changed[0].owner
         elif shown and not made:
             row.view, row.alias_of = True, shown[0].owner

@@ -78,9 +78,17 @@ def read(
         The assumed edges; kernels that no op launched; calls that overlap where they cannot.
         ``graph.meta["assumed"]`` keeps the same.
 
-    Example
-    -------
-    >>> graph = read("step.pt.trace.json.gz", step=7)                 # doctest: +SKIP
+    Examples
+    --------
+    >>> import json, tempfile, warnings
+    >>> call = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file, warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     json.dump({"traceEvents": [{**call, "dur": 5}]}, file)
+    ...     file.flush()
+    ...     graph = read(file.name)
+    >>> graph.names, graph.time["cpu"].tolist()
+    (['aten::mm'], [5e-06])
     """
     return _graph(load(path), Path(path), step, device_type)
 
@@ -96,9 +104,16 @@ def profile(
 
     Arguments, errors and warnings are those of :func:`read`; ``batch`` is kept.
 
-    Example:
-    -------
-    >>> profile("step.pt.trace.json.gz", batch=16).median()           # doctest: +SKIP
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> call = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    ...     json.dump({"traceEvents": [{**call, "dur": 5}]}, file)
+    ...     file.flush()
+    ...     found = profile(file.name, batch=16)
+    >>> found.median().tolist(), found.device_type, found.batch
+    ([5e-06], 'cpu', 16)
     """
     trace = load(path)
     steps = chosen(trace.calls, step, trace.source)
@@ -193,6 +208,8 @@ class Trace:
         The file, for messages.
     calls : Calls
         Times in us.
+    duration : float64 [n_calls]
+        In us, as recorded: the difference of two moments would lose digits.
     record : int64 [n_calls]
         Record function id, which an execution trace of the same step has too; 0: none.
     inputs : list of (dims, types)
@@ -214,6 +231,7 @@ class Trace:
 
     source: str
     calls: Calls
+    duration: NDArray[np.float64]
     record: NDArray[np.int64]
     inputs: list[tuple[Any, Any]]
     kernels: list[str]
@@ -235,8 +253,8 @@ class Trace:
         duration = _numbers(columns[5], names, "dur", source, least=0.0)
         order = np.lexsort((-(start + duration), start))
         names = [names[i] for i in order.tolist()]
-        start, thread = start[order], thread[order]
-        end = start + duration[order]
+        start, duration, thread = start[order], duration[order], thread[order]
+        end = start + duration
         parent, crossings = _nested(start, end, thread)
         annotation = [columns[1][i] == "user_annotation" for i in order.tolist()]
         known: dict[tuple[str, bool], int] = {}
@@ -259,10 +277,11 @@ class Trace:
         return cls(
             source,
             Calls(names, np.array(roles, np.uint8), parent, start, end, ids(6, -1), launches),
+            duration,
             ids(8, 0),
             [(columns[10][i], columns[11][i]) for i in order.tolist()],
             kernels,
-            _numbers(kernel[4], kernels, "dur", source, least=0.0) * 1e-6,
+            _numbers(kernel[4], kernels, "dur", source, least=0.0) / 1e6,
             kernel_call,
             _device_name(kernel[8], document.get("deviceProperties")),
             where.find(threads.codes(memory[0], memory[1]), moments),
@@ -295,7 +314,7 @@ class Trace:
         Kernels that communicate are left out: how long they wait for others is no op's time.
         """
         if not self.kernels:
-            return (self.calls.end[ops] - self.calls.start[ops]) * 1e-6
+            return self.duration[ops] / 1e6
         op = self._of_kernels(ops)
         counts = (op >= 0) & ~self.communication
         return np.bincount(op[counts], self.kernel_seconds[counts], len(ops)).astype(np.float64)
@@ -556,7 +575,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
 
 def _elapsed(trace: Trace, ops: NDArray[np.int32]) -> float:
     """Seconds from the start of the first op of a step to the end of the last one."""
-    return float(trace.calls.end[ops].max() - trace.calls.start[ops].min()) * 1e-6
+    return float(trace.calls.end[ops].max() - trace.calls.start[ops].min()) / 1e6
 
 
 def _left_out(
