@@ -197,6 +197,29 @@ def test_a_list_op_is_an_op_per_tensor(tmp_path):
     assert ("aten::relu", parts[0], 4) in edges(graph)
 
 
+def test_an_op_that_changes_several_tensors_says_so(tmp_path):
+    a, b = tensor(1, 1, [4]), tensor(2, 2, [8])
+    schema = "my::swap_(Tensor(a!) x, Tensor(b!) y) -> ()"
+    path = write_nodes(tmp_path / "x.et.json", [node(2, "my::swap_", inputs=[a, b], schema=schema)])
+    with pytest.warns(
+        UserWarning, match="1 ops change several tensors in place, 'my::swap_' first"
+    ):
+        graph = chakra.read(path)
+    assert graph.kinds[graph.alias_of[graph.index("my::swap_")]] == "buffer"
+
+
+def test_a_number_that_all_updates_read_binds_nothing(tmp_path):
+    """As LAMB does: the weights' norm scales every update."""
+    weights = [tensor(i, i, [4]) for i in (1, 2)]
+    norm = tensor(5, 5, [])
+    nodes = [node(i + 1, "aten::relu", inputs=[w], schema=RELU) for i, w in enumerate(weights, 1)]
+    nodes.append(node(9, "Optimizer.step#LAMB.step", scope=7))
+    nodes.append(node(10, "aten::linalg_vector_norm", 9, weights, [norm]))
+    nodes += [node(10 + i, "aten::mul_", 9, [w, norm], [w], ADD_) for i, w in enumerate(weights, 1)]
+    graph = read(tmp_path, nodes)
+    assert len(set(graph.colocation) - {""}) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "schema"),
     [
@@ -328,6 +351,9 @@ def test_steps_of_an_execution_trace(tmp_path):
     assert (graph.n_ops, graph.meta["steps"]) == (2, 3)
     assert graph.time["cpu"].max() == pytest.approx(11e-6)
     assert chakra.read(path, kineto=times, step=2).time["cpu"].max() == pytest.approx(14e-6)
+    lacking = [event for event in events if event["ts"] != 100]
+    with pytest.raises(InputError, match="has no op of the step that is asked for"):
+        chakra.read(path, kineto=write_trace(tmp_path / "k.json", lacking), step=2)
     nodes.append(node(250, "aten::exp", 202, [tensor(2, 2, [4])], [tensor(3, 3, [4])]))
     with pytest.raises(InputError, match="they differ: step 2 has 2 ops"):
         read(tmp_path, nodes)

@@ -38,10 +38,14 @@ from loadmaster.readers.torch_calls import (
 )
 
 _T = TypeVar("_T")
+_Steps = list[tuple[list[str], NDArray[np.int32]]]
 
 #: What PyTorch's ops call the weights that they read, and the statistics.
 _WEIGHT = re.compile(r"weight|bias|params$|[wb]_[ih]h")
 _STATISTICS = frozenset({"running_mean", "running_var"})
+
+#: Bytes of one number.
+_NUMBER = 8
 
 
 def read(
@@ -412,18 +416,23 @@ class _Joined:
         paths = self.trace.calls.modules
         return [paths[call] if call >= 0 else "" for call in self.call.tolist()]
 
+    def elapsed(self, steps: _Steps) -> float:
+        """Seconds from the start of the first op of a step to the end of the last one, median."""
+        calls = [self.call[ops] for _, ops in steps]
+        return self.trace.elapsed([each[each >= 0] for each in calls])
+
     def seconds(self, ops: NDArray[np.int32]) -> NDArray[np.float64]:
         """Measured time of ops of the execution trace; NaN: not in the other."""
         calls = self.call[ops]
         seconds = np.full(len(ops), np.nan)
         known = calls >= 0
+        if not known.any():
+            raise InputError(f"{self.trace.source} has no op of the step that is asked for")
         seconds[known] = self.trace.seconds(calls[known])
         return seconds
 
 
 # ---- rows -------------------------------------------------------------------------------------
-
-_Steps = list[tuple[list[str], NDArray[np.int32]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -532,8 +541,8 @@ def _kind_of(storage: Storage) -> str:
 def _sets(rows: _Rows) -> dict[int, int]:
     """The parameter that each placeholder of an optimizer's state and each update belongs to.
 
-    What an optimizer's ops read and make on the way belongs together, but for gradients and for
-    what is never changed.
+    What an optimizer's ops read and make on the way belongs together, but for gradients, for what
+    is never changed, and for single numbers, such as a norm over all parameters.
     """
     flow = rows.flow
     leader: dict[int, int] = {}
@@ -543,17 +552,21 @@ def _sets(rows: _Rows) -> dict[int, int]:
             leader[key] = key = leader[leader[key]]
         return key
 
-    for _, storages in flow.updates:
-        own = [s for s in storages if (s.changed if s.given else s.phase == "o")]
-        for storage in own[1:]:
-            leader[find(id(storage))] = find(id(own[0]))
+    def belongs(storage: Storage) -> bool:
+        own = bool(storage.changed) if storage.given else storage.phase == "o"
+        return own and storage.bytes > _NUMBER
+
+    for _, read, written in flow.updates:
+        targets = list(filter(belongs, written))
+        for storage in filter(belongs, (*targets[1:], *read) if targets else ()):
+            leader[find(id(storage))] = find(id(targets[0]))
     parameter = {
         find(id(storage)): row
         for row, storage in flow.given.items()
         if _kind_of(storage) == "parameter"
     }
     members = {row: parameter.get(find(id(s)), -1) for row, s in flow.given.items()}
-    for op, _ in flow.updates:
+    for op, _, _ in flow.updates:
         members[op] = members.get(flow.rows[op].alias_of, -1)
     return {row: owner for row, owner in members.items() if owner >= 0}
 
@@ -631,6 +644,12 @@ def _graph(
     view = [row.view for row in rows.flow.rows]
     costs = rows.column(lambda row, op: _cost(recorded, op, view[row]), Cost(0, 0, True))
     notes = _unknown(labels.kinds, costs)
+    if rows.flow.several:
+        first = labels.names[rows.flow.several[0]]
+        notes.append(
+            f"{len(rows.flow.several)} ops change several tensors in place, {first!r} first: each "
+            "is bound to the device of the first that it changes"
+        )
     columns: dict[str, Any] = {
         "name": labels.names,
         "kind": labels.kinds,
@@ -653,6 +672,7 @@ def _graph(
         notes += more
         timed = [_VIEWS_FREE]
         meta["steps"] = len(steps)
+        meta["step_seconds"] = joined.elapsed(steps)
     meta["mode"] = "train" if "b" in columns["phase"] else "infer"
     for note in notes:
         warn(note)

@@ -125,8 +125,10 @@ class Dataflow:
         self.sizes: list[int] = []
         #: Storages that were there before, by the row of their placeholder.
         self.given: dict[int, Storage] = {}
-        #: Per op of an optimizer, the storages that it reads and makes.
-        self.updates: list[tuple[int, list[Storage]]] = []
+        #: Per op of an optimizer, the storages that it reads, and those it changes or gives out.
+        self.updates: list[tuple[int, list[Storage], list[Storage]]] = []
+        #: Ops that change more than one storage in place.
+        self.several: list[int] = []
         self._now: dict[int, Storage] = {}
 
     def add(
@@ -157,8 +159,8 @@ class Dataflow:
                 storage.reader = op
         self._give_out(op, outputs, [storage for _, storage in read], changed, phase)
         if phase == "o":
-            own = [self._now[ref.storage] for ref in outputs]
-            self.updates.append((op, [storage for _, storage in read] + own))
+            own = [*changed, *(self._now[ref.storage] for ref in outputs)]
+            self.updates.append((op, [storage for _, storage in read], own))
         return op
 
     def _give_out(
@@ -189,6 +191,8 @@ class Dataflow:
             storage.give(ref, edge)
         if changed and not made:
             row.alias_of = changed[0].owner
+            if len(changed) > 1:
+                self.several.append(op)
         elif shown and not made:
             row.view, row.alias_of = True, shown[0].owner
 

@@ -319,6 +319,13 @@ class Trace:
         counts = (op >= 0) & ~self.communication
         return np.bincount(op[counts], self.kernel_seconds[counts], len(ops)).astype(np.float64)
 
+    def elapsed(self, steps: Sequence[NDArray[np.int32]]) -> float:
+        """Seconds from the start of the first op of a step to the end of the last one, median."""
+        start, end = self.calls.start, self.calls.end
+        return (
+            float(np.median([end[ops].max() - start[ops].min() for ops in steps if len(ops)])) / 1e6
+        )
+
     def _of_kernels(self, ops: NDArray[np.int32]) -> NDArray[np.int32]:
         return _taken(self.within(ops), self.kernel_call)
 
@@ -567,15 +574,10 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
         meta={
             "framework": "torch.profiler",
             "steps": len(steps),
-            "step_seconds": float(np.median([_elapsed(trace, each) for _, each in steps])),
+            "step_seconds": trace.elapsed([each for _, each in steps]),
             "assumed": assumed,
         },
     )
-
-
-def _elapsed(trace: Trace, ops: NDArray[np.int32]) -> float:
-    """Seconds from the start of the first op of a step to the end of the last one."""
-    return float(trace.calls.end[ops].max() - trace.calls.start[ops].min()) / 1e6
 
 
 def _left_out(
