@@ -26,6 +26,7 @@ from kineto_traces import (
 )
 
 import loadmaster as lm
+from loadmaster.cli import main
 from loadmaster.errors import InputError
 from loadmaster.readers import chakra, kineto
 
@@ -457,6 +458,20 @@ def test_lm_read_tells_an_execution_trace_by_its_content(tmp_path):
     assert list(lm.read(path, kineto=times).time) == ["cpu"]
     with pytest.raises(InputError, match="an execution trace takes no option 'shapes'"):
         lm.read(path, shapes={"x": [1]})
+
+
+def test_the_command_line_joins_traces(tmp_path, capsys):
+    path = write_nodes(tmp_path / "step.et.json", STEP)
+    times = write_trace(tmp_path / "k.json", timed_step())
+    cluster = tmp_path / "one.toml"
+    cluster.write_text(
+        '[[type]]\nname = "V9"\n[[device]]\nname = "d"\ntype = "V9"\nmemory = "1GiB"\n'
+    )
+    given = ["info", str(path), "--kineto", str(times), "--cluster", str(cluster)]
+    assert main([*given, "--device-type", "V9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["work"] == pytest.approx(115e-6)
+    assert main([*given, "--device-type", "V9", "--step", "3"]) == 2
+    assert "no step 3" in capsys.readouterr().err
 
 
 @needs_artifacts
