@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, ZIP_MAGIC, begins_with, parse_json, read_bytes
+from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes, read_head
 from loadmaster.graph import OpGraph
 
 __all__ = ["read"]
@@ -15,14 +18,12 @@ __all__ = ["read"]
 _EXAMPLE = "example:"
 
 
-def read(path: Any, **options: Any) -> OpGraph:
-    """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
+def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
+    """The graph in a file, or an example (``"example:inception-v3"``).
 
-    In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
-
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, a program of
-    ``torch.export`` (``.pt2``). ``options`` go to the reader of that kind (ONNX: ``batch``,
-    ``shapes``; torch.export: these and ``sizes``).
+    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, PyTorch's execution traces
+    (Chakra) and profiler traces (Kineto). ``options`` go to the reader of that kind (ONNX:
+    ``batch``, ``shapes``; both traces: ``step``, ``device_type``; execution traces: ``kineto``).
 
     Raises
     ------
@@ -36,23 +37,24 @@ def read(path: Any, **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
-    if not isinstance(path, (str, os.PathLike)):
-        from loadmaster.readers import torch_fx
-
-        return torch_fx.read(path, **options)
     name = os.fspath(path)
+    options = {option: value for option, value in options.items() if value is not None}
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
-    if begins_with(path, ZIP_MAGIC):
-        from loadmaster.readers import torch_export
+    head = read_head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
+    if head[:1] in (b"{", b"["):
+        if _has_key(head, b"traceEvents"):
+            from loadmaster.readers import kineto
 
-        return torch_export.read(path, **options)
-    data = read_bytes(path)
-    if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+            return _call(kineto.read, path, options, "a Kineto trace")
+        if _has_key(head, b"schema") and _has_key(head, b"nodes"):
+            from loadmaster.readers import chakra
+
+            return _call(chakra.read, path, options, "an execution trace")
         _refuse(options, "opgraph JSON")
-        return OpGraph.from_document(parse_json(data, path), name)
-    if not data.strip():
+        return OpGraph.from_document(parse_json(read_bytes(path), path), name)
+    if not head:
         raise InputError(f"{name} is empty")
     # ONNX is a protobuf without a magic number: whatever is not JSON is tried as one.
     from loadmaster.readers import onnx
@@ -60,7 +62,25 @@ def read(path: Any, **options: Any) -> OpGraph:
     return onnx.read(path, **options)
 
 
+def _has_key(data: bytes, key: bytes) -> bool:
+    """Whether JSON has a key, told without parsing it."""
+    return re.search(rb'"%s"\s*:' % key, data) is not None
+
+
+def _call(
+    reader: Callable[..., OpGraph],
+    path: str | os.PathLike[str],
+    options: dict[str, Any],
+    kind: str,
+) -> OpGraph:
+    known = inspect.signature(reader).parameters.keys() - {"path"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(
+            f"{kind} takes no option {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+        )
+    return reader(path, **options)
+
+
 def _refuse(options: dict[str, Any], kind: str) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        raise InputError(f"{kind} takes no option {given[0]!r}: its shapes are fixed")
+    if options:
+        raise InputError(f"{kind} takes no option {next(iter(options))!r}")
