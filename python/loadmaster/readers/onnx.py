@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ from loadmaster.readers.onnx_shapes import (
     substituted,
     values_read,
 )
+from loadmaster.warning import warn
 
 _FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
@@ -111,7 +110,7 @@ def to_columns(
         _add_node(columns, walker, node, position)
     assumed = [f"{symbol} = {size}" for symbol, size in sorted(symbols.items())]
     for note in walker.notes():
-        warnings.warn(note, stacklevel=_stacklevel_outside())
+        warn(note)
         assumed.append(note)
     meta = {
         "model": graph.name,
@@ -227,16 +226,6 @@ def _set_field(message: Any, descriptor: Any, value: Any) -> None:
         current.MergeFrom(value)
     else:
         setattr(message, descriptor.name, value)
-
-
-def _stacklevel_outside() -> int:
-    """The stack level, for `warnings.warn`, of the first caller outside of this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
-        frame = frame.f_back
-        level += 1
-    return level
 
 
 # ---- inputs -----------------------------------------------------------------------------------
