@@ -1,0 +1,100 @@
+"""Puts the measured times of a profile into the columns of the graph that they belong to.
+
+What was measured and is no op of the graph, and ops that were not measured, are counted and named;
+an op without a measurement gets a time by its bytes, never a silent zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.graph import PLACEHOLDERS
+from loadmaster.profile import Profile
+
+#: How many names a note gives.
+_NAMED = 3
+
+
+def add_times(
+    document: dict[str, Any], profile: Profile, expected: Collection[str] = ()
+) -> list[str]:
+    """Gives an opgraph document the profile's times, in place; notes on what did not join.
+
+    Parameters
+    ----------
+    document
+        An opgraph v1 document without times.
+    profile
+        Each op takes its median over the steps, in seconds.
+    expected
+        Names of the profile that are known to be no ops of the graph, and told elsewhere.
+
+    Raises
+    ------
+    InputError
+        No op of the graph was measured.
+
+    Examples
+    --------
+    >>> document = {"ops": {"name": ["a", "b"], "bytes_accessed": [100, 200]}}
+    >>> add_times(document, Profile(("a",), ("Relu",), np.array([[4e-6]]), "cpu"))
+    ["1 of 2 ops ('b') were not measured: costed by their bytes at the measured ops' 0.025 GB/s"]
+    >>> document["ops"]["time"]["cpu"]
+    [4e-06, 8e-06]
+    """
+    ops = document["ops"]
+    index = {name: i for i, name in enumerate(ops["name"])}
+    median = profile.median()
+    known = np.array([name in index for name in profile.names], dtype=bool)
+    if not known.any():
+        raise InputError(
+            f"the profile belongs to another graph: none of the {profile.n_ops} ops that it "
+            f"measured ({_some(profile.names)}) is one of the graph's ({_some(ops['name'])})"
+        )
+    notes = []
+    stray = [i for i in np.flatnonzero(~known) if profile.names[i] not in expected]
+    if stray:
+        share = median[stray].sum() / (median.sum() or 1.0)
+        notes.append(
+            f"{len(stray)} measured ops ({_some([profile.names[i] for i in stray])}), "
+            f"{share:.1%} of the measured time, are no ops of the graph: left out"
+        )
+    seconds = np.full(len(index), np.nan)
+    at = np.array([index[name] for name in np.array(profile.names, dtype=object)[known]])
+    seconds[at] = median[known]
+    notes += _fill(ops, seconds)
+    ops["time"] = {profile.device_type: seconds.tolist()}
+    return notes
+
+
+def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> list[str]:
+    """Times, in place, of ops that were not measured: 0 for what costs nothing, else by bytes."""
+    n = len(seconds)
+    moved = np.array(ops.get("bytes_accessed") or [0] * n, dtype=np.float64)
+    kinds, views = ops.get("kind") or [""] * n, ops.get("view") or [0] * n
+    free = [kind in PLACEHOLDERS or bool(view) for kind, view in zip(kinds, views, strict=True)]
+    missing = np.isnan(seconds)
+    rated = ~missing & (moved > 0)
+    rate = seconds[rated].sum() / moved[rated].sum() if rated.any() else 0.0
+    positive = seconds[~missing & (seconds > 0)]
+    least = float(positive.min()) if len(positive) else 0.0
+    by_bytes = missing & ~np.array(free, dtype=bool)
+    seconds[missing] = 0.0
+    seconds[by_bytes] = np.maximum(moved[by_bytes] * rate, least)
+    if not by_bytes.any():
+        return []
+    names = [ops["name"][i] for i in np.flatnonzero(by_bytes)]
+    speed = f" at the measured ops' {1e-9 / rate:.3g} GB/s" if rate else ""
+    return [
+        f"{len(names)} of {n} ops ({_some(names)}) were not measured: costed by their bytes{speed}"
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few names, as a message gives them."""
+    return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
