@@ -246,8 +246,10 @@ class _Reading:
                 folded = self._run.get(name, Execution("")).kind == "Const"
                 found = [] if folded else [self._bridges.data(port) for port in node.data]
                 reads[name] = [ports for ports, _ in found]
-                waits[name] = [s for _, names in found for s in names]
-                waits[name] += [s for c in node.control for s in self._bridges.control(c)]
+                waits[name] = [
+                    *self._bridges.control(node.control),
+                    *(s for f in found for s in f[1]),
+                ]
             todo = [name for name in self._bridges.added if name not in reads]
         return reads, waits
 
@@ -444,9 +446,7 @@ class _Reading:
                 self.index[port[0]], at, port, 0 if size.dtype in HANDLES else size.nbytes or 0
             )
         sources = {source for source, _ in data}
-        for source in dict.fromkeys(order):
-            if source not in sources:
-                edges.order(self.index[source], at)
+        edges.order([self.index[s] for s in dict.fromkeys(order) if s not in sources], at)
 
     def _labels(self) -> dict[str, str]:
         """The colocation group of each op in one."""
@@ -528,15 +528,16 @@ class _Edges:
 
     def add(self, src: int, dst: int, port: Port, size: int) -> None:
         """An edge that carries an output."""
-        self._append(src, dst, self._ids.setdefault(port, len(self._ids)), size)
-
-    def order(self, src: int, dst: int) -> None:
-        """A control edge."""
-        self._append(src, dst, -1, 0)
-
-    def _append(self, *entry: int) -> None:
+        entry = (src, dst, self._ids.setdefault(port, len(self._ids)), size)
         for column, number in zip(self.columns.values(), entry, strict=True):
             column.append(number)
+
+    def order(self, sources: list[int], dst: int) -> None:
+        """Control edges to an op."""
+        n = len(sources)
+        entries = (sources, [dst] * n, [-1] * n, [0] * n)
+        for column, numbers in zip(self.columns.values(), entries, strict=True):
+            column += numbers
 
 
 # ---- attributes -------------------------------------------------------------------------------

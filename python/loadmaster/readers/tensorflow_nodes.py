@@ -180,10 +180,16 @@ class Bridges:
         """The kept outputs that stand for an output, and the kept nodes that it had to wait for."""
         return self._passed(port[0]) or ([port], [])
 
-    def control(self, name: str) -> list[str]:
-        """The kept nodes that stand for one that is waited for."""
-        data, control = self._passed(name) or ([], [name])
-        return [*(source for source, _ in data), *control]
+    def control(self, names: list[str]) -> list[str]:
+        """The kept nodes that stand for those that are waited for."""
+        if self._kept.issuperset(names):
+            return names
+        found: list[str] = []
+        for name in names:
+            data, control = self._passed(name) or ([], [name])
+            found += [source for source, _ in data]
+            found += control
+        return found
 
     def _passed(self, name: str) -> tuple[list[Port], list[str]] | None:
         """What a node that is not kept passes on; None for one that is, perhaps only now."""
@@ -212,8 +218,7 @@ class Bridges:
 
     def _join(self, node: Node) -> None:
         found = [self.data(port) for port in node.data]
-        control = [n for name in node.control for n in self.control(name)]
-        control += [name for _, names in found for name in names]
+        control = [*self.control(node.control), *(name for _, names in found for name in names)]
         if node.kind in VIEWS:  # of a view's inputs only the first is data
             control += [source for ports, _ in found[1:] for source, _ in ports]
             del found[1:]
