@@ -249,6 +249,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+#: What a graph may be given as.
+_FORMATS = "opgraph JSON (.gz), ONNX, TensorFlow GraphDef, msr-fiddle JSON"
+
+#: What readers take besides --batch and --shape.
+_GRAPH_OPTIONS = (
+    ("--profile", "FILE", "measured times: ONNX Runtime's profile, TensorFlow's RunMetadata"),
+    ("--fetch", "NAME", "TensorFlow: a node to be computed; what none needs is left out"),
+    ("--device-type", "TYPE", "device type that the profile's times are of"),
+    ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
+    ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
+    ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
+)
+_REPEATABLE = ("--profile", "--fetch")
+
 #: Changes that what-if takes.
 _CHANGES = (
     ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
@@ -278,7 +292,7 @@ def _command(
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    command.add_argument("graph", help=f"{_FORMATS}, or example:NAME")
     command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
     command.add_argument(
         "--shape",
@@ -287,6 +301,9 @@ def _graph_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=1,3,224,224",
         help="ONNX: shape of an input (repeatable)",
     )
+    for flag, metavar, text in _GRAPH_OPTIONS:
+        action = "append" if flag in _REPEATABLE else "store"
+        command.add_argument(flag, action=action, metavar=metavar, help=text)
 
 
 def _cluster_argument(command: argparse.ArgumentParser) -> None:
@@ -333,7 +350,18 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
             shapes = {}
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
-    return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+    profiles = arguments.profile or []
+    return read(
+        arguments.graph,
+        batch=arguments.batch,
+        shapes=shapes or None,
+        profile=profiles[0] if len(profiles) == 1 else profiles or None,
+        fetches=arguments.fetch,
+        device_type=arguments.device_type,
+        time_unit=arguments.time_unit,
+        size_unit=arguments.size_unit,
+        cost_unit=arguments.cost_unit,
+    )
 
 
 def _constraints(arguments: argparse.Namespace) -> Constraints:

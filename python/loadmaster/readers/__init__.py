@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
 from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes
 from loadmaster.graph import OpGraph
+from loadmaster.readers import tensorflow_protos
 
 __all__ = ["read"]
 
@@ -18,8 +21,10 @@ _EXAMPLE = "example:"
 def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     """The graph in a file, or an example (``"example:inception-v3"``).
 
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX. ``options`` go to the
-    reader of that kind (ONNX: ``batch``, ``shapes``).
+    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, a TensorFlow GraphDef, the
+    msr-fiddle benchmark. ``options`` go to the reader of that kind (ONNX: ``batch``, ``shapes``,
+    and ``profile``, ``device_type`` for an ONNX Runtime profile; TensorFlow: ``profile``,
+    ``fetches``, ``device_type``; msr-fiddle: ``time_unit``, ``size_unit``, ``cost_unit``).
 
     Raises
     ------
@@ -34,22 +39,54 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     104
     """
     name = os.fspath(path)
+    options = {option: value for option, value in options.items() if value is not None}
     if name.startswith(_EXAMPLE):
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
     data = read_bytes(path)
+    if tensorflow_protos.may_be_graph(data):
+        from loadmaster.readers import tensorflow
+
+        return _with(tensorflow.read, path, options, "a TensorFlow graph")
     if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
-        _refuse(options, "opgraph JSON")
-        return OpGraph.from_document(parse_json(data, path), name)
+        return _from_json(parse_json(data, path), path, options)
     if not data.strip():
         raise InputError(f"{name} is empty")
     # ONNX is a protobuf without a magic number: whatever is not JSON is tried as one.
-    from loadmaster.readers import onnx
+    from loadmaster.readers import onnx, ort_profile
 
-    return onnx.read(path, **options)
+    reader = ort_profile.read if "profile" in options else onnx.read
+    return _with(reader, path, options, "an ONNX model")
+
+
+def _from_json(document: Any, path: str | os.PathLike[str], options: dict[str, Any]) -> OpGraph:
+    from loadmaster.readers import msr, ort_profile
+
+    if msr.is_benchmark(document):
+        return _with(msr.read, path, options, "the msr-fiddle benchmark")
+    if ort_profile.is_profile(document):
+        raise InputError(
+            f"{os.fspath(path)} is an ONNX Runtime profile, which has times and no graph: read the "
+            "optimised model, and give this as profile="
+        )
+    _refuse(options, "opgraph JSON")
+    return OpGraph.from_document(document, os.fspath(path))
+
+
+def _with(
+    reader: Callable[..., OpGraph],
+    path: str | os.PathLike[str],
+    options: dict[str, Any],
+    kind: str,
+) -> OpGraph:
+    """Reads with options that the reader takes."""
+    known = list(inspect.signature(reader).parameters)[1:]
+    for option in options:
+        if option not in known:
+            raise InputError(f"{kind} takes no option {option!r}, but {', '.join(known)}")
+    return reader(path, **options)
 
 
 def _refuse(options: dict[str, Any], kind: str) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        raise InputError(f"{kind} takes no option {given[0]!r}: its shapes are fixed")
+    for option in options:
+        raise InputError(f"{kind} takes no option {option!r}: its shapes are fixed")

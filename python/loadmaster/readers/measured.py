@@ -6,7 +6,7 @@ an op without a measurement gets a time by its bytes, never a silent zero.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,7 @@ from loadmaster.profile import Profile
 _NAMED = 3
 
 
-def add_times(
-    document: dict[str, Any], profile: Profile, expected: Collection[str] = ()
-) -> list[str]:
+def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
     """Gives an opgraph document the profile's times, in place; notes on what did not join.
 
     Parameters
@@ -31,8 +29,6 @@ def add_times(
         An opgraph v1 document without times.
     profile
         Each op takes its median over the steps, in seconds.
-    expected
-        Names of the profile that are known to be no ops of the graph, and told elsewhere.
 
     Raises
     ------
@@ -57,7 +53,7 @@ def add_times(
             f"measured ({_some(profile.names)}) is one of the graph's ({_some(ops['name'])})"
         )
     notes = []
-    stray = [i for i in np.flatnonzero(~known) if profile.names[i] not in expected]
+    stray = np.flatnonzero(~known).tolist()
     if stray:
         share = median[stray].sum() / (median.sum() or 1.0)
         notes.append(

@@ -87,7 +87,8 @@ def read(
     -------
     OpGraph
         Ops are named as the nodes. ``meta["devices"]`` has the nodes of each device string,
-        ``meta["loops"]`` the loops with the rounds they took.
+        ``meta["loops"]`` the loops with the rounds they took, ``meta["control_edges"]`` how many
+        there were and how many are left: those that others imply are not needed.
 
     Raises
     ------
@@ -109,31 +110,38 @@ def read(
     >>> graph = read("graph.pb", profile="run_metadata.pb")         # doctest: +SKIP
     >>> graph = read("graph.pb", fetches=["train_op"])              # doctest: +SKIP
     """
-    message = load_graph(path)
     runs = [Run.read(p) for p in _listed(profile)]
-    measured = profile_of(runs, device_type) if runs else None
-    try:
-        reading = _Reading(message, runs[0] if runs else None, fetches)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
+    reading = _read(path, runs, fetches)
     document = reading.document(Path(path).name.partition(".")[0])
     notes = reading.notes()
-    if measured is not None:
-        try:
-            notes += add_times(document, measured)
-        except InputError as error:
-            raise InputError(
-                f"{', '.join(os.fspath(p) for p in _listed(profile))}: {error}"
-            ) from None
+    if runs:
+        notes += add_times(document, profile_of(runs, device_type))
         if not all(run.measured for run in runs):
             notes.append("times are the cost graph's estimates: there are no step stats")
     for note in notes:
         warn(note)
     document["meta"]["assumed"] = notes
     try:
-        return reduce_control(OpGraph.from_document(document))
+        graph = OpGraph.from_document(document)
     except InputError as error:
         raise InputError(f"{os.fspath(path)}: {error}") from None
+    reduced = reduce_control(graph)
+    reduced.meta["control_edges"] = {"read": _n_control(graph), "needed": _n_control(reduced)}
+    return reduced
+
+
+def _read(
+    path: str | os.PathLike[str], runs: list[Run], fetches: Iterable[str] | None = None
+) -> _Reading:
+    message = load_graph(path)
+    try:
+        return _Reading(message, runs[0] if runs else None, fetches)
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from None
+
+
+def _n_control(graph: OpGraph) -> int:
+    return 0 if graph.tensor is None else int((graph.tensor < 0).sum())
 
 
 def profile(
@@ -169,28 +177,20 @@ def profile(
     runs = [Run.read(p) for p in _listed(paths)]
     if not runs:
         raise InputError("paths: wants at least one file of RunMetadata")
+    measured = profile_of(runs, device_type, batch)
     if graph is None:
-        return profile_of(runs, device_type, batch)
-    reading = _Reading(load_graph(graph), runs[0], None)
-    kept = [
-        Run(
-            {
-                n: _of_kind(e, reading.kinds[n])
-                for n, e in r.executions.items()
-                if n in reading.index
-            },
-            r.measured,
-        )
-        for r in runs
-    ]
-    if not any(run.executions for run in kept):
-        raise InputError(f"{os.fspath(graph)} is another graph: none of its nodes ran")
-    return profile_of(kept, device_type, reading.batch() if batch is None else batch)
-
-
-def _of_kind(execution: Execution, kind: str) -> Execution:
-    execution.kind = kind
-    return execution
+        return measured
+    reading = _read(graph, runs)
+    rows = [row for row, name in enumerate(measured.names) if name in reading.index]
+    assert measured.output_bytes is not None
+    return Profile(
+        tuple(measured.names[row] for row in rows),
+        tuple(reading.kinds[measured.names[row]] for row in rows),
+        measured.seconds[rows],
+        measured.device_type,
+        reading.batch() if batch is None else batch,
+        measured.output_bytes[rows],
+    )
 
 
 def _listed(paths: Paths | None) -> list[str | os.PathLike[str]]:
@@ -227,12 +227,15 @@ class _Reading:
         wanted = set(self._nodes) if fetches is None else ancestors(self._nodes, fetches)
         if run is None:
             return wanted
-        ran = wanted & run.executions.keys()
-        if not ran:
+        known = run.executions.keys() & self._nodes.keys()
+        if 2 * len(known) < len(run.executions):
             raise InputError(
-                f"the RunMetadata is of another graph: of the {len(run.executions)} ops that ran "
-                f"({next(iter(run.executions))!r} first) none is one of its {len(wanted)} nodes"
+                f"the RunMetadata is of another graph: {len(known)} of the {len(run.executions)} "
+                f"ops that ran ({next(iter(run.executions))!r} first) are nodes of this one"
             )
+        ran = wanted & known
+        if not ran:
+            raise InputError("none of the nodes that the fetches need ran")
         return ran
 
     def _inputs(self, kept: set[str]) -> tuple[dict[str, list[list[Port]]], dict[str, list[str]]]:
