@@ -6,7 +6,7 @@ an op without a measurement gets a time by its bytes, never a silent zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,25 @@ from loadmaster.profile import Profile
 
 #: How many names a note gives.
 _NAMED = 3
+
+
+def check_same(ops: Mapping[str, Any], profile: Profile) -> None:
+    """Refuses a profile of another graph.
+
+    Raises
+    ------
+    InputError
+        Neither half of what was measured nor half of the ops that run have names in common.
+    """
+    kinds = ops.get("kind") or [""] * len(ops["name"])
+    runs = {n for n, kind in zip(ops["name"], kinds, strict=True) if kind not in PLACEHOLDERS}
+    common = len(runs.intersection(profile.names))
+    if 2 * common < min(len(runs), profile.n_ops) or not common:
+        raise InputError(
+            f"the profile belongs to another graph: {common} of the {profile.n_ops} ops that it "
+            f"measured ({_some(profile.names)}) are among the graph's {len(runs)} "
+            f"({_some(sorted(runs))})"
+        )
 
 
 def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
@@ -33,7 +52,7 @@ def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
     Raises
     ------
     InputError
-        No op of the graph was measured.
+        The profile belongs to another graph.
 
     Examples
     --------
@@ -44,14 +63,10 @@ def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
     [4e-06, 8e-06]
     """
     ops = document["ops"]
+    check_same(ops, profile)
     index = {name: i for i, name in enumerate(ops["name"])}
     median = profile.median()
     known = np.array([name in index for name in profile.names], dtype=bool)
-    if not known.any():
-        raise InputError(
-            f"the profile belongs to another graph: none of the {profile.n_ops} ops that it "
-            f"measured ({_some(profile.names)}) is one of the graph's ({_some(ops['name'])})"
-        )
     notes = []
     stray = np.flatnonzero(~known).tolist()
     if stray:

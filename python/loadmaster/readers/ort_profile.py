@@ -26,7 +26,7 @@ from loadmaster.files import parse_json, read_bytes
 from loadmaster.graph import PLACEHOLDERS, OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers import onnx
-from loadmaster.readers.measured import add_times
+from loadmaster.readers.measured import add_times, check_same
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
 from loadmaster.warning import warn
@@ -380,9 +380,10 @@ def _named_as(document: Mapping[str, Any], measured: Profile) -> tuple[Profile, 
     Raises
     ------
     InputError
-        Most sizes differ: the times are of other shapes than the graph's.
+        The profile belongs to another graph, or most sizes differ: the times are of other shapes.
     """
     ops = document["ops"]
+    check_same(ops, measured)
     kinds = dict(zip(ops["name"], ops["kind"], strict=True))
     renamed = {} if measured.output_bytes is None else _matched_anew(ops, measured)
     names = tuple(renamed.get(name, name) for name in measured.names)

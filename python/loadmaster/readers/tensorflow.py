@@ -441,7 +441,7 @@ class _Reading:
         data = [port for sources in self._reads[op] for port in sources]
         order = list(self._waits[op])
         if view:  # the rest says where, when or how, not what
-            order += [source for source, _ in data[1:] if self.kinds[source] not in PLACEHOLDERS]
+            order += [source for source, _ in data[1:]]
             data = data[:1]
         for port in dict.fromkeys(data):
             size = known(port)
