@@ -34,7 +34,7 @@ VIEWS = frozenset(
         *("Switch", "RefSwitch", "Merge", "RefMerge", "PlaceholderWithDefault", "EnsureShape"),
     )
 )
-#: These compute of shapes alone: where one did not run, its result was worked out beforehand.
+#: These compute of shapes alone: where one did not run, nobody read what it was given.
 OF_SHAPES = frozenset(
     (
         *("Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "BroadcastGradientArgs"),

@@ -159,9 +159,9 @@ def ancestors(nodes: dict[str, Node], fetches: Iterable[str]) -> set[str]:
 class Bridges:
     """What nodes read, and wait for, of those that are kept, through nodes that are not.
 
-    A node that did not run was optimised away: merged into the one that reads it, worked out
-    beforehand, or forwarding only. So its readers read what it read, except where it computed of
-    shapes or constants alone. Inputs and variables that kept nodes read are kept themselves.
+    A node that did not run was optimised away: merged into the one that reads it or with one that
+    is alike, worked out beforehand, or forwarding only. So its readers read what it read, or wait
+    for that where it only told shapes. Inputs and variables that kept nodes read are kept as well.
     O(V + E), with at most :data:`MOST_BRIDGED` ancestors per node that did not run.
 
     Attributes
@@ -200,8 +200,6 @@ class Bridges:
                 stack.pop()
             elif node.kind in INPUTS or node.kind in VARIABLES:
                 self._keep(node.name)
-            elif node.kind in OF_SHAPES or not (node.data or node.control):
-                self._through[node.name] = ([], [])
             elif node.name in entered:
                 self._join(node)
             else:
@@ -219,9 +217,10 @@ class Bridges:
     def _join(self, node: Node) -> None:
         found = [self.data(port) for port in node.data]
         control = [*self.control(node.control), *(name for _, names in found for name in names)]
-        if node.kind in VIEWS:  # of a view's inputs only the first is data
-            control += [source for ports, _ in found[1:] for source, _ in ports]
-            del found[1:]
+        # Of a view's inputs only the first is data, and of what tells shapes none.
+        n_data = 1 if node.kind in VIEWS else 0 if node.kind in OF_SHAPES else len(found)
+        control += [source for ports, _ in found[n_data:] for source, _ in ports]
+        del found[n_data:]
         data = list(dict.fromkeys(port for ports, _ in found for port in ports))
         control = list(dict.fromkeys(control))
         if len(data) + len(control) > MOST_BRIDGED:
