@@ -166,7 +166,9 @@ def _document(
     try:
         loaded = onnx.load(model)
         onnx.check_whole(loaded)
-        ran = _input_shapes(loaded.graph, recording) if batch is None else {}
+        ran = _input_shapes(loaded.graph, recording)
+        if batch is not None:
+            ran = {name: shape for name, shape in ran.items() if shape[:1] == [batch]}
         return onnx.to_columns(
             loaded, name=Path(model).stem, batch=batch, shapes={**ran, **(shapes or {})}
         )

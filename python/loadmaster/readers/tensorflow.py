@@ -210,6 +210,7 @@ class _Reading:
         kept = self._chosen(run, fetches)
         self._bridges = Bridges(self._nodes, kept)
         self._fed = _fed(self._run, self._nodes)
+        self._tensors: dict[Port, Tensor] = {}
         reads, waits = self._inputs(kept)
         self._reads, self._waits = reads, waits
         #: Indices of the ops, by name, in the order of the graph.
@@ -299,25 +300,38 @@ class _Reading:
     # ---- tensors ------------------------------------------------------------------------------
 
     def _tensor(self, port: Port) -> Tensor:
-        """What is known of an output: as it ran, else as the graph declares it."""
-        while True:
-            name, number = port
-            node = self._nodes[name]
-            if node.kind in VARIABLES:
-                return tensor(_type(node, "dtype"), node.proto.attr["shape"].shape)
-            ran = self._run.get(name)
-            if ran is not None and number in ran.outputs:
-                return ran.outputs[number]
-            if port in self._fed:
-                return self._fed[port]
-            if node.kind in VIEWS and ran is None and self._run and node.data:
+        """What is known of an output: as it ran, else as the graph declares it; of what only
+        forwards and did not run, what is known of its input.
+        """
+        path: dict[Port, None] = {}
+        while port not in self._tensors and port not in path:
+            path[port] = None
+            node = self._nodes[port[0]]
+            if self._tells(node, port) or node.kind not in VIEWS or not node.data:
+                self._tensors[port] = self._told(node, port)
+            else:
                 port = node.data[0]
-                continue
-            shapes = node.proto.attr["_output_shapes"].list.shape
-            dtype = ELEMENT_TYPES.get(_output_type(node, number) % 100, "")
-            if number < len(shapes):
-                return tensor(_output_type(node, number), shapes[number])
-            return Tensor(dtype)
+        found = self._tensors.get(port, Tensor())
+        self._tensors.update(dict.fromkeys(path, found))
+        return found
+
+    def _tells(self, node: Node, port: Port) -> bool:
+        """Whether an output is known better than its node's input."""
+        return not self._run or node.name in self._run or port in self._fed
+
+    def _told(self, node: Node, port: Port) -> Tensor:
+        name, number = port
+        if node.kind in VARIABLES:
+            return tensor(_type(node, "dtype"), node.proto.attr["shape"].shape)
+        ran = self._run.get(name)
+        if ran is not None and number in ran.outputs:
+            return ran.outputs[number]
+        if port in self._fed:
+            return self._fed[port]
+        dtype, shapes = _output_type(node, number), node.proto.attr["_output_shapes"].list.shape
+        if number < len(shapes):
+            return tensor(dtype, shapes[number])
+        return Tensor(ELEMENT_TYPES.get(dtype % 100, ""))
 
     def _ports(self, name: str) -> int:
         """How many outputs are known of an op."""
@@ -343,23 +357,16 @@ class _Reading:
         """The graph as an opgraph v1 document."""
         ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
         edges = _Edges()
-        tensors: dict[Port, Tensor] = {}
-
-        def known(port: Port) -> Tensor:
-            if port not in tensors:
-                tensors[port] = self._tensor(port)
-            return tensors[port]
-
         labels = self._labels()
         for op in self.index:
-            row = self._row(op, known)
+            row = self._row(op)
             row["colocation"] = labels.get(op, "")
             for column, entry in row.items():
                 ops[column].append(entry)
         # Owners may stand behind what shows them.
-        ops["alias_of"] = self._owners(ops["alias_of"])
+        ops["alias_of"] = _owners(ops["alias_of"])
         for op, at in self.index.items():
-            self._connect(op, at, bool(ops["view"][at]), edges, known)
+            self._connect(op, at, bool(ops["view"][at]), edges)
         phases = set(ops["phase"])
         meta = {
             "framework": f"tensorflow (GraphDef version {self._message.versions.producer})",
@@ -377,14 +384,14 @@ class _Reading:
             "edges": edges.columns,
         }
 
-    def _row(self, op: str, known: Any) -> dict[str, Any]:
+    def _row(self, op: str) -> dict[str, Any]:
         node, kind, ran = self._nodes[op], self.kinds[op], self._run.get(op)
-        outs = [known((op, port)) for port in range(self._ports(op))]
+        outs = [self._tensor((op, port)) for port in range(self._ports(op))]
         placeholder = kind in PLACEHOLDERS
         view = self._is_view(op)
         changes = is_update(kind) and bool(self._reads[op]) and bool(self._reads[op][0])
         size = sum(t.nbytes or 0 for t in outs if t.dtype not in HANDLES)
-        work = Cost() if placeholder or view else self._work(op, kind, outs, known)
+        work = Cost() if placeholder or view else self._work(op, kind, outs)
         variable = node.kind in VARIABLES
         return {
             "name": op,
@@ -409,14 +416,14 @@ class _Reading:
             return False
         return kind not in ("Merge", "RefMerge", "IdentityN") or len(reads) == 1
 
-    def _work(self, op: str, kind: str, outs: list[Tensor], known: Any) -> Cost:
+    def _work(self, op: str, kind: str, outs: list[Tensor]) -> Cost:
         """FLOPs and bytes, as often as the op ran."""
         ran = self._run.get(op)
         if self._run and ran is None:
             return Cost()  # it only joins what ran
         ins: list[Tensor] = []
         for port, sources in zip(self._nodes[op].data, self._reads[op], strict=False):
-            ins += [known(s) for s in sources] or [self._tensor(port)]
+            ins += [self._tensor(s) for s in sources] or [self._tensor(port)]
         found = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
         if not is_known(kind):
             self._unknown_kinds[kind] += 1
@@ -424,27 +431,14 @@ class _Reading:
             self._unknown_sizes[kind] += 1
         return found.times(ran.runs if ran is not None else 1)
 
-    def _owners(self, aliases: list[int]) -> list[int]:
-        """The op whose storage each alias ends at."""
-        found = list(aliases)
-        for op, owner in enumerate(aliases):
-            path: list[int] = []
-            while owner >= 0 and aliases[owner] >= 0 and len(path) <= len(aliases):
-                path.append(owner)
-                owner = found[owner] if found[owner] != aliases[owner] else aliases[owner]
-            for passed in (op, *path):
-                if aliases[passed] >= 0:
-                    found[passed] = owner
-        return found
-
-    def _connect(self, op: str, at: int, view: bool, edges: _Edges, known: Any) -> None:
+    def _connect(self, op: str, at: int, view: bool, edges: _Edges) -> None:
         data = [port for sources in self._reads[op] for port in sources]
         order = list(self._waits[op])
         if view:  # the rest says where, when or how, not what
             order += [source for source, _ in data[1:]]
             data = data[:1]
         for port in dict.fromkeys(data):
-            size = known(port)
+            size = self._tensor(port)
             edges.add(
                 self.index[port[0]], at, port, 0 if size.dtype in HANDLES else size.nbytes or 0
             )
@@ -541,6 +535,25 @@ class _Edges:
         entries = (sources, [dst] * n, [-1] * n, [0] * n)
         for column, numbers in zip(self.columns.values(), entries, strict=True):
             column += numbers
+
+
+def _owners(aliases: list[int]) -> list[int]:
+    """The op whose storage each op shows or changes at last, from the one that it does first; O(V).
+
+    On a cycle any of its ops: it is refused when the graph is made.
+    """
+    found: list[int | None] = [None] * len(aliases)
+    for op in range(len(aliases)):
+        path: list[int] = []
+        at = op
+        while found[at] is None and aliases[at] >= 0:
+            found[at] = at
+            path.append(at)
+            at = aliases[at]
+        owner = at if aliases[at] < 0 else found[at]
+        for passed in path:
+            found[passed] = owner
+    return [-1 if owner is None else owner for owner in found]
 
 
 # ---- attributes -------------------------------------------------------------------------------
