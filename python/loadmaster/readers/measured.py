@@ -6,7 +6,7 @@ an op without a measurement gets a time by its bytes, never a silent zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def check_same(ops: Mapping[str, Any], profile: Profile) -> None:
         )
 
 
-def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
+def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] = ()) -> list[str]:
     """Gives an opgraph document the profile's times, in place; notes on what did not join.
 
     Parameters
@@ -48,6 +48,8 @@ def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
         An opgraph v1 document without times.
     profile
         Each op takes its median over the steps, in seconds.
+    idle
+        Names of ops that are known not to have run: they take no time.
 
     Raises
     ------
@@ -78,6 +80,7 @@ def add_times(document: dict[str, Any], profile: Profile) -> list[str]:
     seconds = np.full(len(index), np.nan)
     at = np.array([index[name] for name in np.array(profile.names, dtype=object)[known]])
     seconds[at] = median[known]
+    seconds[[index[name] for name in idle]] = 0.0
     notes += _fill(ops, seconds)
     ops["time"] = {profile.device_type: seconds.tolist()}
     return notes

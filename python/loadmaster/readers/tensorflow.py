@@ -12,9 +12,8 @@ place. What ``_class`` colocates stays together.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,12 @@ from loadmaster.profile import Profile
 from loadmaster.readers.measured import add_times
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
-    ELEMENT_TYPES,
     HANDLES,
-    INPUTS,
     NEXT_ITERATIONS,
     VARIABLES,
     VIEWS,
     cost,
     is_known,
-    is_optimizer,
     is_update,
 )
 from loadmaster.readers.tensorflow_nodes import (
@@ -45,16 +41,14 @@ from loadmaster.readers.tensorflow_nodes import (
     parse,
 )
 from loadmaster.readers.tensorflow_protos import load_graph
-from loadmaster.readers.tensorflow_run import Execution, Run, profile_of, tensor
+from loadmaster.readers.tensorflow_roles import Roles
+from loadmaster.readers.tensorflow_run import Execution, Run, profile_of
+from loadmaster.readers.tensorflow_tensors import Tensors
 from loadmaster.transforms.transitive import reduce_control
 from loadmaster.warning import warn
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_LOCATION = "loc:@"
-_GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
-_UPDATE = "/update_"
-_FED = "_arg_"
 #: Kinds that a whole training graph has for its first and last steps.
 _SESSION_ENDS = ("Assign", "AssignVariableOp", "VarIsInitializedOp", "SaveV2", "RestoreV2")
 _OP_COLUMNS = (
@@ -115,7 +109,7 @@ def read(
     document = reading.document(Path(path).name.partition(".")[0])
     notes = reading.notes()
     if runs:
-        notes += add_times(document, profile_of(runs, device_type))
+        notes += add_times(document, profile_of(runs, device_type), reading.idle())
         if not all(run.measured for run in runs):
             notes.append("times are the cost graph's estimates: there are no step stats")
     for note in notes:
@@ -209,17 +203,13 @@ class _Reading:
         self._loops: Loops = cut_loops(self._nodes)
         kept = self._chosen(run, fetches)
         self._bridges = Bridges(self._nodes, kept)
-        self._fed = _fed(self._run, self._nodes)
-        self._tensors: dict[Port, Tensor] = {}
-        reads, waits = self._inputs(kept)
-        self._reads, self._waits = reads, waits
+        self._reads, self._waits = self._inputs(kept)
         #: Indices of the ops, by name, in the order of the graph.
-        self.index = {n: i for i, n in enumerate(n for n in self._nodes if n in reads)}
-        self._writers = _writers(self._nodes.values())
-        self._optimizers = _optimizer_scopes(self._nodes.values())
-        self._groups = _colocated(self._nodes)
+        self.index = {n: i for i, n in enumerate(n for n in self._nodes if n in self._reads)}
+        self._tensors = Tensors(self._nodes, self._run)
+        self._roles = Roles(self._nodes, self._run)
         #: The kind of each op.
-        self.kinds = {name: self._kind(self._nodes[name]) for name in self.index}
+        self.kinds = {name: self._roles.kind(self._nodes[name]) for name in self.index}
         self._unknown_kinds: Counter[str] = Counter()
         self._unknown_sizes: Counter[str] = Counter()
 
@@ -257,96 +247,15 @@ class _Reading:
             todo = [name for name in self._bridges.added if name not in reads]
         return reads, waits
 
-    # ---- what an op is ------------------------------------------------------------------------
-
-    def _kind(self, node: Node) -> str:
-        execution = self._run.get(node.name)
-        kind = (execution.kind if execution is not None else "") or node.kind
-        if kind in INPUTS:
-            return "input"
-        if kind == "Const":
-            return "constant"
-        if kind in VARIABLES:
-            own = self._writers.get(node.name, ())
-            trained = any(is_optimizer(k) for k in own)
-            moved = any("AssignSub" in k or "AssignAdd" in k for k in own)
-            slot = self._variable(node) != node.name
-            return "buffer" if slot or (moved and not trained) else "parameter"
-        return kind
-
-    def _variable(self, node: Node) -> str:
-        """The variable that an op changes or is made for; its own name if there is none."""
-        if is_update(node.kind) and node.data and self._nodes[node.data[0][0]].kind in VARIABLES:
-            return node.data[0][0]
-        for other in _companions(node):
-            if other in self._nodes and self._nodes[other].kind in VARIABLES:
-                return other
-        return node.name
-
-    def _phase(self, node: Node) -> str:
-        if is_optimizer(node.kind) or node.name.startswith(self._optimizers):
-            return "o"
-        if node.kind in VARIABLES:
-            return "o" if self._variable(node) != node.name else "f"
-        return "b" if _GRADIENTS.search(node.name) else "f"
-
-    def _module(self, node: Node) -> str:
-        """The name scope; that of the variable, behind ``optim``, for what an optimizer adds."""
-        name, prefix = node.name, ""
-        if self._phase(node) == "o":
-            name, prefix = self._variable(node), "optim."
-        return prefix + name.rpartition("/")[0].replace("/", ".")
-
-    # ---- tensors ------------------------------------------------------------------------------
-
-    def _tensor(self, port: Port) -> Tensor:
-        """What is known of an output: as it ran, else as the graph declares it; of what only
-        forwards and did not run, what is known of its input.
-        """
-        path: dict[Port, None] = {}
-        while port not in self._tensors and port not in path:
-            path[port] = None
-            node = self._nodes[port[0]]
-            if self._tells(node, port) or node.kind not in VIEWS or not node.data:
-                self._tensors[port] = self._told(node, port)
-            else:
-                port = node.data[0]
-        found = self._tensors.get(port, Tensor())
-        self._tensors.update(dict.fromkeys(path, found))
-        return found
-
-    def _tells(self, node: Node, port: Port) -> bool:
-        """Whether an output is known better than its node's input."""
-        return not self._run or node.name in self._run or port in self._fed
-
-    def _told(self, node: Node, port: Port) -> Tensor:
-        name, number = port
-        if node.kind in VARIABLES:
-            return tensor(_type(node, "dtype"), node.proto.attr["shape"].shape)
-        ran = self._run.get(name)
-        if ran is not None and number in ran.outputs:
-            return ran.outputs[number]
-        if port in self._fed:
-            return self._fed[port]
-        dtype, shapes = _output_type(node, number), node.proto.attr["_output_shapes"].list.shape
-        if number < len(shapes):
-            return tensor(dtype, shapes[number])
-        return Tensor(ELEMENT_TYPES.get(dtype % 100, ""))
-
-    def _ports(self, name: str) -> int:
-        """How many outputs are known of an op."""
-        node, ran = self._nodes[name], self._run.get(name)
-        if node.kind in VARIABLES or node.kind in INPUTS:
-            return 1
-        if ran is not None:
-            return min(1 + max(ran.outputs, default=-1), len(ran.outputs) + 64)
-        return len(node.proto.attr["_output_shapes"].list.shape)
+    def idle(self) -> list[str]:
+        """Ops that did not run: inputs, and what only joins others."""
+        return [op for op in self.index if op not in self._run]
 
     def batch(self) -> int | None:
         """The first dimension of the first input."""
         for name in self.index:
             if self.kinds[name] == "input":
-                shape = self._tensor((name, 0)).shape
+                shape = self._tensors.of((name, 0)).shape
                 if shape and shape[0]:
                     return shape[0]
         return None
@@ -357,7 +266,7 @@ class _Reading:
         """The graph as an opgraph v1 document."""
         ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
         edges = _Edges()
-        labels = self._labels()
+        labels = self._roles.colocation(self.index)
         for op in self.index:
             row = self._row(op)
             row["colocation"] = labels.get(op, "")
@@ -386,7 +295,7 @@ class _Reading:
 
     def _row(self, op: str) -> dict[str, Any]:
         node, kind, ran = self._nodes[op], self.kinds[op], self._run.get(op)
-        outs = [self._tensor((op, port)) for port in range(self._ports(op))]
+        outs = [self._tensors.of((op, port)) for port in range(self._tensors.ports(op))]
         placeholder = kind in PLACEHOLDERS
         view = self._is_view(op)
         changes = is_update(kind) and bool(self._reads[op]) and bool(self._reads[op][0])
@@ -396,8 +305,8 @@ class _Reading:
         return {
             "name": op,
             "kind": kind,
-            "module": self._module(node),
-            "phase": self._phase(node),
+            "module": self._roles.module(node),
+            "phase": self._roles.phase(node),
             "flops": work.flops,
             "bytes_accessed": work.bytes,
             "output_bytes": 0 if view or changes else size,
@@ -423,7 +332,7 @@ class _Reading:
             return Cost()  # it only joins what ran
         ins: list[Tensor] = []
         for port, sources in zip(self._nodes[op].data, self._reads[op], strict=False):
-            ins += [self._tensor(s) for s in sources] or [self._tensor(port)]
+            ins += [self._tensors.of(s) for s in sources] or [self._tensors.of(port)]
         found = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
         if not is_known(kind):
             self._unknown_kinds[kind] += 1
@@ -438,21 +347,12 @@ class _Reading:
             order += [source for source, _ in data[1:]]
             data = data[:1]
         for port in dict.fromkeys(data):
-            size = self._tensor(port)
+            size = self._tensors.of(port)
             edges.add(
                 self.index[port[0]], at, port, 0 if size.dtype in HANDLES else size.nbytes or 0
             )
         sources = {source for source, _ in data}
         edges.order([self.index[s] for s in dict.fromkeys(order) if s not in sources], at)
-
-    def _labels(self) -> dict[str, str]:
-        """The colocation group of each op in one."""
-        members = Counter(self._groups[op] for op in self.index if op in self._groups)
-        return {
-            op: self._groups[op]
-            for op in self.index
-            if op in self._groups and members[self._groups[op]] > 1
-        }
 
     # ---- what to say --------------------------------------------------------------------------
 
@@ -556,59 +456,6 @@ def _owners(aliases: list[int]) -> list[int]:
     return [-1 if owner is None else owner for owner in found]
 
 
-# ---- attributes -------------------------------------------------------------------------------
-
-
-def _type(node: Node, attribute: str) -> int:
-    return int(node.proto.attr[attribute].type) if attribute in node.proto.attr else 0
-
-
-#: Attributes that name the element type of outputs, by kind; T and dtype elsewhere.
-_TYPE_OF = {
-    "Cast": "DstT",
-    "Bitcast": "type",
-    "Shape": "out_type",
-    "ShapeN": "out_type",
-    "Size": "out_type",
-    "ArgMax": "output_type",
-    "ArgMin": "output_type",
-    "GatherV2": "Tparams",
-    "Gather": "Tparams",
-    "GatherNd": "Tparams",
-    "TensorArrayReadV3": "dtype",
-    "TensorArrayGatherV3": "dtype",
-    "StackPopV2": "elem_type",
-    "OneHot": "T",
-}
-_BOOLEANS = frozenset(
-    (
-        *("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd"),
-        *("LogicalOr", "LogicalNot", "LoopCond", "VarIsInitializedOp", "IsFinite", "IsInf"),
-        *("IsNan", "All", "Any", "IsVariableInitialized"),
-    )
-)
-_BOOL, _INT32, _RESOURCE = 10, 3, 20
-
-
-def _output_type(node: Node, port: int) -> int:
-    """The number of an output's element type, as far as attributes tell; 0: unknown."""
-    kind = node.kind
-    if kind in _BOOLEANS:
-        return _BOOL
-    if kind in ("Rank", "ConcatOffset", "InvertPermutation", "BroadcastGradientArgs"):
-        return _type(node, "T") or _INT32
-    if kind in ("Shape", "ShapeN", "Size", "ArgMax", "ArgMin", "VariableShape"):
-        return _type(node, _TYPE_OF.get(kind, "out_type")) or _INT32
-    if kind in ("TensorArrayV3", "StackV2", "VarHandleOp") and port == 0:
-        return _RESOURCE
-    if kind.startswith("FusedBatchNorm") and port > 0:
-        return _type(node, "U") or _type(node, "T")
-    if kind in ("Unique", "UniqueV2", "TopKV2", "Merge") and port > 0:
-        return _type(node, "out_idx") or _INT32
-    wanted = (_TYPE_OF[kind],) if kind in _TYPE_OF else ("T", "dtype")
-    return next((found for name in wanted if (found := _type(node, name))), 0)
-
-
 def _attributes(node: Node) -> dict[str, Any]:
     """What cost rules ask for."""
     found: dict[str, Any] = {}
@@ -617,72 +464,6 @@ def _attributes(node: Node) -> dict[str, Any]:
     if "fused_ops" in node.proto.attr:
         found["fused_ops"] = list(node.proto.attr["fused_ops"].list.s)
     return found
-
-
-def _fed(run: Mapping[str, Execution], nodes: Mapping[str, Node]) -> dict[Port, Tensor]:
-    """Tensors that were fed, by the output that they stand in for: ``_arg_NAME_PORT_NUMBER``."""
-    found = {}
-    for name, execution in run.items():
-        if name.startswith(_FED) and execution.outputs:
-            head, _, port = name.removeprefix(_FED).rpartition("_")[0].rpartition("_")
-            if head in nodes and port.isascii() and port.isdigit():
-                found[head, int(port)] = next(iter(execution.outputs.values()))
-    return found
-
-
-# ---- roles ------------------------------------------------------------------------------------
-
-
-def _writers(nodes: Iterable[Node]) -> dict[str, set[str]]:
-    """Kinds of the ops that change each variable."""
-    found: dict[str, set[str]] = {}
-    for node in nodes:
-        if is_update(node.kind) and node.data:
-            found.setdefault(node.data[0][0], set()).add(node.kind)
-    return found
-
-
-def _optimizer_scopes(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Name scopes of optimizers: what stands before ``/update_`` in the names of their ops."""
-    scopes = {
-        node.name.partition(_UPDATE)[0] + "/"
-        for node in nodes
-        if is_optimizer(node.kind) and _UPDATE in node.name
-    }
-    return tuple(sorted(scopes))
-
-
-def _companions(node: Node) -> list[str]:
-    """The nodes that ``_class`` puts a node with."""
-    if "_class" not in node.proto.attr:
-        return []
-    texts = [text.decode(errors="replace") for text in node.proto.attr["_class"].list.s]
-    return [text.removeprefix(_LOCATION) for text in texts if text.startswith(_LOCATION)]
-
-
-def _colocated(nodes: Mapping[str, Node]) -> dict[str, str]:
-    """For each node that ``_class`` puts with others, what its set is called after: its first
-    variable, or else its first node.
-    """
-    parent: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        root = name
-        while parent.setdefault(root, root) != root:
-            root = parent[root]
-        while parent[name] != root:
-            parent[name], name = root, parent[name]
-        return root
-
-    for node in nodes.values():
-        for other in _companions(node):
-            parent[find(node.name)] = find(other)
-    members = [node for node in nodes.values() if node.name in parent]
-    members.sort(key=lambda node: node.kind not in VARIABLES)
-    called: dict[str, str] = {}
-    for node in members:
-        called.setdefault(find(node.name), node.name)
-    return {node.name: called[find(node.name)] for node in members}
 
 
 def _counts(kinds: Counter[str]) -> str:
