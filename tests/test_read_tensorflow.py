@@ -175,7 +175,7 @@ def test_what_ran_is_read_with_its_times(name, batch, ran, absent, ops):
     stats = [s for d in protos.load_run(run).step_stats.dev_stats for s in d.node_stats]
     assert len({s.node_name for s in stats}) == ran
     nanos = sum(
-        s.op_end_rel_nanos - s.op_start_rel_nanos for s in stats if s.node_name in graph._index
+        s.op_end_rel_nanos - s.op_start_rel_nanos for s in stats if s.node_name in set(graph.names)
     )
     assert graph.time["cpu"].sum() == pytest.approx(nanos * 1e-9, rel=1e-12)
     assert graph.meta["mode"] == "train"
@@ -312,7 +312,7 @@ def test_a_storm_of_control_edges_passes_without_a_trace():
     assert graph.n_ops == 7891
     # Those of the file, and three to reshapes from constants that say how.
     assert graph.meta["control_edges"] == {"read": 163298 + 3, "needed": 124569 + 3}
-    names = graph._index
+    names = {name: at for at, name in enumerate(graph.names)}
     pairs = [
         (names[text.removeprefix("^").partition(":")[0]], at)
         for at, node in enumerate(protos.load_graph(path).node)
