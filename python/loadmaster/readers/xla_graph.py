@@ -1,0 +1,642 @@
+"""The graph of a program for XLA: calls inlined, loops counted, costs and edges per op.
+
+How control flow is shown, and why:
+
+* A *call* disappears: its body stands where it was called, its name in the path of the ops.
+* A *loop* (scan, while) stands for all of its trips: one op per op of its body, which costs what
+  all trips cost. XLA runs a loop on one device, so its ops are colocated. A first op allocates what
+  the loop returns (final carried values and stacked outputs, all alive while it runs) and waits for
+  all that the loop takes; a last one waits for the body; what is read afterwards is a view of the
+  first that waits for the last. The back edge, from one trip to the next, is left out. Tensors
+  inside have the size of one trip, as they have in memory.
+* A *counter* (a carried number that begins and steps by a literal) is known on every device and is
+  no tensor. Compared with a literal it tells the number of trips.
+* A *branch* is its dearest one, colocated, behind an op that waits for the predicate.
+* *Literals*, and what only they are made of elementwise, are part of the ops that read them.
+* *Views*: reshape, broadcast and their like make no data; XLA computes them where they are read. A
+  view passes the tensor on that it shows, so that a broadcast travels as small as it was.
+* What neither an output nor an effect needs is left out, as XLA leaves it out.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadmaster.errors import InputError
+from loadmaster.graph import OpGraph
+from loadmaster.readers import xla_training
+from loadmaster.readers.xla_columns import Columns, Value
+from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
+from loadmaster.readers.xla_program import (
+    Computation,
+    Constant,
+    Instruction,
+    Operand,
+    Program,
+    Type,
+    Walk,
+    at,
+    drive,
+)
+
+#: Instructions that are looked at, calls inlined, before a program is refused.
+LIMIT = 1_000_000
+
+_COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
+
+
+def to_graph(program: Program, name: str) -> OpGraph:
+    """The op graph of a program. O(instructions after inlining + edges).
+
+    Raises
+    ------
+    InputError
+        More than a million instructions after inlining, a function that calls itself, a value that
+        nothing defines.
+
+    Warns
+    -----
+    UserWarning
+        What the costs leave out: kinds that they do not know, loops whose trips are not written.
+    """
+    inliner = _Inliner(program)
+    inliner.run()
+    notes = [*program.assumed, *inliner.notes()]
+    for note in inliner.warnings():
+        warnings.warn(note, stacklevel=_stacklevel_outside())
+        notes.append(note)
+    columns = inliner.columns
+    notes += xla_training.assign(columns, program, inliner.outputs)
+    dropped = columns.drop_unread(inliner.outputs)
+    if dropped:
+        notes.append(f"{dropped} ops that no output needs are left out, as XLA leaves them out")
+    meta = {
+        "model": program.name,
+        "framework": program.framework,
+        "loops": columns.trips(),
+        "assumed": notes,
+    }
+    return OpGraph.from_document(columns.document(name, meta), name)
+
+
+def _stacklevel_outside() -> int:
+    """The stack level, for `warnings.warn`, of the first caller outside of this package."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where an instruction stands: its path, and what encloses it."""
+
+    path: str = ""
+    trips: int = 1
+    #: The op that opened the innermost loop or branch, and the outermost; -1: none.
+    region: int = -1
+    group: int = -1
+    calls: frozenset[int] = frozenset()
+    #: Ops with effects in the innermost loop or branch.
+    effects: list[int] = field(default_factory=list)
+
+    def enter(self, path: str) -> _Scope:
+        return replace(self, path=path)
+
+    def region_at(self, begin: int, path: str, trips: int = 1) -> _Scope:
+        group = begin if self.group < 0 else self.group
+        return replace(
+            self, path=path, trips=self.trips * trips, region=begin, group=group, effects=[]
+        )
+
+
+class _Inliner:
+    """Walks a program once and fills the columns of its graph."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.columns = Columns()
+        self.outputs: list[Value] = []
+        self._left = LIMIT
+        self._last_effect = -1
+        self._unknown: Counter[str] = Counter()
+        self._collectives: Counter[str] = Counter()
+        self._branches = 0
+        self._weights: dict[int, int] = {}
+        self._constants: dict[tuple[int, str], Value] = {}
+
+    def run(self) -> None:
+        entry = self.program.entry
+        inputs = []
+        for position, (label, type_) in enumerate(entry.inputs):
+            names = self.program.names
+            name = names[position] if position < len(names) else label
+            inputs.append(self.columns.placeholder(name or f"input{position}", "input", type_))
+        self.outputs = drive(self._computation(entry, inputs, _Scope()))
+
+    # -- what is said of it --------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        notes = []
+        known = sum(trips is not None for trips in self.columns.loops.values())
+        if known:
+            notes.append(
+                f"{known} loops count all their trips and are bound to one device each, as XLA "
+                "runs them"
+            )
+        if self._branches:
+            notes.append(f"{self._branches} branches are the dearest of theirs each")
+        if self._collectives:
+            kinds = ", ".join(f"{n} x {kind}" for kind, n in sorted(self._collectives.items()))
+            notes.append(f"collectives count the bytes they touch, not the network: {kinds}")
+        return notes
+
+    def warnings(self) -> list[str]:
+        texts = []
+        if self._unknown:
+            kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self._unknown.items()))
+            texts.append(f"FLOPs unknown, costed by the bytes they move: {kinds}")
+        once = sum(trips is None for trips in self.columns.loops.values())
+        if once:
+            texts.append(f"{once} loops do not say how often they run: each counts as one trip")
+        return texts
+
+    # -- computations and calls ----------------------------------------------------------------
+
+    def _computation(self, body: Computation, args: Sequence[Value], scope: _Scope) -> Walk:
+        if id(body) in scope.calls:
+            raise InputError(f"{body.name!r} calls itself: its ops cannot be counted")
+        if len(args) != len(body.inputs):
+            raise InputError(
+                f"{body.name!r} takes {len(body.inputs)} values and is given {len(args)}"
+            )
+        scope = replace(scope, calls=scope.calls | {id(body)})
+        env = {name: value for (name, _), value in zip(body.inputs, args, strict=True)}
+        for name, type_ in body.constants:
+            key = id(body), name
+            if key not in self._constants:
+                self._constants[key] = self.columns.placeholder(name, "constant", type_)
+            env[name] = self._constants[key]
+        for instruction in body.instructions:
+            self._left -= 1
+            if self._left < 0:
+                raise InputError(
+                    f"more than {LIMIT} instructions once its calls are inlined: too large to read"
+                )
+            values = [self._value(o, env, instruction.line) for o in instruction.operands]
+            match instruction.flow:
+                case "op":
+                    results = self._op(instruction, values, scope)
+                case "call":
+                    path = _join(scope.path, instruction.stack, instruction.scope)
+                    results = yield self._computation(
+                        instruction.bodies[0], values, scope.enter(path)
+                    )
+                case "branch":
+                    results = yield self._branch(instruction, values, scope)
+                case "scan":
+                    results = yield self._scan(instruction, values, scope)
+                case "while":
+                    results = yield self._while(instruction, values, scope)
+            if len(results) < len(instruction.results):
+                raise InputError(
+                    f"{at(instruction.line)}{instruction.kind} gives {len(results)} values, its "
+                    f"text names {len(instruction.results)}"
+                )
+            for (name, _), value in zip(instruction.results, results, strict=False):
+                if name:
+                    env[name] = value
+        return [self._value(o, env, 0) for o in body.outputs]
+
+    def _value(self, operand: Operand, env: dict[str, Value], line: int) -> Value:
+        if isinstance(operand, Constant):
+            return Value(operand.type, number=operand.number)
+        value = env.get(operand)
+        if value is None:
+            raise InputError(f"{at(line)}{operand!r} is read, but nothing defines it")
+        return value
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _op(self, instruction: Instruction, values: list[Value], scope: _Scope) -> list[Value]:
+        kind = plain(instruction.kind)
+        types = [type_ for _, type_ in instruction.results]
+        if kind == "constant":
+            return self._constant(instruction, types, scope)
+        literal = all(v.op < 0 for v in values)
+        if kind in VIEWS:
+            if literal and values:
+                return [replace(v, type=t) for v, t in zip(values, types, strict=False)]
+            if len(types) == len(values) > 1:
+                return values
+            if values:
+                return [self._view(instruction, values[0], types[0], scope)]
+        if literal and values and is_elementwise(kind) and not instruction.effect:
+            return [Value(t, number=_folded(kind, values)) for t in types]
+        return self._costed(instruction, values, types, scope)
+
+    def _constant(
+        self, instruction: Instruction, types: list[Type], scope: _Scope
+    ) -> list[Value]:
+        if "number" in instruction.attributes:
+            return [Value(t, number=instruction.attributes["number"]) for t in types]
+        name = self._name(instruction, scope)
+        return [self.columns.placeholder(name, "constant", t) for t in types]
+
+    def _view(
+        self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope
+    ) -> Value:
+        op = self._add(instruction, scope, output=str(type_), alias_of=shown.owner, view=True)
+        self._connect([shown], op, scope)
+        return replace(shown, type=type_, op=op)
+
+    def _costed(
+        self, instruction: Instruction, values: list[Value], types: list[Type], scope: _Scope
+    ) -> list[Value]:
+        kind = plain(instruction.kind)
+        read = {v.tensor: v.size for v in values if v.op >= 0}
+        work = cost(
+            Op(
+                instruction.kind,
+                [v.type for v in values],
+                types,
+                instruction.attributes,
+                instruction.bodies,
+                sum(read.values()),
+            )
+        )
+        if not work.known:
+            self._unknown[instruction.kind] += 1
+        if kind in COLLECTIVES:
+            self._collectives[kind] += 1
+        kept = [t for name, t in instruction.results if name]
+        in_place = kind == "dynamic_update_slice" and values[0].op >= 0 and values[0].carried
+        op = self._add(
+            instruction,
+            scope,
+            flops=work.flops,
+            bytes_accessed=work.bytes,
+            output_bytes=0 if in_place else sum(t.nbytes for t in kept),
+            output=";".join(map(str, types)),
+            alias_of=values[0].owner if in_place else -1,
+        )
+        self._connect(values, op, scope)
+        if instruction.effect:
+            if self._last_effect >= 0:
+                self.columns.edge(self._last_effect, op)
+            self._last_effect = op
+            scope.effects.append(op)
+            self.columns.keep.add(op)
+        made = [self.columns.value(op, t) for t in types]
+        if in_place:
+            made[0] = replace(made[0], owner=values[0].owner, carried=True)
+        return made
+
+    def _add(
+        self,
+        instruction: Instruction,
+        scope: _Scope,
+        *,
+        name: str = "",
+        flops: int = 0,
+        bytes_accessed: int = 0,
+        **row: Any,
+    ) -> int:
+        return self.columns.add(
+            name=name or self._name(instruction, scope),
+            kind=instruction.kind,
+            path=_join(scope.path, instruction.stack),
+            flops=flops * scope.trips,
+            bytes_accessed=bytes_accessed * scope.trips,
+            group=scope.group,
+            **row,
+        )
+
+    def _name(self, instruction: Instruction, scope: _Scope) -> str:
+        short = instruction.kind.rpartition(".")[2]
+        label = instruction.label
+        if instruction.stack is None and label and label != short:
+            short = f"{short}.{label}"
+        return _join(scope.path, instruction.stack, short)
+
+    def _connect(self, values: Sequence[Value], op: int, scope: _Scope) -> None:
+        """Edges to an op from what it reads; from the loop around it, if from nothing within."""
+        for source in self.columns.read(values, op):
+            if source >= scope.region:
+                return
+        if scope.region >= 0:
+            self.columns.edge(scope.region, op)
+
+    # -- loops and branches --------------------------------------------------------------------
+
+    def _branch(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        predicate, args = values[0], values[1:]
+        taken = predicate.number
+        if taken is None or not 0 <= int(taken.real) < len(instruction.bodies):
+            weights = []
+            for body in instruction.bodies:
+                weights.append((yield self._weight(body)))
+            taken = weights.index(max(weights))
+            self._branches += 1
+        taken = int(taken.real)
+        begin = self._add(instruction, scope)
+        self._connect(values, begin, scope)
+        path = _join(scope.path, instruction.stack, f"{_short(instruction)}/branch_{taken}")
+        inner = scope.region_at(begin, path)
+        if scope.group < 0:
+            self.columns.groups[begin] = begin
+        body = instruction.bodies[taken]
+        # A branch may take all operands, or (in StableHLO) read what encloses it.
+        results = yield self._computation(body, args[: len(body.inputs)], inner)
+        scope.effects.extend(inner.effects)
+        return results
+
+    def _scan(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        loop, body = instruction.loop, instruction.bodies[0]
+        assert loop is not None
+        n, k = loop.n_constants, loop.n_constants + loop.n_carried
+        constants, initial, stacks = values[:n], values[n:k], values[k:]
+        begin, inner, outs = self._open(instruction, values, scope, loop.trips)
+        carried = outs[: len(initial)]
+        slices = []
+        for position, stack in enumerate(stacks):
+            if k + position >= len(body.inputs):
+                raise InputError(f"{at(instruction.line)}the scan's body takes fewer values")
+            slices.append(self._slice(stack, body.inputs[k + position], inner, instruction.line))
+        results = yield self._computation(body, [*constants, *carried, *slices], inner)
+        stacked = [t.nbytes for name, t in instruction.results[loop.n_carried :] if name]
+        kept = [*constants, *stacks]
+        return self._close(instruction, begin, inner, scope, kept, results, outs, 2 * sum(stacked))
+
+    def _slice(
+        self, stack: Value, taken: tuple[str, Type], scope: _Scope, line: int
+    ) -> Value:
+        """What one trip takes of a stacked input."""
+        label, type_ = taken
+        if stack.op < 0:
+            return replace(stack, type=type_)
+        instruction = Instruction("dynamic_slice", [], [taken], label=label, line=line)
+        return self._costed(instruction, [stack], [type_], scope)[0]
+
+    def _while(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        loop = instruction.loop
+        assert loop is not None
+        condition, body = instruction.bodies
+        c, b = loop.n_condition_constants, loop.n_constants
+        initial = values[c + b :]
+        counters = _counters(body, b, initial)
+        trips = loop.trips
+        if trips is None:
+            trips = _trips(condition, values, c, b, body, counters)
+        fixed = {
+            i
+            for i, (name, _) in enumerate(body.inputs[b:])
+            if i < len(body.outputs) and body.outputs[i] == name
+        }
+        varying = [i for i in range(len(initial)) if i not in fixed and i not in counters]
+        begin, inner, outs = self._open(instruction, values, scope, trips, varying)
+        state = [
+            initial[i] if i in fixed else Value(initial[i].type) if i in counters else outs[i]
+            for i in range(len(initial))
+        ]
+        again = yield self._computation(condition, [*values[:c], *state], inner)
+        results = yield self._computation(body, [*values[c : c + b], *state], inner)
+        kept = [*values[: c + b], *(initial[i] for i in sorted(fixed))]
+        read = [results[i] for i in varying if i < len(results)]
+        views = self._close(instruction, begin, inner, scope, kept, [*again, *read], outs, 0)
+        for i in fixed:
+            views[i] = initial[i]
+        for i, step in counters.items():
+            start = initial[i].number
+            final = None if trips is None or start is None else start + trips * step
+            views[i] = Value(initial[i].type, number=final)
+        return views
+
+    def _open(
+        self,
+        instruction: Instruction,
+        values: list[Value],
+        scope: _Scope,
+        trips: int | None,
+        allocated: Sequence[int] | None = None,
+    ) -> tuple[int, _Scope, list[Value]]:
+        """The op that begins a loop, the scope of its body, and what the loop will return."""
+        types = [t for _, t in instruction.results]
+        rows = range(len(types)) if allocated is None else allocated
+        loop = instruction.loop
+        assert loop is not None
+        # A stack that nothing reads is not kept; a carried value always is.
+        rows = [
+            i
+            for i in rows
+            if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
+        ]
+        begin = self._add(
+            instruction,
+            scope,
+            output_bytes=sum(types[i].nbytes for i in rows),
+            output=";".join(map(str, types)),
+        )
+        self._connect(values, begin, scope)
+        if scope.group < 0:
+            self.columns.groups[begin] = begin
+        path = _join(scope.path, instruction.stack, _short(instruction))
+        inner = scope.region_at(begin, path, 1 if trips is None else trips)
+        self.columns.loops[begin] = trips
+        outs = [Value(t) for t in types]
+        for i in rows:
+            outs[i] = replace(self.columns.value(begin, types[i]), carried=True)
+        return begin, inner, outs
+
+    def _close(
+        self,
+        instruction: Instruction,
+        begin: int,
+        inner: _Scope,
+        scope: _Scope,
+        kept: list[Value],
+        results: list[Value],
+        outs: list[Value],
+        bytes_per_loop: int,
+    ) -> list[Value]:
+        """The op that ends a loop, and views of what it returns."""
+        name = self._name(instruction, scope)
+        end = self._add(
+            instruction,
+            replace(scope, group=inner.group),
+            name=f"{name}.end",
+            bytes_accessed=bytes_per_loop,
+        )
+        self.columns.read([v for v in (*results, *kept) if not (v.op == begin)], end)
+        self.columns.edge(begin, end)
+        for op in inner.effects:
+            self.columns.edge(op, end)
+        if inner.effects:
+            scope.effects.append(end)
+            self.columns.keep.add(end)
+        views = []
+        for position, out in enumerate(outs):
+            if out.op < 0 or not instruction.results[position][0]:
+                views.append(out)
+                continue
+            view = self._add(
+                instruction,
+                replace(scope, group=-1),
+                name=f"{name}#{position}",
+                output=str(out.type),
+                alias_of=begin,
+                view=True,
+            )
+            self.columns.read([out], view)
+            self.columns.edge(end, view)
+            views.append(replace(out, op=view, owner=begin, carried=False))
+        return views
+
+    def _weight(self, body: Computation) -> Walk:
+        """FLOPs and bytes of a computation, all trips counted: what tells the dearest branch."""
+        known = self._weights.get(id(body))
+        if known is not None:
+            return known
+        self._weights[id(body)] = 0
+        types = dict([*body.inputs, *body.constants])
+        total = 0
+        for instruction in body.instructions:
+            types.update(instruction.results)
+            if instruction.flow == "op":
+                ins = [
+                    o.type if isinstance(o, Constant) else types.get(o, Type("token"))
+                    for o in instruction.operands
+                ]
+                outs = [t for _, t in instruction.results]
+                work = cost(
+                    Op(instruction.kind, ins, outs, instruction.attributes, instruction.bodies)
+                )
+                total += work.flops + work.bytes
+                continue
+            inner = []
+            for nested in instruction.bodies:
+                inner.append((yield self._weight(nested)))
+            trips = instruction.loop.trips if instruction.loop else 1
+            heaviest = max(inner, default=0) if instruction.flow == "branch" else sum(inner)
+            total += heaviest * (1 if trips is None else trips)
+        self._weights[id(body)] = total
+        return total
+
+
+def _short(instruction: Instruction) -> str:
+    short = instruction.kind.rpartition(".")[2]
+    if instruction.stack is None and instruction.label and instruction.label != short:
+        return f"{short}.{instruction.label}"
+    return short
+
+
+def _join(*parts: str | None) -> str:
+    return "/".join(part for part in parts if part)
+
+
+def _folded(kind: str, values: Sequence[Value]) -> complex | None:
+    """The number that an elementwise op makes of numbers, where a loop's limit may need it."""
+    numbers = [v.number for v in values]
+    if None in numbers:
+        return None
+    match plain(kind), numbers:
+        case ("add" | "add_any", [a, b]):
+            return a + b  # type: ignore[operator]
+        case ("sub" | "subtract", [a, b]):
+            return a - b  # type: ignore[operator]
+        case ("mul" | "multiply", [a, b]):
+            return a * b  # type: ignore[operator]
+        case ("convert" | "convert_element_type" | "stop_gradient", [a]):
+            return a
+        case ("max" | "maximum", [a, b]):
+            return max(a.real, b.real)  # type: ignore[union-attr]
+        case ("min" | "minimum", [a, b]):
+            return min(a.real, b.real)  # type: ignore[union-attr]
+    return None
+
+
+def _number(operand: Operand, body: Computation, known: dict[str, Value]) -> complex | None:
+    """What number an operand of a computation is, if it is one."""
+    if isinstance(operand, Constant):
+        return operand.number
+    if operand in known:
+        return known[operand].number
+    maker = _maker(operand, body)
+    return maker.attributes.get("number") if maker else None
+
+
+def _maker(name: Operand, body: Computation) -> Instruction | None:
+    return next((i for i in body.instructions if i.results and i.results[0][0] == name), None)
+
+
+def _counters(body: Computation, n_constants: int, initial: Sequence[Value]) -> dict[int, float]:
+    """Carried numbers that begin with a literal and step by one: their positions and steps."""
+    counters = {}
+    makers = {i.results[0][0]: i for i in body.instructions if i.results}
+    for position, value in enumerate(initial):
+        if value.op >= 0 or value.type.shape or value.type.dtype[0] not in "iu":
+            continue
+        if position >= len(body.outputs):
+            break
+        name = body.inputs[n_constants + position][0]
+        output = body.outputs[position]
+        maker = makers.get(output) if isinstance(output, str) else None
+        if maker is None or name not in maker.operands or len(maker.operands) != 2:
+            continue
+        other = maker.operands[1 - maker.operands.index(name)]
+        step = _number(other, body, {})
+        if step is None:
+            continue
+        if plain(maker.kind) == "add":
+            counters[position] = step.real
+        elif plain(maker.kind) in ("sub", "subtract") and maker.operands[0] == name:
+            counters[position] = -step.real
+    return counters
+
+
+def _trips(
+    condition: Computation,
+    values: Sequence[Value],
+    c: int,
+    b: int,
+    body: Computation,
+    counters: dict[int, float],
+) -> int | None:
+    """How often a loop runs whose condition compares a counter with a number; else None."""
+    output = condition.outputs[0] if condition.outputs else None
+    test = _maker(output, condition) if isinstance(output, str) else None
+    if test is None or len(test.operands) != 2:
+        return None
+    direction = _COMPARISONS.get(plain(test.kind)) or test.attributes.get("direction")
+    carried = {name: i for i, (name, _) in enumerate(condition.inputs[c:])}
+    known = {name: v for (name, _), v in zip(condition.inputs, values[:c], strict=False)}
+    for name, i in carried.items():
+        # What the body hands on unchanged is what it was before the loop.
+        if i < len(body.outputs) and body.outputs[i] == body.inputs[b + i][0]:
+            known[name] = values[c + b + i]
+    left, right = test.operands
+    if not (isinstance(left, str) and carried.get(left) in counters):
+        left, right = right, left
+        direction = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(str(direction), direction)
+    position = carried.get(left) if isinstance(left, str) else None
+    limit = _number(right, condition, known)
+    if position is None or position not in counters or limit is None:
+        return None
+    start, step = values[c + b + position].number, counters[position]
+    if start is None or not step:
+        return None
+    span = limit.real - start.real
+    if direction == "NE":
+        return int(span // step) if span % step == 0 and span / step >= 0 else None
+    if direction not in ("LT", "LE", "GT", "GE") or (direction in ("LT", "LE")) != (step > 0):
+        return None
+    whole = -int(-span // step) if direction in ("LT", "GT") else int(span // step) + 1
+    return max(whole, 0)
+
