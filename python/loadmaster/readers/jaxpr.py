@@ -191,7 +191,9 @@ def _instruction(
         equation.args,
         equation.results,
         stack=equation.stack,
-        label=next((name for name, _ in equation.results if name), ""),
+        label=next((name for name, _ in equation.results if name), "")
+        if equation.stack is None
+        else "",
         line=equation.line,
         effect=equation.effect or primitive in _EFFECTS,
     )

@@ -320,11 +320,13 @@ class _Inliner:
         )
 
     def _name(self, instruction: Instruction, scope: _Scope) -> str:
-        short = instruction.kind.rpartition(".")[2]
-        label = instruction.label
-        if instruction.stack is None and label and label != short:
-            short = f"{short}.{label}"
-        return _join(scope.path, instruction.stack, short)
+        return _join(scope.path, instruction.stack, _short(instruction))
+
+    def _inside(self, instruction: Instruction, scope: _Scope, part: str = "") -> str:
+        """The path of what stands in a loop or a branch."""
+        if instruction.stack is not None and self.program.stacks_are_whole:
+            return scope.path
+        return _join(scope.path, instruction.stack, _short(instruction), part)
 
     def _connect(self, values: Sequence[Value], op: int, scope: _Scope) -> None:
         """Edges to an op from what it reads; from the loop around it, if from nothing within."""
@@ -348,8 +350,7 @@ class _Inliner:
         taken = int(taken.real)
         begin = self._add(instruction, scope)
         self._connect(values, begin, scope)
-        path = _join(scope.path, instruction.stack, f"{_short(instruction)}/branch_{taken}")
-        inner = scope.region_at(begin, path)
+        inner = scope.region_at(begin, self._inside(instruction, scope, f"branch_{taken}"))
         if scope.group < 0:
             self.columns.groups[begin] = begin
         body = instruction.bodies[taken]
@@ -447,7 +448,7 @@ class _Inliner:
         self._connect(values, begin, scope)
         if scope.group < 0:
             self.columns.groups[begin] = begin
-        path = _join(scope.path, instruction.stack, _short(instruction))
+        path = self._inside(instruction, scope)
         inner = scope.region_at(begin, path, 1 if trips is None else trips)
         self.columns.loops[begin] = trips
         outs = [Value(t) for t in types]
@@ -531,10 +532,11 @@ class _Inliner:
 
 
 def _short(instruction: Instruction) -> str:
-    short = instruction.kind.rpartition(".")[2]
-    if instruction.stack is None and instruction.label and instruction.label != short:
-        return f"{short}.{instruction.label}"
-    return short
+    """The name of an op without its path: of a traced program, what it was there."""
+    short, label = instruction.kind.rpartition(".")[2], instruction.label
+    if instruction.stack is not None:
+        return label or short
+    return f"{short}.{label}" if label and label != short else short
 
 
 def _join(*parts: str | None) -> str:

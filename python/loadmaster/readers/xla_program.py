@@ -167,6 +167,9 @@ class Program:
         Whether the program may keep an output in the memory of an input, per input.
     assumed
         What its reader had to assume, one sentence each.
+    stacks_are_whole
+        Whether the name stack of an op in a loop or branch begins where its function does, not
+        where the loop or branch does.
     """
 
     name: str
@@ -176,6 +179,7 @@ class Program:
     result_names: list[str] = field(default_factory=list)
     donated: list[bool] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    stacks_are_whole: bool = False
 
 
 #: A walk over something nested, without recursion: what it yields is run, and what that returns is
