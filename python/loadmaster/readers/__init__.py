@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from loadmaster import examples
@@ -18,8 +19,9 @@ _EXAMPLE = "example:"
 def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     """The graph in a file, or an example (``"example:inception-v3"``).
 
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX. ``options`` go to the
-    reader of that kind (ONNX: ``batch``, ``shapes``).
+    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, the text of a jaxpr, of
+    StableHLO or of HLO. ``options`` go to the reader of that kind (ONNX: ``batch``, ``shapes``;
+    jaxpr: ``sizes``; HLO: ``trace``, ``device_type``).
 
     Raises
     ------
@@ -38,6 +40,11 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
         _refuse(options, "an example")
         return examples.load(name.removeprefix(_EXAMPLE))
     data = read_bytes(path)
+    found = _text_reader(data)
+    if found is not None:
+        reader, kind, taken = found
+        _refuse({o: v for o, v in options.items() if o not in taken}, kind)
+        return reader(path, **{o: v for o, v in options.items() if o in taken})
     if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
         _refuse(options, "opgraph JSON")
         return OpGraph.from_document(parse_json(data, path), name)
@@ -47,6 +54,24 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     from loadmaster.readers import onnx
 
     return onnx.read(path, **options)
+
+
+def _text_reader(data: bytes) -> tuple[Callable[..., OpGraph], str, tuple[str, ...]] | None:
+    """The reader of a program's text, told by how it begins; what it is called, and its options."""
+    if data.startswith(b"ML\xefR"):
+        raise InputError("this is MLIR bytecode: write the module as text, lowered.as_text()")
+    head = data[: 1 << 16].decode("utf-8-sig", "replace")
+    if not any(word in head for word in ("lambda", "module", "func.func", "HloModule")):
+        return None
+    from loadmaster.readers import hlo, jaxpr, stablehlo
+
+    if jaxpr.is_jaxpr(head):
+        return jaxpr.read, "a jaxpr", ("sizes",)
+    if stablehlo.is_stablehlo(head):
+        return stablehlo.read, "StableHLO", ()
+    if hlo.is_hlo(head):
+        return hlo.read, "HLO", ("trace", "device_type")
+    return None
 
 
 def _refuse(options: dict[str, Any], kind: str) -> None:

@@ -39,6 +39,8 @@ class Columns:
         self.paths: list[str] = []
         #: The op that opens the outermost loop or branch around each op; -1: none.
         self.groups: list[int] = []
+        #: Ops of which an element of the result needs that element of the operands only.
+        self.elementwise: set[int] = set()
         #: Ops that stay though nothing reads them: they have effects.
         self.keep: set[int] = set()
         self.colocation: dict[int, str] = {}

@@ -88,7 +88,7 @@ def plain(kind: str) -> str:
     >>> plain("stablehlo.reduce_window"), plain("shift-left")
     ('reduce_window', 'shift_left')
     """
-    for dialect in ("stablehlo.", "chlo.", "mhlo."):
+    for dialect in ("stablehlo.", "chlo.", "mhlo.", "sdy."):
         kind = kind.removeprefix(dialect)
     return kind.replace("-", "_")
 
@@ -110,7 +110,7 @@ def cost(op: Op) -> Cost:
     except (LookupError, TypeError, ValueError, ArithmeticError):
         # Operands or attributes that this kind cannot have: another op of the same name.
         return Cost(0, _touched(op), False)
-    return Cost(flops, moved, count is not None)
+    return Cost(flops, moved, count is not None and op.attributes.get("known", True))
 
 
 def is_elementwise(kind: str) -> bool:
@@ -233,10 +233,9 @@ def _random(op: Op) -> int:
 
 
 VIEWS = frozenset(
-    "reshape squeeze expand_dims broadcast_in_dim broadcast stop_gradient bitcast bitcast_convert "
+    "reshape squeeze expand_dims broadcast_in_dim stop_gradient bitcast bitcast_convert "
     "bitcast_convert_type sharding_constraint mesh_cast reshard layout_constraint name pvary "
-    "pbroadcast optimization_barrier opt_barrier tuple get_tuple_element copy_p "
-    "device_put random_wrap random_unwrap".split()
+    "pbroadcast optimization_barrier opt_barrier device_put random_wrap random_unwrap".split()
 )
 _PER_OUTPUT: dict[int, str] = {
     1: "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil "
@@ -260,7 +259,7 @@ _REDUCTIONS = (
     "reduce_or reduce_prod reduce_sum reduce_xor"
 )
 _MOVES = (
-    "after_all concatenate constant copy_done copy_start create_token dynamic_slice "
+    "after_all broadcast concatenate constant copy_done copy_start create_token dynamic_slice "
     "dynamic_update_slice empty gather iota pad parameter partition_id random_seed replica_id rev "
     "reverse slice split transpose"
 )
@@ -294,6 +293,7 @@ _FLOPS: dict[str, _Count] = {
         _select_and_scatter,
     ),
     **dict.fromkeys(("top_k", "approx_top_k"), _top_k),
+    "fusion": lambda op: int(op.attributes["flops"]),
     "integer_pow": _power,
     "reduce": _reduce,
     "map": _reduce,
@@ -338,6 +338,7 @@ def _scattered(op: Op) -> int:
 _BYTES: dict[str, Callable[[Op], int]] = {
     **dict.fromkeys("gather dynamic_slice slice split".split(), _part),
     "dynamic_update_slice": _update,
+    "fusion": lambda op: int(op.attributes["bytes"]),
     **dict.fromkeys(
         "scatter scatter_add scatter_mul scatter_min scatter_max scatter_sub".split(), _scattered
     ),

@@ -68,7 +68,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
     inliner.run()
     notes = [*program.assumed, *inliner.notes()]
     for note in inliner.warnings():
-        warnings.warn(note, stacklevel=_stacklevel_outside())
+        warnings.warn(note, stacklevel=stacklevel_outside())
         notes.append(note)
     columns = inliner.columns
     notes += xla_training.assign(columns, program, inliner.outputs)
@@ -84,7 +84,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
     return OpGraph.from_document(columns.document(name, meta), name)
 
 
-def _stacklevel_outside() -> int:
+def stacklevel_outside() -> int:
     """The stack level, for `warnings.warn`, of the first caller outside of this package."""
     level = 1
     frame = sys._getframe(1)
@@ -238,7 +238,8 @@ class _Inliner:
                 return values
             if values:
                 return [self._view(instruction, values[0], types[0], scope)]
-        if literal and values and is_elementwise(kind) and not instruction.effect:
+        folds = self.program.folds and is_elementwise(kind) and not instruction.effect
+        if literal and values and folds:
             return [Value(t, number=_folded(kind, values)) for t in types]
         return self._costed(instruction, values, types, scope)
 
@@ -277,7 +278,8 @@ class _Inliner:
         if kind in COLLECTIVES:
             self._collectives[kind] += 1
         kept = [t for name, t in instruction.results if name]
-        in_place = kind == "dynamic_update_slice" and values[0].op >= 0 and values[0].carried
+        changed = 0 if kind == "dynamic_update_slice" else instruction.attributes.get("in_place")
+        in_place = changed is not None and values[changed].op >= 0 and values[changed].carried
         op = self._add(
             instruction,
             scope,
@@ -285,8 +287,10 @@ class _Inliner:
             bytes_accessed=work.bytes,
             output_bytes=0 if in_place else sum(t.nbytes for t in kept),
             output=";".join(map(str, types)),
-            alias_of=values[0].owner if in_place else -1,
+            alias_of=values[changed].owner if in_place else -1,
         )
+        if is_elementwise(kind) or instruction.attributes.get("elementwise"):
+            self.columns.elementwise.add(op)
         self._connect(values, op, scope)
         if instruction.effect:
             if self._last_effect >= 0:
@@ -296,7 +300,7 @@ class _Inliner:
             self.columns.keep.add(op)
         made = [self.columns.value(op, t) for t in types]
         if in_place:
-            made[0] = replace(made[0], owner=values[0].owner, carried=True)
+            made[0] = replace(made[0], owner=values[changed].owner, carried=True)
         return made
 
     def _add(
@@ -320,7 +324,7 @@ class _Inliner:
         )
 
     def _name(self, instruction: Instruction, scope: _Scope) -> str:
-        return _join(scope.path, instruction.stack, _short(instruction))
+        return instruction.name or _join(scope.path, instruction.stack, _short(instruction))
 
     def _inside(self, instruction: Instruction, scope: _Scope, part: str = "") -> str:
         """The path of what stands in a loop or a branch."""

@@ -110,7 +110,16 @@ class Instruction:
         The name stack of the program that was traced: ``jvp(MLP)/Dense_0``. None where it is not
         known.
     label
-        What the text calls its first result.
+        What the traced program calls it, where the name stack is known; else what the text calls
+        its first result.
+    name
+        Its name as an op, if it has one that is known beyond the text.
+    effect
+        Whether it does more than give results.
+    scope
+        Of a call: what the path of its ops says of it.
+    loop
+        Of a scan or while: how it runs.
     """
 
     kind: str
@@ -121,9 +130,9 @@ class Instruction:
     flow: Flow = "op"
     stack: str | None = None
     label: str = ""
+    name: str = ""
     line: int = 0
     effect: bool = False
-    #: Of a call: what the path of its ops says of it. Of a scan or while: how it runs.
     scope: str = ""
     loop: Loop | None = None
 
@@ -170,6 +179,9 @@ class Program:
     stacks_are_whole
         Whether the name stack of an op in a loop or branch begins where its function does, not
         where the loop or branch does.
+    folds
+        Whether what is made of literals only is computed where it is read; not so in a program that
+        is compiled already.
     """
 
     name: str
@@ -180,6 +192,7 @@ class Program:
     donated: list[bool] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     stacks_are_whole: bool = False
+    folds: bool = True
 
 
 #: A walk over something nested, without recursion: what it yields is run, and what that returns is
