@@ -29,9 +29,9 @@ from loadmaster.readers.xla_program import (
     Type,
     Walk,
     at,
-    decoded,
     drive,
 )
+from loadmaster.readers.xla_text import decoded
 
 _START = re.compile(r"\s*(let\s+[^\s=]+\s*=\s*)?\{\s*lambda\b")
 
@@ -45,9 +45,11 @@ _STACK = re.compile(r"\[([^\[\]]*)\]\s*$")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 #: Primitives whose jaxpr says how they combine elements, or that run it in another way than once.
-_NO_CALLS = re.compile(r"scatter|reduce|sort|select_and|pallas_call|custom_root|custom_lin|run_state")
-_EFFECTS = frozenset(
-    "debug_callback debug_print io_callback infeed outfeed send recv get swap addupdate".split()
+_NO_CALLS = re.compile(
+    r"scatter|reduce|sort|select_and|pallas_call|custom_root|custom_lin|run_state"
+)
+_EFFECTS = re.compile(
+    r"(debug_callback|debug_print|io_callback|infeed|outfeed|send|recv|get|swap|addupdate)$"
 )
 
 
@@ -195,7 +197,7 @@ def _instruction(
         if equation.stack is None
         else "",
         line=equation.line,
-        effect=equation.effect or primitive in _EFFECTS,
+        effect=equation.effect or bool(_EFFECTS.match(primitive)),
     )
     every = [body for values in bodies.values() for body in values]
     if primitive == "scan" and bodies.get("jaxpr"):
@@ -275,8 +277,11 @@ def _attributes(equation: _Equation, ins: Sequence[Type | None]) -> dict[str, An
             return {"axis": _literal(params.get("dimension", ""))}
         case "fft":
             return {"lengths": _literal(params.get("fft_lengths", ""))}
-        case "select_and_scatter_add" | "select_and_gather_add" | "reduce_window" | (
-            "reduce_window_sum" | "reduce_window_max" | "reduce_window_min"
+        case (
+            "select_and_scatter_add"
+            | "select_and_gather_add"
+            | "reduce_window"
+            | ("reduce_window_sum" | "reduce_window_max" | "reduce_window_min")
         ):
             return {"window": _literal(params.get("window_dimensions", ""))}
     return {}
@@ -290,21 +295,20 @@ def _convolution(equation: _Equation, ins: Sequence[Type | None]) -> dict[str, A
             r"(\w+)_spec=(\([\d, ]*\))", params.get("dimension_numbers", "")
         )
     }
-    lists = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+    n = len(spec.get("out") or "12") - 2
+
+    def row(name: str, default: Any) -> Sequence[Any]:
+        return _literal(params.get(name, "")) or (default,) * n
+
+    padding, strides = row("padding", (0, 0)), row("window_strides", 1)
+    input_dilation, kernel_dilation = row("lhs_dilation", 1), row("rhs_dilation", 1)
     try:
-        lhs, rhs, out = ins[0], ins[1], equation.results[0][1]
-        assert lhs is not None and rhs is not None
-        rows = [_literal(params.get(name, "")) for name in lists]
-        n = len(spec["out"]) - 2
-        strides, padding, input_dilation, kernel_dilation = (
-            row or default
-            for row, default in zip(rows, ((1,) * n, ((0, 0),) * n, (1,) * n, (1,) * n), strict=True)
-        )
+        lhs, rhs, out = (t.shape for t in (*ins[:2], equation.results[0][1]) if t is not None)
         axes = tuple(
             Axis(
-                lhs.shape[spec["lhs"][2 + i]],
-                out.shape[spec["out"][2 + i]],
-                rhs.shape[spec["rhs"][2 + i]],
+                lhs[spec["lhs"][2 + i]],
+                out[spec["out"][2 + i]],
+                rhs[spec["rhs"][2 + i]],
                 int(strides[i]),
                 int(padding[i][0]),
                 int(input_dilation[i]),
@@ -312,10 +316,9 @@ def _convolution(equation: _Equation, ins: Sequence[Type | None]) -> dict[str, A
             )
             for i in range(n)
         )
-        features = rhs.shape[spec["rhs"][1]]
-        features *= out.shape[spec["out"][0]] * out.shape[spec["out"][1]]
+        features = rhs[spec["rhs"][1]] * out[spec["out"][0]] * out[spec["out"][1]]
         return {"axes": axes, "features": features}
-    except (AssertionError, TypeError, ValueError, LookupError):
+    except (TypeError, ValueError, LookupError):
         raise InputError(
             f"{at(equation.line)}conv_general_dilated has dimension numbers, padding or dilations "
             "that do not fit its operands"

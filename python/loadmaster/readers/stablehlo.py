@@ -29,8 +29,8 @@ from loadmaster.readers.xla_program import (
     Program,
     Type,
     at,
-    decoded,
 )
+from loadmaster.readers.xla_text import closing, decoded, split
 
 _MODULE = re.compile(r"\s*(?:(?:#|//)[^\n]*\n\s*)*(?:\"builtin\.module\"|module\b|func\.func\b)")
 _RESULTS = re.compile(r"(%[^=\"]*?)\s*=\s+(?=[\"\w])")
@@ -38,8 +38,6 @@ _NAME = re.compile(r"\"(?P<quoted>[^\"]*)\"|(?P<bare>[A-Za-z_][\w.$-]*)")
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _PAIR = re.compile(r"(%[\w$.-]+)\s*=\s*(%[\w$.-]+(?:#\d+)?)")
 _SYMBOL = re.compile(r"@(?:\"([^\"]*)\"|([\w$.-]+))")
-#: What nesting and separating in MLIR are made of; an arrow is no bracket.
-_MARK = re.compile(r"\"(?:[^\"\\]|\\.)*\"|->|[()\[\]{}<>,]")
 _ALIAS = re.compile(r"#(loc\d*)\s*=\s*loc\((.*)\)$")
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return")
 _CALLS = ("call", "func.call", "stablehlo.composite")
@@ -55,7 +53,12 @@ def is_stablehlo(text: str) -> bool:
 
 
 def read(path: str | os.PathLike[str]) -> OpGraph:
-    """Read StableHLO text, plain or gzipped, as an op graph.
+    """Read StableHLO text as an op graph.
+
+    Parameters
+    ----------
+    path
+        MLIR text, plain or gzipped: ``jax.jit(f).lower(x).as_text(debug_info=True)``.
 
     Raises
     ------
@@ -179,11 +182,11 @@ class _Reader:
         if symbol is None or start < 0:
             raise self._error("func.func without a name or arguments")
         name = symbol[1] or symbol[2]
-        end = _closing(line, start)
+        end = closing(line, start)
         if end < 0:
             raise self._error(f"the arguments of @{name} are not closed")
         function = _Function(Computation(name, [], [], []), " private " not in line[:start])
-        for argument in _split(line[start + 1 : end]):
+        for argument in split(line[start + 1 : end]):
             label, _, rest = argument.partition(":")
             if label.strip().startswith("%"):
                 function.made.inputs.append((label.strip(), self._type(rest.strip())))
@@ -191,9 +194,9 @@ class _Reader:
                 function.donated.append("tf.aliasing_output" in rest or "jax.buffer_donor" in rest)
         results = line[end + 1 :].strip().removeprefix("->").strip()
         if results.startswith("("):
-            inside = results[1 : _closing(results, 0)]
+            inside = results[1 : closing(results, 0)]
             function.result_names = [
-                _quoted(r"jax\.result_info = \"([^\"]*)\"", r) for r in _split(inside)
+                _quoted(r"jax\.result_info = \"([^\"]*)\"", r) for r in split(inside)
             ]
         else:
             function.result_names = [_quoted(r"jax\.result_info = \"([^\"]*)\"", results)]
@@ -212,8 +215,8 @@ class _Reader:
             raise self._error("a block where none can be: only regions of one block are read")
         if start < 0:
             return
-        inside = line[start + 1 : _closing(line, start)]
-        for argument in _split(inside):
+        inside = line[start + 1 : closing(line, start)]
+        for argument in split(inside):
             label, _, rest = argument.partition(":")
             self._open[-1].inputs.append((label.strip(), self._type(rest.strip())))
         self._open[-1].types.update(self._open[-1].inputs)
@@ -228,7 +231,7 @@ class _Reader:
             if line.endswith("{") and word in ("cond", "reducer", "do"):
                 inputs = list(pending.instruction.attributes.get("arguments", ()))
                 for group in re.findall(r"\(([^()]*)\)", line) if word == "reducer" else ():
-                    for argument in _split(group):
+                    for argument in split(group):
                         label, _, rest = argument.partition(":")
                         inputs.append((label.strip(), self._type(rest.strip())))
                 self._begin(pending, inputs)
@@ -295,7 +298,12 @@ class _Reader:
         instruction = pending.instruction
         kind = plain(instruction.kind)
         bodies = [
-            Computation(f"{instruction.kind} of line {instruction.line}", r.inputs, r.instructions, r.outputs)
+            Computation(
+                f"{instruction.kind} of line {instruction.line}",
+                r.inputs,
+                r.instructions,
+                r.outputs,
+            )
             for r in pending.regions
         ]
         if kind == "while":
@@ -364,7 +372,7 @@ class _Reader:
         if plain(kind) == "while" and not opens:
             pairs = _PAIR.findall(head)
             instruction.operands = [self._operand(value, region) for _, value in pairs]
-            parts = [self._type(t) for t in _split(types)]
+            parts = [self._type(t) for t in split(types)]
             if len(parts) != len(pairs):
                 raise self._error(f"{kind} carries {len(pairs)} values and has {len(parts)} types")
             arguments = [(n, t) for (n, _), t in zip(pairs, parts, strict=True)]
@@ -415,7 +423,7 @@ class _Reader:
         right = right.strip() if arrow else types
         if right.startswith("(") and right.endswith(")"):
             right = right[1:-1]
-        parts = [self._type(t) for t in _split(right)]
+        parts = [self._type(t) for t in split(right)]
         names = [n for n, _ in instruction.results]
         if len(parts) < len(names):
             raise self._error(f"{instruction.kind} gives {len(names)} values of {len(parts)} types")
@@ -424,16 +432,16 @@ class _Reader:
 
     def _type(self, text: str) -> Type:
         if text.startswith("tensor<"):
-            end = _closing(text, 6)
+            end = closing(text, 6)
             if end < 0:
                 raise self._error(f"type {text[:40]!r} is not whole")
-            inside = _split(text[7:end])
+            inside = split(text[7:end])
             dims, dtype = _dims(inside[0] if inside else "")
             if "?" in dims:
                 raise self._error(
-                    f"{text[: end + 1]} has a dynamic dimension: its sizes must be known. Lower the "
-                    "function with arrays of fixed shape (jax.jit(f).lower(*arguments)), or refine "
-                    "the module's shapes first"
+                    f"{text[: end + 1]} has a dynamic dimension: its sizes must be known. Lower "
+                    "the function with arrays of fixed shape (jax.jit(f).lower(*arguments)), or "
+                    "refine the module's shapes first"
                 )
             return Type.of(dtype, [int(d) for d in dims], self.line)
         if "token" in text[:20]:
@@ -441,9 +449,7 @@ class _Reader:
         word = re.match(r"[!\w.]+", text)
         return Type.of(word[0] if word else text, (), self.line)
 
-    def _attributes(
-        self, instruction: Instruction, head: str, region: _Region
-    ) -> dict[str, Any]:
+    def _attributes(self, instruction: Instruction, head: str, region: _Region) -> dict[str, Any]:
         """What costs depend on, under their names there."""
         kind = plain(instruction.kind)
         ins = [self._known(o, region) for o in instruction.operands]
@@ -527,7 +533,7 @@ class _Reader:
             function = self.functions.get(callee)
             if function is None:
                 raise InputError(
-                    f"{at(instruction.line)}@{callee} is called, but the module has no such function"
+                    f"{at(instruction.line)}@{callee} is called, but the module does not have it"
                 )
             if function.defined:
                 instruction.bodies = (function.made,)
@@ -562,33 +568,6 @@ class _Reader:
 
 
 # ---- text ---------------------------------------------------------------------------------------
-
-
-def _closing(text: str, start: int) -> int:
-    """Where the bracket at ``start`` closes; -1 if nowhere."""
-    depth = 0
-    for mark in _MARK.finditer(text, start):
-        if mark[0] in "([{<":
-            depth += 1
-        elif mark[0] in ")]}>":
-            depth -= 1
-            if depth == 0:
-                return mark.start()
-    return -1
-
-
-def _split(text: str) -> list[str]:
-    """Parts between commas that stand in no brackets."""
-    parts, depth, last = [], 0, 0
-    for mark in _MARK.finditer(text):
-        if mark[0] in "([{<":
-            depth += 1
-        elif mark[0] in ")]}>":
-            depth -= 1
-        elif mark[0] == "," and depth == 0:
-            parts.append(text[last : mark.start()].strip())
-            last = mark.end()
-    return [part for part in (*parts, text[last:].strip()) if part]
 
 
 def _without_location(line: str) -> tuple[str, str]:
@@ -666,5 +645,3 @@ def _constant(head: str) -> dict[str, Any]:
         except ValueError:
             continue
     return {"number": None}  # a hexadecimal or complex one: as good as any
-
-

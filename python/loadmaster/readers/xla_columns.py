@@ -9,7 +9,9 @@ from typing import Any
 
 from loadmaster.readers.xla_program import Type
 
-_COLUMNS = "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
+_COLUMNS = (
+    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,8 @@ class Columns:
 
     def edge(self, src: int, dst: int, tensor: int = -1, size: int = 0) -> None:
         """An edge, unless it is there; without a tensor, a control edge."""
-        if tensor < 0:
-            if (src, dst) in self._drawn:
-                return
+        if tensor < 0 and (src, dst) in self._drawn:
+            return
         self._drawn.add((src, dst))
         for column, number in zip(self.edges.values(), (src, dst, tensor, size), strict=True):
             column.append(number)
@@ -130,8 +131,8 @@ class Columns:
             for src, dst, tensor, size in zip(*self.edges.values(), strict=True)
             if src in index and dst in index
         ]
-        for column, numbers in zip(self.edges, zip(*kept, strict=True) if kept else [()] * 4):
-            self.edges[column] = list(numbers)
+        for position, column in enumerate(self.edges):
+            self.edges[column] = [edge[position] for edge in kept]
 
     def unique_names(self) -> list[str]:
         """The names with a number behind every repeated one; the first of a name keeps it."""

@@ -157,7 +157,7 @@ def _power(op: Op) -> int:
 
 def _dot(op: Op) -> int:
     left = op.ins[0].shape
-    return 2 * op.outs[0].numel * math.prod(left[d] for d in op.attributes["contracting"])
+    return 2 * op.outs[0].numel * math.prod(int(left[d]) for d in op.attributes["contracting"])
 
 
 def _ragged_dot(op: Op) -> int:
@@ -167,7 +167,8 @@ def _ragged_dot(op: Op) -> int:
 
 def _convolution(op: Op) -> int:
     """``features`` are output batch and channels and the kernel's input channels, multiplied."""
-    taps = math.prod(axis.taps() for axis in op.attributes["axes"])
+    axes: Sequence[Axis] = op.attributes["axes"]
+    taps = math.prod(axis.taps() for axis in axes)
     return 2 * int(op.attributes["features"]) * taps
 
 
@@ -180,14 +181,18 @@ def _reduce(op: Op) -> int:
     return op.ins[0].numel * _steps(op)
 
 
+def _window(op: Op) -> int:
+    return math.prod(int(size) for size in op.attributes["window"])
+
+
 def _reduce_window(op: Op) -> int:
-    return op.outs[0].numel * math.prod(op.attributes["window"]) * _steps(op)
+    return op.outs[0].numel * _window(op) * _steps(op)
 
 
 def _select_and_scatter(op: Op) -> int:
-    """A comparison per position of a window that chooses, and an addition; one window per source."""
+    """Per source, a comparison at each position of a window that chooses, and an addition."""
     source = op.ins[1] if len(op.ins) > 2 else op.ins[0]
-    return source.numel * (math.prod(op.attributes["window"]) + 1)
+    return source.numel * (_window(op) + 1)
 
 
 def _scatter(op: Op) -> int:
@@ -197,8 +202,8 @@ def _scatter(op: Op) -> int:
 
 def _sort(op: Op) -> int:
     """Comparisons of a merge sort along the sorted axis."""
-    shape = op.ins[0].shape
-    return op.ins[0].numel * (max(shape[op.attributes.get("axis", -1)], 1) - 1).bit_length()
+    length = op.ins[0].shape[int(op.attributes["axis"])]
+    return op.ins[0].numel * (max(length, 1) - 1).bit_length()
 
 
 def _top_k(op: Op) -> int:
@@ -209,7 +214,7 @@ def _top_k(op: Op) -> int:
 
 def _fft(op: Op) -> int:
     """5 n log2 n per transform, the usual count for a complex FFT."""
-    points = math.prod(op.attributes["lengths"])
+    points = math.prod(int(n) for n in op.attributes["lengths"])
     return round(5 * max(t.numel for t in (op.ins[0], op.outs[0])) * math.log2(max(points, 2)))
 
 
@@ -228,14 +233,20 @@ def _triangular_solve(op: Op) -> int:
 
 
 def _random(op: Op) -> int:
-    """Threefry: 20 rounds of add, rotate and xor (5) and five injections of keys (3), per 2 words."""
+    """Threefry: per 2 words, 20 rounds of add, rotate, xor (5) and five injections of keys (3)."""
     return sum(t.numel for t in op.outs) * (20 * 5 + 5 * 3) // 2
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 VIEWS = frozenset(
-    "reshape squeeze expand_dims broadcast_in_dim stop_gradient bitcast bitcast_convert "
-    "bitcast_convert_type sharding_constraint mesh_cast reshard layout_constraint name pvary "
-    "pbroadcast optimization_barrier opt_barrier device_put random_wrap random_unwrap".split()
+    _words(
+        "reshape squeeze expand_dims broadcast_in_dim stop_gradient bitcast bitcast_convert "
+        "bitcast_convert_type sharding_constraint mesh_cast reshard layout_constraint name pvary "
+        "pbroadcast optimization_barrier opt_barrier device_put random_wrap random_unwrap"
+    )
 )
 _PER_OUTPUT: dict[int, str] = {
     1: "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil "
@@ -265,10 +276,12 @@ _MOVES = (
 )
 #: Traffic between devices of one program: only the bytes that they touch are counted.
 COLLECTIVES = frozenset(
-    "psum psum2 psum_invariant pmax pmin ppermute pgather all_gather all_gather_invariant "
-    "all_to_all reduce_scatter all_reduce collective_permute collective_broadcast axis_index "
-    "all_reduce_start all_reduce_done all_gather_start all_gather_done "
-    "collective_permute_start collective_permute_done".split()
+    _words(
+        "psum psum2 psum_invariant pmax pmin ppermute pgather all_gather all_gather_invariant "
+        "all_to_all reduce_scatter all_reduce collective_permute collective_broadcast axis_index "
+        "all_reduce_start all_reduce_done all_gather_start all_gather_done "
+        "collective_permute_start collective_permute_done"
+    )
 )
 _CALLBACKS = (
     "debug_callback debug_print io_callback pure_callback infeed outfeed send recv send_done "
@@ -283,13 +296,15 @@ _FLOPS: dict[str, _Count] = {
     **dict.fromkeys(("dot_general", "dot"), _dot),
     **dict.fromkeys(("ragged_dot", "ragged_dot_general"), _ragged_dot),
     **dict.fromkeys(("conv_general_dilated", "convolution"), _convolution),
-    **dict.fromkeys("random_bits threefry2x32 rng_bit_generator rng_uniform rng".split(), _random),
-    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _reduce_window),
+    **dict.fromkeys(_words("random_bits threefry2x32 rng_bit_generator rng_uniform rng"), _random),
     **dict.fromkeys(
-        "scatter_add scatter_mul scatter_min scatter_max scatter_sub".split(), _scatter
+        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _reduce_window
     ),
     **dict.fromkeys(
-        "select_and_scatter select_and_scatter_add select_and_gather_add".split(),
+        _words("scatter_add scatter_mul scatter_min scatter_max scatter_sub"), _scatter
+    ),
+    **dict.fromkeys(
+        _words("select_and_scatter select_and_scatter_add select_and_gather_add"),
         _select_and_scatter,
     ),
     **dict.fromkeys(("top_k", "approx_top_k"), _top_k),
@@ -336,11 +351,11 @@ def _scattered(op: Op) -> int:
 
 
 _BYTES: dict[str, Callable[[Op], int]] = {
-    **dict.fromkeys("gather dynamic_slice slice split".split(), _part),
+    **dict.fromkeys(_words("gather dynamic_slice slice split"), _part),
     "dynamic_update_slice": _update,
     "fusion": lambda op: int(op.attributes["bytes"]),
     **dict.fromkeys(
-        "scatter scatter_add scatter_mul scatter_min scatter_max scatter_sub".split(), _scattered
+        _words("scatter scatter_add scatter_mul scatter_min scatter_max scatter_sub"), _scattered
     ),
-    **dict.fromkeys("parameter constant partition_id replica_id axis_index".split(), _none),
+    **dict.fromkeys(_words("parameter constant partition_id replica_id axis_index"), _none),
 }

@@ -45,7 +45,7 @@ from loadmaster.readers.xla_program import (
 )
 
 #: Instructions that are looked at, calls inlined, before a program is refused.
-LIMIT = 1_000_000
+LIMIT = 500_000
 
 _COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
 
@@ -56,7 +56,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
     Raises
     ------
     InputError
-        More than a million instructions after inlining, a function that calls itself, a value that
+        More than `LIMIT` instructions after inlining, a function that calls itself, a value that
         nothing defines.
 
     Warns
@@ -103,7 +103,6 @@ class _Scope:
     #: The op that opened the innermost loop or branch, and the outermost; -1: none.
     region: int = -1
     group: int = -1
-    calls: frozenset[int] = frozenset()
     #: Ops with effects in the innermost loop or branch.
     effects: list[int] = field(default_factory=list)
 
@@ -125,6 +124,7 @@ class _Inliner:
         self.columns = Columns()
         self.outputs: list[Value] = []
         self._left = LIMIT
+        self._running: set[int] = set()
         self._last_effect = -1
         self._unknown: Counter[str] = Counter()
         self._collectives: Counter[str] = Counter()
@@ -148,8 +148,8 @@ class _Inliner:
         known = sum(trips is not None for trips in self.columns.loops.values())
         if known:
             notes.append(
-                f"{known} loops count all their trips and are bound to one device each, as XLA "
-                "runs them"
+                f"{known} loops count the work of all their trips, but one kernel launch per op, "
+                "and are bound to one device each, as XLA runs them"
             )
         if self._branches:
             notes.append(f"{self._branches} branches are the dearest of theirs each")
@@ -171,13 +171,13 @@ class _Inliner:
     # -- computations and calls ----------------------------------------------------------------
 
     def _computation(self, body: Computation, args: Sequence[Value], scope: _Scope) -> Walk:
-        if id(body) in scope.calls:
+        if id(body) in self._running:
             raise InputError(f"{body.name!r} calls itself: its ops cannot be counted")
         if len(args) != len(body.inputs):
             raise InputError(
                 f"{body.name!r} takes {len(body.inputs)} values and is given {len(args)}"
             )
-        scope = replace(scope, calls=scope.calls | {id(body)})
+        self._running.add(id(body))
         env = {name: value for (name, _), value in zip(body.inputs, args, strict=True)}
         for name, type_ in body.constants:
             key = id(body), name
@@ -213,6 +213,7 @@ class _Inliner:
             for (name, _), value in zip(instruction.results, results, strict=False):
                 if name:
                     env[name] = value
+        self._running.discard(id(body))
         return [self._value(o, env, 0) for o in body.outputs]
 
     def _value(self, operand: Operand, env: dict[str, Value], line: int) -> Value:
@@ -243,17 +244,13 @@ class _Inliner:
             return [Value(t, number=_folded(kind, values)) for t in types]
         return self._costed(instruction, values, types, scope)
 
-    def _constant(
-        self, instruction: Instruction, types: list[Type], scope: _Scope
-    ) -> list[Value]:
+    def _constant(self, instruction: Instruction, types: list[Type], scope: _Scope) -> list[Value]:
         if "number" in instruction.attributes:
             return [Value(t, number=instruction.attributes["number"]) for t in types]
         name = self._name(instruction, scope)
         return [self.columns.placeholder(name, "constant", t) for t in types]
 
-    def _view(
-        self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope
-    ) -> Value:
+    def _view(self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope) -> Value:
         op = self._add(instruction, scope, output=str(type_), alias_of=shown.owner, view=True)
         self._connect([shown], op, scope)
         return replace(shown, type=type_, op=op)
@@ -278,16 +275,15 @@ class _Inliner:
         if kind in COLLECTIVES:
             self._collectives[kind] += 1
         kept = [t for name, t in instruction.results if name]
-        changed = 0 if kind == "dynamic_update_slice" else instruction.attributes.get("in_place")
-        in_place = changed is not None and values[changed].op >= 0 and values[changed].carried
+        changed = _changed_in_place(instruction, values)
         op = self._add(
             instruction,
             scope,
             flops=work.flops,
             bytes_accessed=work.bytes,
-            output_bytes=0 if in_place else sum(t.nbytes for t in kept),
+            output_bytes=sum(t.nbytes for t in kept) if changed is None else 0,
             output=";".join(map(str, types)),
-            alias_of=values[changed].owner if in_place else -1,
+            alias_of=-1 if changed is None else changed.owner,
         )
         if is_elementwise(kind) or instruction.attributes.get("elementwise"):
             self.columns.elementwise.add(op)
@@ -299,8 +295,8 @@ class _Inliner:
             scope.effects.append(op)
             self.columns.keep.add(op)
         made = [self.columns.value(op, t) for t in types]
-        if in_place:
-            made[0] = replace(made[0], owner=values[changed].owner, carried=True)
+        if changed is not None:
+            made[0] = replace(made[0], owner=changed.owner, carried=True)
         return made
 
     def _add(
@@ -380,9 +376,7 @@ class _Inliner:
         kept = [*constants, *stacks]
         return self._close(instruction, begin, inner, scope, kept, results, outs, 2 * sum(stacked))
 
-    def _slice(
-        self, stack: Value, taken: tuple[str, Type], scope: _Scope, line: int
-    ) -> Value:
+    def _slice(self, stack: Value, taken: tuple[str, Type], scope: _Scope, line: int) -> Value:
         """What one trip takes of a stacked input."""
         label, type_ = taken
         if stack.op < 0:
@@ -439,9 +433,7 @@ class _Inliner:
         assert loop is not None
         # A stack that nothing reads is not kept; a carried value always is.
         rows = [
-            i
-            for i in rows
-            if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
+            i for i in rows if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
         ]
         begin = self._add(
             instruction,
@@ -479,7 +471,7 @@ class _Inliner:
             name=f"{name}.end",
             bytes_accessed=bytes_per_loop,
         )
-        self.columns.read([v for v in (*results, *kept) if not (v.op == begin)], end)
+        self.columns.read([v for v in (*results, *kept) if v.op != begin], end)
         self.columns.edge(begin, end)
         for op in inner.effects:
             self.columns.edge(op, end)
@@ -533,6 +525,16 @@ class _Inliner:
             total += heaviest * (1 if trips is None else trips)
         self._weights[id(body)] = total
         return total
+
+
+def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Value | None:
+    """What an op updates a slice of, where the loop around it carries that: its own memory."""
+    position: int | None = instruction.attributes.get("in_place")
+    if plain(instruction.kind) == "dynamic_update_slice":
+        position = 0
+    if position is None or not values[position].carried:
+        return None
+    return values[position]
 
 
 def _short(instruction: Instruction) -> str:
@@ -645,4 +647,3 @@ def _trips(
         return None
     whole = -int(-span // step) if direction in ("LT", "GT") else int(span // step) + 1
     return max(whole, 0)
-

@@ -221,15 +221,6 @@ def drive(walk: Walk) -> Any:
     return result
 
 
-def decoded(data: bytes) -> str:
-    """Text of a file, which must be UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise InputError(f"line {line}: not UTF-8 text") from None
-
-
 def at(line: int) -> str:
     """``"line 7: "`` for messages; empty where no line is known."""
     return f"line {line}: " if line else ""

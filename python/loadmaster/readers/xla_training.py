@@ -3,8 +3,8 @@
 A training step takes state (parameters, slots of the optimizer, counters) and returns it anew, in
 the same order. So state is told by its place and by its update: the k-th input of a run of inputs
 comes back as the k-th output of a run of outputs, of the same type, made of the old value by
-elementwise ops. Those ops are the optimizer's. State that only they read is the optimizer's too; the
-rest of it, if floating, are the parameters.
+elementwise ops. Those ops are the optimizer's. State that only they read is the optimizer's too;
+the rest of it, if floating, are the parameters.
 
 Backward ops are those that JAX's name stacks call transposed. Where there are no name stacks, they
 are the ops before the optimizer that nothing else that is returned (the loss) depends on.
@@ -121,7 +121,7 @@ class _Step:
             # A fusion may make the gradient within: then that it reads the old value must do.
             if i in reached or i in self._sources(outputs[j].op):
                 self.state[i] = outputs[j].op
-                updates |= ops
+                updates |= ops | ({outputs[j].op} if i not in reached else set())
         self.shift = shift
         self.updates = {op for op in updates if "jvp(" not in paths[op]}
         #: State that more than the optimizer reads.
