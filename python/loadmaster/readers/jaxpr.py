@@ -704,7 +704,7 @@ class _Walker:
 
     def _atom(self, atom: Any) -> Operand:
         if hasattr(atom, "val"):
-            return Constant(self._type(atom.aval), _number(str(atom.val)))
+            return Constant(self._type(atom.aval), _number_of(atom.val))
         return self._names.get(atom, str(atom))
 
     def _type(self, aval: Any) -> Type:
@@ -712,3 +712,15 @@ class _Walker:
             dims = [_dim(str(d), self.sizes, 0) for d in aval.shape]
             return Type.of(str(aval.dtype), dims)
         return _type(str(aval), self.sizes, 0)
+
+
+def _number_of(value: Any) -> complex | None:
+    """What number a literal is, if it is one: JAX's, NumPy's or Python's."""
+    for kind in (int, float, complex):
+        try:
+            number = kind(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if number == value:
+            return number
+    return None

@@ -364,24 +364,38 @@ class _Inliner:
         assert loop is not None
         n, k = loop.n_constants, loop.n_constants + loop.n_carried
         constants, initial, stacks = values[:n], values[n:k], values[k:]
-        begin, inner, outs = self._open(instruction, values, scope, loop.trips)
+        counters = _counters(body, n, initial)
+        kept = [i for i in range(len(instruction.results)) if i not in counters]
+        begin, inner, outs = self._open(instruction, values, scope, loop.trips, kept)
         carried = outs[: len(initial)]
         slices = []
         for position, stack in enumerate(stacks):
             if k + position >= len(body.inputs):
                 raise InputError(f"{at(instruction.line)}the scan's body takes fewer values")
-            slices.append(self._slice(stack, body.inputs[k + position], inner, instruction.line))
+            slices.append(self._slice(stack, body.inputs[k + position], inner, instruction))
         results = yield self._computation(body, [*constants, *carried, *slices], inner)
         stacked = [t.nbytes for name, t in instruction.results[loop.n_carried :] if name]
-        kept = [*constants, *stacks]
-        return self._close(instruction, begin, inner, scope, kept, results, outs, 2 * sum(stacked))
+        inputs = [*constants, *stacks]
+        moved = 2 * sum(stacked)
+        views = self._close(instruction, begin, inner, scope, inputs, results, outs, moved)
+        return self._counted(views, counters, initial, loop.trips)
 
-    def _slice(self, stack: Value, taken: tuple[str, Type], scope: _Scope, line: int) -> Value:
+    def _slice(
+        self, stack: Value, taken: tuple[str, Type], scope: _Scope, scan: Instruction
+    ) -> Value:
         """What one trip takes of a stacked input."""
         label, type_ = taken
         if stack.op < 0:
             return replace(stack, type=type_)
-        instruction = Instruction("dynamic_slice", [], [taken], label=label, line=line)
+        named = scan.stack is not None
+        instruction = Instruction(
+            "dynamic_slice",
+            [],
+            [taken],
+            stack="" if named else None,
+            label="" if named else label,
+            line=scan.line,
+        )
         return self._costed(instruction, [stack], [type_], scope)[0]
 
     def _while(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
@@ -412,6 +426,16 @@ class _Inliner:
         views = self._close(instruction, begin, inner, scope, kept, [*again, *read], outs, 0)
         for i in fixed:
             views[i] = initial[i]
+        return self._counted(views, counters, initial, trips)
+
+    def _counted(
+        self,
+        views: list[Value],
+        counters: dict[int, float],
+        initial: Sequence[Value],
+        trips: int | None,
+    ) -> list[Value]:
+        """What a loop returns, its counters as the numbers that they have reached."""
         for i, step in counters.items():
             start = initial[i].number
             final = None if trips is None or start is None else start + trips * step
@@ -424,16 +448,17 @@ class _Inliner:
         values: list[Value],
         scope: _Scope,
         trips: int | None,
-        allocated: Sequence[int] | None = None,
+        allocated: Sequence[int],
     ) -> tuple[int, _Scope, list[Value]]:
         """The op that begins a loop, the scope of its body, and what the loop will return."""
         types = [t for _, t in instruction.results]
-        rows = range(len(types)) if allocated is None else allocated
         loop = instruction.loop
         assert loop is not None
         # A stack that nothing reads is not kept; a carried value always is.
         rows = [
-            i for i in rows if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
+            i
+            for i in allocated
+            if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
         ]
         begin = self._add(
             instruction,
