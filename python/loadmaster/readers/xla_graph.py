@@ -32,6 +32,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.readers import xla_training
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
+from loadmaster.readers.xla_loops import counters_of, folded, trips_of
 from loadmaster.readers.xla_program import (
     Computation,
     Constant,
@@ -46,8 +47,6 @@ from loadmaster.readers.xla_program import (
 
 #: Instructions that are looked at, calls inlined, before a program is refused.
 LIMIT = 500_000
-
-_COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
 
 
 def to_graph(program: Program, name: str) -> OpGraph:
@@ -241,7 +240,7 @@ class _Inliner:
                 return [self._view(instruction, values[0], types[0], scope)]
         folds = self.program.folds and is_elementwise(kind) and not instruction.effect
         if literal and values and folds:
-            return [Value(t, number=_folded(kind, values)) for t in types]
+            return [Value(t, number=folded(kind, values)) for t in types]
         return self._costed(instruction, values, types, scope)
 
     def _constant(self, instruction: Instruction, types: list[Type], scope: _Scope) -> list[Value]:
@@ -364,7 +363,7 @@ class _Inliner:
         assert loop is not None
         n, k = loop.n_constants, loop.n_constants + loop.n_carried
         constants, initial, stacks = values[:n], values[n:k], values[k:]
-        counters = _counters(body, n, initial)
+        counters = counters_of(body, n, initial)
         kept = [i for i in range(len(instruction.results)) if i not in counters]
         begin, inner, outs = self._open(instruction, values, scope, loop.trips, kept)
         carried = outs[: len(initial)]
@@ -404,10 +403,10 @@ class _Inliner:
         condition, body = instruction.bodies
         c, b = loop.n_condition_constants, loop.n_constants
         initial = values[c + b :]
-        counters = _counters(body, b, initial)
+        counters = counters_of(body, b, initial)
         trips = loop.trips
         if trips is None:
-            trips = _trips(condition, values, c, b, body, counters)
+            trips = trips_of(condition, body, values, loop, counters)
         fixed = {
             i
             for i, (name, _) in enumerate(body.inputs[b:])
@@ -572,103 +571,3 @@ def _short(instruction: Instruction) -> str:
 
 def _join(*parts: str | None) -> str:
     return "/".join(part for part in parts if part)
-
-
-def _folded(kind: str, values: Sequence[Value]) -> complex | None:
-    """The number that an elementwise op makes of numbers, where a loop's limit may need it."""
-    numbers = [v.number for v in values]
-    if None in numbers:
-        return None
-    match plain(kind), numbers:
-        case ("add" | "add_any", [a, b]):
-            return a + b  # type: ignore[operator]
-        case ("sub" | "subtract", [a, b]):
-            return a - b  # type: ignore[operator]
-        case ("mul" | "multiply", [a, b]):
-            return a * b  # type: ignore[operator]
-        case ("convert" | "convert_element_type" | "stop_gradient", [a]):
-            return a
-        case ("max" | "maximum", [a, b]):
-            return max(a.real, b.real)  # type: ignore[union-attr]
-        case ("min" | "minimum", [a, b]):
-            return min(a.real, b.real)  # type: ignore[union-attr]
-    return None
-
-
-def _number(operand: Operand, body: Computation, known: dict[str, Value]) -> complex | None:
-    """What number an operand of a computation is, if it is one."""
-    if isinstance(operand, Constant):
-        return operand.number
-    if operand in known:
-        return known[operand].number
-    maker = _maker(operand, body)
-    return maker.attributes.get("number") if maker else None
-
-
-def _maker(name: Operand, body: Computation) -> Instruction | None:
-    return next((i for i in body.instructions if i.results and i.results[0][0] == name), None)
-
-
-def _counters(body: Computation, n_constants: int, initial: Sequence[Value]) -> dict[int, float]:
-    """Carried numbers that begin with a literal and step by one: their positions and steps."""
-    counters = {}
-    makers = {i.results[0][0]: i for i in body.instructions if i.results}
-    for position, value in enumerate(initial):
-        if value.op >= 0 or value.type.shape or value.type.dtype[0] not in "iu":
-            continue
-        if position >= len(body.outputs):
-            break
-        name = body.inputs[n_constants + position][0]
-        output = body.outputs[position]
-        maker = makers.get(output) if isinstance(output, str) else None
-        if maker is None or name not in maker.operands or len(maker.operands) != 2:
-            continue
-        other = maker.operands[1 - maker.operands.index(name)]
-        step = _number(other, body, {})
-        if step is None:
-            continue
-        if plain(maker.kind) == "add":
-            counters[position] = step.real
-        elif plain(maker.kind) in ("sub", "subtract") and maker.operands[0] == name:
-            counters[position] = -step.real
-    return counters
-
-
-def _trips(
-    condition: Computation,
-    values: Sequence[Value],
-    c: int,
-    b: int,
-    body: Computation,
-    counters: dict[int, float],
-) -> int | None:
-    """How often a loop runs whose condition compares a counter with a number; else None."""
-    output = condition.outputs[0] if condition.outputs else None
-    test = _maker(output, condition) if isinstance(output, str) else None
-    if test is None or len(test.operands) != 2:
-        return None
-    direction = _COMPARISONS.get(plain(test.kind)) or test.attributes.get("direction")
-    carried = {name: i for i, (name, _) in enumerate(condition.inputs[c:])}
-    known = {name: v for (name, _), v in zip(condition.inputs, values[:c], strict=False)}
-    for name, i in carried.items():
-        # What the body hands on unchanged is what it was before the loop.
-        if i < len(body.outputs) and body.outputs[i] == body.inputs[b + i][0]:
-            known[name] = values[c + b + i]
-    left, right = test.operands
-    if not (isinstance(left, str) and carried.get(left) in counters):
-        left, right = right, left
-        direction = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(str(direction), direction)
-    position = carried.get(left) if isinstance(left, str) else None
-    limit = _number(right, condition, known)
-    if position is None or position not in counters or limit is None:
-        return None
-    start, step = values[c + b + position].number, counters[position]
-    if start is None or not step:
-        return None
-    span = limit.real - start.real
-    if direction == "NE":
-        return int(span // step) if span % step == 0 and span / step >= 0 else None
-    if direction not in ("LT", "LE", "GT", "GE") or (direction in ("LT", "LE")) != (step > 0):
-        return None
-    whole = -int(-span // step) if direction in ("LT", "GT") else int(span // step) + 1
-    return max(whole, 0)
