@@ -268,6 +268,19 @@ def test_effects_stay_and_keep_their_order():
     assert (first, second) in control
 
 
+def test_references_are_read_and_written_in_order():
+    graph = of_jaxpr(
+        "a:f32[8]",
+        "b:Ref{f32[8]} = new_ref[kind=None memory_space=None] a\nc:f32[8] <- b[...]\n"
+        "d:f32[8] = sin c\nb[...] <- d\nb[0:4] += d\ne:f32[8], b[...] <- b[...], d\n"
+        "f:f32[8] <- b[]",
+        "f",
+    )
+    assert graph.kinds == ["input", "new_ref", "get", "sin", "swap", "addupdate", "swap", "get"]
+    order = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    assert {(2, 4), (4, 5), (5, 6), (6, 7)} <= order
+
+
 def test_calls_are_inlined_under_their_names_and_names_are_unique():
     inner = "{ lambda ; x:f32[4]. let y:f32[4] = sin x in (y,) }"
     graph = of_jaxpr(

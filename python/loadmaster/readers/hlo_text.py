@@ -177,7 +177,7 @@ class _Reader:
             donated,
             [] if told else ["the text has no op_name: modules are not known"],
             stacks_are_whole=True,
-            folds=False,
+            is_compiled=True,
         )
 
     def _computation(self, name: str, line: int) -> Walk:

@@ -141,6 +141,8 @@ def _program(
             donated = [bool(flag) for flag in flags]
     stacked = any(e.stack is not None for j in jaxprs for e in j.equations)
     assumed = [] if stacked else ["the text has no name stacks: modules are not known"]
+    if any(e.primitive in ("shard_map", "xla_pmap") for j in jaxprs for e in j.equations):
+        assumed.append("what is mapped over devices counts as one of them runs it")
     return Program(name, "jax", entry.made, names, results or [], donated, assumed)
 
 

@@ -258,8 +258,7 @@ class Parser:
             last = self._skip_brackets()
         return parsed_type(self.text[first.start : last.end], self.sizes, first.line)
 
-    def _skip_brackets(self) -> _Token:
-        depth = 0
+    def _skip_brackets(self, depth: int = 0) -> _Token:
         while True:
             token = self._take()
             if token.kind == "end":
@@ -274,22 +273,44 @@ class Parser:
         line = self._next.line
         results = []
         if self._after.text == ":":
-            while self._next.text != "=":
+            while self._next.text not in ("=", "<-", ","):
                 results.append(self._binder())
-            self._take()
-        elif self._next.text == "=":
-            self._take()
+        mark = self._take().text if self._next.text in ("=", "<-", ",") else "="
         primitive = self._take()
         if primitive.kind != "word":
             raise self._error("a primitive expected")
         equation = Equation(primitive.text, [], results, {}, {}, line=line)
         if self._next.text == "[" and self._next.start == primitive.end:
             yield self._parameters(equation)
+        if mark != "=" or self._next.text == "<-" or self._adds():
+            self._reference(equation, mark)
         while not self._ends(column):
             equation.args.append(self._atom())
         if self._stacks and equation.stack is None:
             equation.stack = self._stacks[0]
         return equation
+
+    def _reference(self, equation: Equation, mark: str) -> None:
+        """A reference read, written or added to; its name stood where primitives stand.
+
+        ``a:f32[] <- x[0]``, ``x[0] <- a``, ``x[0] += a``, and ``b:f32[], x[0] <- x[0], a``, which
+        writes and gives what was there.
+        """
+        equation.args.append(equation.primitive)
+        if mark == "<-":
+            equation.primitive = "get"
+            return
+        equation.primitive = "addupdate" if self._adds() else "swap"
+        if self._take().text == "+":
+            self._take()
+        if mark == ",":
+            self._take()
+            self._skip_brackets()
+            self._want(",")
+        equation.args.append(self._atom())
+
+    def _adds(self) -> bool:
+        return self._next.text == "+" and self._after.text == "="
 
     def _ends(self, column: int) -> bool:
         token = self._next
@@ -301,6 +322,9 @@ class Parser:
         self._want("[")
         if self._stacks:
             equation.stack = self._stacks[0]
+        if self._next.text != "]" and not self._at_parameter():
+            self._skip_brackets(depth=1)  # an index of a reference
+            return
         while self._next.text != "]":
             name = self._take()
             if name.kind == "format":
@@ -310,9 +334,8 @@ class Parser:
             self._want("=")
             yield self._parameter(equation, name.text)
         self._want("]")
-        if equation.bodies and self._stacks and equation.stack is None:
-            self._stacks.clear()
-        return None
+        if equation.bodies and equation.stack is None:
+            self._stacks.clear()  # they are of what is within
 
     def _parameter(self, equation: Equation, name: str) -> Walk:
         """A value, up to the next ``name=`` or the end of the brackets around it."""

@@ -272,7 +272,7 @@ _REDUCTIONS = (
 _MOVES = (
     "after_all broadcast concatenate constant copy_done copy_start create_token dynamic_slice "
     "dynamic_update_slice empty gather iota pad parameter partition_id random_seed replica_id rev "
-    "reverse slice split transpose"
+    "reverse slice split transpose get swap new_ref ref_new freeze mutable_array"
 )
 #: Traffic between devices of one program: only the bytes that they touch are counted.
 COLLECTIVES = frozenset(
@@ -309,6 +309,7 @@ _FLOPS: dict[str, _Count] = {
     ),
     **dict.fromkeys(("top_k", "approx_top_k"), _top_k),
     "fusion": lambda op: int(op.attributes["flops"]),
+    "addupdate": lambda op: op.ins[1].numel,
     "integer_pow": _power,
     "reduce": _reduce,
     "map": _reduce,
@@ -352,7 +353,8 @@ def _scattered(op: Op) -> int:
 
 _BYTES: dict[str, Callable[[Op], int]] = {
     **dict.fromkeys(_words("gather dynamic_slice slice split"), _part),
-    "dynamic_update_slice": _update,
+    "get": lambda op: 2 * _sum(op.outs),
+    **dict.fromkeys(_words("dynamic_update_slice swap addupdate"), _update),
     "fusion": lambda op: int(op.attributes["bytes"]),
     **dict.fromkeys(
         _words("scatter scatter_add scatter_mul scatter_min scatter_max scatter_sub"), _scattered

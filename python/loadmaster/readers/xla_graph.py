@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,6 +113,17 @@ class _Scope:
         return replace(
             self, path=path, trips=self.trips * trips, region=begin, group=group, effects=[]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A loop between its first op and its last: around it, within it, and what it will return."""
+
+    instruction: Instruction
+    scope: _Scope
+    inner: _Scope
+    begin: int
+    outs: list[Value]
 
 
 class _Inliner:
@@ -238,7 +249,7 @@ class _Inliner:
                 return values
             if values:
                 return [self._view(instruction, values[0], types[0], scope)]
-        folds = self.program.folds and is_elementwise(kind) and not instruction.effect
+        folds = not self.program.is_compiled and is_elementwise(kind) and not instruction.effect
         if literal and values and folds:
             return [Value(t, number=folded(kind, values)) for t in types]
         return self._costed(instruction, values, types, scope)
@@ -364,20 +375,24 @@ class _Inliner:
         n, k = loop.n_constants, loop.n_constants + loop.n_carried
         constants, initial, stacks = values[:n], values[n:k], values[k:]
         counters = counters_of(body, n, initial)
-        kept = [i for i in range(len(instruction.results)) if i not in counters]
-        begin, inner, outs = self._open(instruction, values, scope, loop.trips, kept)
-        carried = outs[: len(initial)]
+        # A stack that nothing reads is not kept; a carried value always is.
+        kept = [
+            i
+            for i, (name, _) in enumerate(instruction.results)
+            if i not in counters and (i < loop.n_carried or name)
+        ]
+        running = self._open(instruction, values, scope, loop.trips, kept)
         slices = []
-        for position, stack in enumerate(stacks):
-            if k + position >= len(body.inputs):
+        for position, stack in enumerate(stacks, k):
+            if position >= len(body.inputs):
                 raise InputError(f"{at(instruction.line)}the scan's body takes fewer values")
-            slices.append(self._slice(stack, body.inputs[k + position], inner, instruction))
-        results = yield self._computation(body, [*constants, *carried, *slices], inner)
-        stacked = [t.nbytes for name, t in instruction.results[loop.n_carried :] if name]
-        inputs = [*constants, *stacks]
-        moved = 2 * sum(stacked)
-        views = self._close(instruction, begin, inner, scope, inputs, results, outs, moved)
-        return self._counted(views, counters, initial, loop.trips)
+            taken = body.inputs[position]
+            slices.append(self._slice(stack, taken, running.inner, instruction))
+        carried = running.outs[: len(initial)]
+        results = yield self._computation(body, [*constants, *carried, *slices], running.inner)
+        stacked = sum(t.nbytes for name, t in instruction.results[loop.n_carried :] if name)
+        views = self._close(running, [*results, *constants, *stacks], moved=2 * stacked)
+        return _counted(views, counters, initial, loop.trips)
 
     def _slice(
         self, stack: Value, taken: tuple[str, Type], scope: _Scope, scan: Instruction
@@ -403,43 +418,39 @@ class _Inliner:
         condition, body = instruction.bodies
         c, b = loop.n_condition_constants, loop.n_constants
         initial = values[c + b :]
+        if not len(initial) == len(instruction.results) == len(body.inputs) - b:
+            raise InputError(
+                f"{at(instruction.line)}{instruction.kind} carries {len(initial)} values, gives "
+                f"{len(instruction.results)}, and its body takes {len(body.inputs) - b}"
+            )
         counters = counters_of(body, b, initial)
         trips = loop.trips
         if trips is None:
             trips = trips_of(condition, body, values, loop, counters)
+        names = [name for name, _ in body.inputs[b:]]
         fixed = {
-            i
-            for i, (name, _) in enumerate(body.inputs[b:])
-            if i < len(body.outputs) and body.outputs[i] == name
+            i for i, (name, out) in enumerate(zip(names, body.outputs, strict=False)) if name == out
         }
         varying = [i for i in range(len(initial)) if i not in fixed and i not in counters]
-        begin, inner, outs = self._open(instruction, values, scope, trips, varying)
+        # What is compiled has copied what it must: a loop works on its operands' own memory.
+        reused = {i for i in varying if self.program.is_compiled and initial[i].op >= 0}
+        allocated = [i for i in varying if i not in reused]
+        running = self._open(instruction, values, scope, trips, allocated)
+        for i in reused:
+            running.outs[i] = replace(initial[i], carried=True)
         state = [
-            initial[i] if i in fixed else Value(initial[i].type) if i in counters else outs[i]
-            for i in range(len(initial))
+            initial[i] if i in fixed else Value(initial[i].type) if i in counters else out
+            for i, out in enumerate(running.outs)
         ]
+        inner = running.inner
         again = yield self._computation(condition, [*values[:c], *state], inner)
         results = yield self._computation(body, [*values[c : c + b], *state], inner)
-        kept = [*values[: c + b], *(initial[i] for i in sorted(fixed))]
         read = [results[i] for i in varying if i < len(results)]
-        views = self._close(instruction, begin, inner, scope, kept, [*again, *read], outs, 0)
+        unchanged = [*values[: c + b], *(initial[i] for i in sorted(fixed))]
+        views = self._close(running, [*again, *read, *unchanged])
         for i in fixed:
             views[i] = initial[i]
-        return self._counted(views, counters, initial, trips)
-
-    def _counted(
-        self,
-        views: list[Value],
-        counters: dict[int, float],
-        initial: Sequence[Value],
-        trips: int | None,
-    ) -> list[Value]:
-        """What a loop returns, its counters as the numbers that they have reached."""
-        for i, step in counters.items():
-            start = initial[i].number
-            final = None if trips is None or start is None else start + trips * step
-            views[i] = Value(initial[i].type, number=final)
-        return views
+        return _counted(views, counters, initial, trips)
 
     def _open(
         self,
@@ -448,54 +459,36 @@ class _Inliner:
         scope: _Scope,
         trips: int | None,
         allocated: Sequence[int],
-    ) -> tuple[int, _Scope, list[Value]]:
-        """The op that begins a loop, the scope of its body, and what the loop will return."""
+    ) -> _Running:
+        """The op that begins a loop and allocates what it will return."""
         types = [t for _, t in instruction.results]
-        loop = instruction.loop
-        assert loop is not None
-        # A stack that nothing reads is not kept; a carried value always is.
-        rows = [
-            i
-            for i in allocated
-            if i < len(types) and (i < loop.n_carried or instruction.results[i][0])
-        ]
         begin = self._add(
             instruction,
             scope,
-            output_bytes=sum(types[i].nbytes for i in rows),
+            output_bytes=sum(types[i].nbytes for i in allocated),
             output=";".join(map(str, types)),
         )
         self._connect(values, begin, scope)
         if scope.group < 0:
             self.columns.groups[begin] = begin
+        self.columns.loops[begin] = trips
         path = self._inside(instruction, scope)
         inner = scope.region_at(begin, path, 1 if trips is None else trips)
-        self.columns.loops[begin] = trips
         outs = [Value(t) for t in types]
-        for i in rows:
+        for i in allocated:
             outs[i] = replace(self.columns.value(begin, types[i]), carried=True)
-        return begin, inner, outs
+        return _Running(instruction, scope, inner, begin, outs)
 
-    def _close(
-        self,
-        instruction: Instruction,
-        begin: int,
-        inner: _Scope,
-        scope: _Scope,
-        kept: list[Value],
-        results: list[Value],
-        outs: list[Value],
-        bytes_per_loop: int,
-    ) -> list[Value]:
-        """The op that ends a loop, and views of what it returns."""
-        name = self._name(instruction, scope)
-        end = self._add(
-            instruction,
-            replace(scope, group=inner.group),
-            name=f"{name}.end",
-            bytes_accessed=bytes_per_loop,
-        )
-        self.columns.read([v for v in (*results, *kept) if v.op != begin], end)
+    def _close(self, running: _Running, read: Sequence[Value], moved: int = 0) -> list[Value]:
+        """The op that ends a loop, and views of what it returns.
+
+        It reads what a trip gives and what the loop has used up to then, and moves some bytes.
+        """
+        instruction, inner, begin = running.instruction, running.inner, running.begin
+        name = self._name(instruction, running.scope)
+        scope = replace(running.scope, group=inner.group)
+        end = self._add(instruction, scope, name=f"{name}.end", bytes_accessed=moved)
+        self.columns.read([v for v in read if v.op != begin], end)
         self.columns.edge(begin, end)
         for op in inner.effects:
             self.columns.edge(op, end)
@@ -503,7 +496,7 @@ class _Inliner:
             scope.effects.append(end)
             self.columns.keep.add(end)
         views = []
-        for position, out in enumerate(outs):
+        for position, out in enumerate(running.outs):
             if out.op < 0 or not instruction.results[position][0]:
                 views.append(out)
                 continue
@@ -512,12 +505,12 @@ class _Inliner:
                 replace(scope, group=-1),
                 name=f"{name}#{position}",
                 output=str(out.type),
-                alias_of=begin,
+                alias_of=out.owner,
                 view=True,
             )
             self.columns.read([out], view)
             self.columns.edge(end, view)
-            views.append(replace(out, op=view, owner=begin, carried=False))
+            views.append(replace(out, op=view, carried=False))
         return views
 
     def _weight(self, body: Computation) -> Walk:
@@ -559,6 +552,17 @@ def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Valu
     if position is None or not values[position].carried:
         return None
     return values[position]
+
+
+def _counted(
+    views: list[Value], counters: Mapping[int, float], initial: Sequence[Value], trips: int | None
+) -> list[Value]:
+    """What a loop returns, its counters as the numbers that they have reached."""
+    for i, step in counters.items():
+        start = initial[i].number
+        final = None if trips is None or start is None else start + trips * step
+        views[i] = Value(initial[i].type, number=final)
+    return views
 
 
 def _short(instruction: Instruction) -> str:

@@ -179,9 +179,9 @@ class Program:
     stacks_are_whole
         Whether the name stack of an op in a loop or branch begins where its function does, not
         where the loop or branch does.
-    folds
-        Whether what is made of literals only is computed where it is read; not so in a program that
-        is compiled already.
+    is_compiled
+        Whether it is what XLA runs: then what is made of literals only is an op of its own, and a
+        loop works in the memory of its operands, which were copied where they had to be.
     """
 
     name: str
@@ -192,7 +192,7 @@ class Program:
     donated: list[bool] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     stacks_are_whole: bool = False
-    folds: bool = True
+    is_compiled: bool = False
 
 
 #: A walk over something nested, without recursion: what it yields is run, and what that returns is
