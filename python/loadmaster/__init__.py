@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.fitting import Fit, fit
     from loadmaster.graph import OpGraph
+    from loadmaster.measuring import measuring_plan
     from loadmaster.ordering import optimise_order
     from loadmaster.placing import Comparison, Incumbent, compare, place
     from loadmaster.plan import Plan
@@ -72,6 +73,7 @@ __all__ = [
     "fast",
     "fit",
     "lower_bound",
+    "measuring_plan",
     "optimise_order",
     "place",
     "presets",
@@ -103,6 +105,7 @@ _HOMES = {
     ),
     "fitting": ("Fit", "fit"),
     "graph": ("OpGraph",),
+    "measuring": ("measuring_plan",),
     "ordering": ("optimise_order",),
     "placing": ("Comparison", "Incumbent", "compare", "place"),
     "plan": ("Plan",),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from loadmaster.binding import Binding, bind
 from loadmaster.cluster import Cluster
@@ -20,7 +19,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.placing import Progress, place
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
+from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.strategies.registry import Method
 from loadmaster.summary import aligned
 from loadmaster.transforms.batch import ASSUMPTION, smaller_batch
@@ -131,20 +130,23 @@ class Fit:
 def fit(
     graph: OpGraph,
     cluster: Cluster,
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     *,
+    methods: Sequence[Method] = METHODS,
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Finds out on how few devices a graph fits, and if it does not fit, what would help.
 
     Devices are counted those first that ops are pinned to, then the largest. A placement that fits
-    is proof; that none was found by :data:`METHODS` is none, but for :attr:`Fit.at_least`. What
+    is proof; that none was found by the methods is none, but for :attr:`Fit.at_least`. What
     would help is the least for which those methods find a placement: memory to within 1/64 of it.
 
     Parameters
     ----------
     graph, cluster, costs : see :func:`loadmaster.place`
+    methods : sequence of str
+        That are tried, until one finds a placement that fits.
     constraints : Constraints, optional
         Reserves and all else that the placement must obey.
     progress : callable, optional
@@ -171,6 +173,7 @@ def fit(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
+        tuple(methods),
         as_constraints(constraints),
         progress or (lambda stage, makespan: None),
     )
@@ -184,6 +187,7 @@ class _Trial:
     graph: OpGraph
     cluster: Cluster
     costs: Costs
+    methods: tuple[Method, ...]
     constraints: Constraints
     progress: Progress
 
@@ -227,7 +231,7 @@ class _Trial:
         graph: OpGraph | None = None,
     ) -> Plan | None:
         """The first placement found that fits; None: none, or the constraints contradict."""
-        for method in METHODS:
+        for method in self.methods:
             try:
                 return place(
                     graph or self.graph,
@@ -248,7 +252,7 @@ class _Trial:
     def least_over(self) -> Plan:
         """The placement with the fewest bytes short on the device that is shortest."""
         plans = []
-        for method in METHODS:
+        for method in self.methods:
             self.progress(f"{method}, best effort", None)
             plans.append(
                 place(

@@ -1,5 +1,7 @@
-"""What ops cost: seconds per op and device type, each with its provenance."""
+"""What ops and transfers cost: seconds, each with its provenance; cost models that learn them."""
 
+from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.roofline import PROVENANCES, Costs, estimate
+from loadmaster.costs.sweep import Regression, sweep
 
-__all__ = ["PROVENANCES", "Costs", "estimate"]
+__all__ = ["PROVENANCES", "CostModel", "Costs", "Regression", "estimate", "sweep"]

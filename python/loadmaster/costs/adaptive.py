@@ -1,0 +1,469 @@
+"""Adaptive cost models (FastT, section 4): what ops took on which device type, as steps come in.
+
+A running mean, count and spread per op and device type. FastT keeps the mean per op and device and
+sets what it does not know to 0, so that its algorithm goes and finds out; that is ``explore=True``
+here. Without it an unknown time is scaled from a type where the op is known, or a roofline.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.cluster import Cluster, DeviceType
+from loadmaster.costs.roofline import PROVENANCES, Costs, roofline
+from loadmaster.costs.student import two_sided
+from loadmaster.errors import InputError
+from loadmaster.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.profile import Profile
+from loadmaster.units import format_seconds
+
+FORMAT = "loadmaster-costs"
+VERSION = 1
+
+#: Probability that any op at all is said to have moved when none has.
+LEVEL = 0.01
+#: What a move must exceed at least, as a share of the time before.
+FLOOR = 0.05
+
+#: An op's provenance is the weakest of those on the device types.
+_WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "roofline", "optimistic")
+
+
+class Entry(NamedTuple):
+    """What is known of an op on a device type.
+
+    Attributes
+    ----------
+    mean : float
+        Seconds.
+    steps : int
+        Measured; 0: regressed.
+    squares : float
+        Sum of squared differences from the mean, s²; for a regressed time its variance.
+    """
+
+    mean: float
+    steps: int
+    squares: float
+
+    @classmethod
+    def regressed(cls, seconds: float, deviation: float) -> Entry:
+        """A time that nobody measured, with its relative standard deviation."""
+        return cls(seconds, 0, (seconds * deviation) ** 2)
+
+    @property
+    def variance(self) -> float:
+        """Of single steps, s²; NaN where one step was measured."""
+        if self.steps == 0:
+            return self.squares
+        return self.squares / (self.steps - 1) if self.steps > 1 else math.nan
+
+    def merged(self, other: Entry) -> Entry:
+        """Both together, as if measured at once (Chan, Golub, LeVeque 1979, eq. 2.1); a
+        measurement replaces a regressed time.
+        """
+        if self.steps == 0 or other.steps == 0:
+            return self if other.steps == 0 < self.steps else other
+        steps = self.steps + other.steps
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.steps / steps
+        squares = self.squares + other.squares + apart**2 * self.steps * other.steps / steps
+        return Entry(mean, steps, squares)
+
+
+@dataclass(frozen=True)
+class Move:
+    """An op whose time moved: seconds before, and in the steps that came in."""
+
+    name: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        change = f" ({self.after / self.before - 1:+.0%})" if self.before else ""
+        return f"{self.name}: {format_seconds(self.before)} -> {format_seconds(self.after)}{change}"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a profile changed.
+
+    Attributes
+    ----------
+    device_type : str
+    known, new : int
+        Ops that had a time on that type before, and that had none.
+    moved : tuple of Move
+        Ops that take significantly longer or shorter than before, by time lost or won.
+    untested : int
+        Ops of which too few steps are known to say.
+    """
+
+    device_type: str
+    known: int
+    new: int
+    moved: tuple[Move, ...]
+    untested: int
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {**vars(self), "moved": [vars(move) for move in self.moved]}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.device_type}: {self.known + self.new} ops measured, {self.new} of them new, "
+            f"{len(self.moved)} moved"
+            + (f", {self.untested} with too few steps to tell" if self.untested else "")
+        ]
+        lines += [f"  {move}" for move in self.moved[:10]]
+        if len(self.moved) > 10:
+            lines.append(f"  and {len(self.moved) - 10} more")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Join:
+    """How the ops of a graph and of a cost model meet, by name.
+
+    Attributes
+    ----------
+    both : int
+    without : tuple of str
+        Ops of the graph, no views or placeholders, of which the model knows nothing.
+    unused : tuple of str
+        Ops of the model that the graph does not have.
+    """
+
+    both: int
+    without: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.both} ops of the graph have a time in the cost model"]
+        for names, text in ((self.without, "have none"), (self.unused, "are not in the graph")):
+            if names:
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                lines.append(f"{len(names)} {text}: {', '.join(map(repr, names[:3]))}{more}")
+        return "\n".join(lines)
+
+
+class CostModel:
+    """Seconds per op and device type, learnt from profiles.
+
+    Give it to :func:`loadmaster.place` as ``costs``; measure a step of the plan; ``update``; place
+    again.
+
+    Parameters
+    ----------
+    batch : int, optional
+        That the times are for; a profile of another batch is refused.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from loadmaster import Profile, costs
+    >>> model = costs.CostModel()
+    >>> steps = np.array([[1.0e-3, 1.1e-3, 0.9e-3], [2.0e-3, 2.1e-3, 1.9e-3]])
+    >>> print(model.update(Profile(("a", "b"), ("MatMul", "MatMul"), steps, "V100")))
+    V100: 2 ops measured, 2 of them new, 0 moved
+    >>> slower = np.array([[1.5e-3, 1.6e-3, 1.4e-3]])
+    >>> print(model.update(Profile(("a",), ("MatMul",), slower, "V100")))
+    V100: 1 ops measured, 0 of them new, 1 moved
+      a: 1 ms -> 1.5 ms (+50%)
+    >>> model.entry("V100", "a").steps
+    6
+    """
+
+    def __init__(self, batch: int | None = None) -> None:
+        self.batch = batch
+        self._tables: dict[str, dict[str, Entry]] = {}
+
+    @property
+    def device_types(self) -> tuple[str, ...]:
+        """Types of which something is known; ``"*"`` stands for any."""
+        return tuple(self._tables)
+
+    def entry(self, device_type: str, name: str) -> Entry | None:
+        """What is known of an op on a type, or None."""
+        return self._tables.get(device_type, {}).get(name)
+
+    def put(self, device_type: str, name: str, entry: Entry) -> None:
+        """Sets what is known of an op on a type."""
+        self._tables.setdefault(device_type, {})[name] = entry
+
+    def update(self, profile: Profile) -> Update:
+        """Merges measurements, and says which ops moved.
+
+        An op has moved if the mean of its new steps differs from the mean before by more than
+        :data:`FLOOR` of it, and Welch's test finds that difference significant at :data:`LEVEL`
+        divided by the number of ops tested. Where there is a single step on a side, the relative
+        spread that is usual among the other ops stands for its own; where there is none either, the
+        op is counted as untested.
+
+        Raises
+        ------
+        InputError
+            A profile of another batch.
+        """
+        if self.batch is not None and profile.batch not in (None, self.batch):
+            raise InputError(
+                f"the costs are for batch {self.batch}, the profile is of batch {profile.batch}: "
+                "take loadmaster.costs.sweep to get from small batches to a large one"
+            )
+        table = self._tables.setdefault(profile.device_type, {})
+        batch = dict(zip(profile.names, _entries(profile), strict=True))
+        pairs = [(name, table[name], new) for name, new in batch.items() if name in table]
+        moved, untested = _moved(pairs)
+        for name, new in batch.items():
+            table[name] = table[name].merged(new) if name in table else new
+        return Update(
+            profile.device_type, len(pairs), len(batch) - len(pairs), tuple(moved), untested
+        )
+
+    # -- times for a graph -----------------------------------------------------------------------
+
+    def join(self, graph: OpGraph) -> Join:
+        """How its names and the graph's meet.
+
+        Raises
+        ------
+        InputError
+            Not one does.
+        """
+        mine = set().union(*self._tables.values()) if self._tables else set()
+        theirs = set(graph.names)
+        free = graph.view | graph.placeholder
+        without = tuple(
+            name for name, no in zip(graph.names, free, strict=True) if name not in mine and not no
+        )
+        if mine and theirs.isdisjoint(mine):
+            raise InputError(
+                f"no op of the graph has a time in the costs: they are for ops such as "
+                f"{min(mine)!r}, the graph has ops such as {graph.names[0]!r}; the profile and the "
+                "graph want to come from the same reader and the same model"
+            )
+        return Join(len(theirs & mine), without, tuple(sorted(mine - theirs)))
+
+    def costs(self, graph: OpGraph, cluster: Cluster, *, explore: bool = False) -> Costs:
+        """Times of a graph's ops on a cluster's device types.
+
+        What is measured or regressed on a type counts there. What is not known there, but on
+        another type, is scaled by how the two compare on ops known on both (else by their
+        rooflines); what is known nowhere is what the graph says, else the type's roofline. Views
+        and placeholders that are not known are free.
+
+        Parameters
+        ----------
+        graph, cluster
+        explore : bool
+            Take 0 for what is not known on a type, as FastT does, so that placing tries it out and
+            the next profile tells (provenance ``optimistic``).
+
+        Raises
+        ------
+        InputError
+            An op whose time cannot be had on some type, or no op of the graph known at all.
+        """
+        self.join(graph)
+        unpaid = graph.view | graph.placeholder
+        columns, words = [], []
+        for device_type in cluster.types:
+            column, word = self._known(graph, device_type.name)
+            missing = np.isnan(column)
+            if explore:
+                column[missing], word[missing] = 0.0, _word("optimistic")
+            else:
+                self._scale(graph, cluster, device_type, column, word)
+                _fall_back(graph, device_type, column, word, np.isnan(column) & ~unpaid)
+            free = missing & unpaid
+            column[free], word[free] = 0.0, _word("free")
+            columns.append(column)
+            words.append(word)
+        rank = np.array([_WEAKEST_LAST.index(w) if w in _WEAKEST_LAST else 0 for w in PROVENANCES])
+        stacked = np.stack(words, axis=1)
+        weakest = rank[stacked].argmax(axis=1)
+        provenance = stacked[np.arange(graph.n_ops), weakest]
+        types = tuple(t.name for t in cluster.types)
+        return Costs(np.stack(columns, axis=1), types, provenance.astype(np.uint8))
+
+    def _known(
+        self, graph: OpGraph, device_type: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+        """Seconds on a type, NaN where unknown, and where they are from."""
+        any_type, table = self._tables.get(ANY_TYPE, {}), self._tables.get(device_type, {})
+        found = [table.get(name) or any_type.get(name) for name in graph.names]
+        column = np.array([math.nan if e is None else e.mean for e in found])
+        words = [
+            _word("regressed" if e is not None and e.steps == 0 else "measured") for e in found
+        ]
+        return column, np.array(words, dtype=np.uint8)
+
+    def _scale(
+        self,
+        graph: OpGraph,
+        cluster: Cluster,
+        device_type: DeviceType,
+        column: NDArray[np.float64],
+        word: NDArray[np.uint8],
+    ) -> None:
+        """Fills in what is known on another type: that with most ops known on both first."""
+        known = ~np.isnan(column)
+        others = []
+        for name in self._tables:
+            if name not in (ANY_TYPE, device_type.name):
+                other = self._known(graph, name)[0]
+                shared = known & (column > 0) & (other > 0)
+                others.append((-int(shared.sum()), name, other, shared))
+        types = {t.name: t for t in cluster.types}
+        for negative, name, other, shared in sorted(others, key=lambda row: row[:2]):
+            ratio: Any = None
+            if negative:
+                ratio = float(np.median(column[shared] / other[shared]))
+            elif name in types and types[name].has_roofline and device_type.has_roofline:
+                there = roofline(graph, types[name])
+                here = roofline(graph, device_type)
+                ratio = np.divide(here, there, out=np.ones(graph.n_ops), where=there > 0)
+            if ratio is not None:
+                fill = np.isnan(column) & ~np.isnan(other)
+                column[fill] = (other * ratio)[fill]
+                word[fill] = _word("scaled")
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        types = {}
+        for name, table in self._tables.items():
+            columns = zip(*table.values(), strict=True) if table else ((), (), ())
+            figures = dict(zip(Entry._fields, map(list, columns), strict=True))
+            types[name] = {"op": list(table), **figures}
+        return {"format": FORMAT, "version": VERSION, "batch": self.batch, "types": types}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it as JSON, gzipped if the path ends in ``.gz``."""
+        write_json(path, self.to_document())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CostModel:
+        """From a file that :meth:`save` wrote.
+
+        Raises
+        ------
+        InputError
+            Another format or version, or a figure that cannot be; the op is named.
+        """
+        return cls.from_document(parse_json(read_bytes(path), path), os.fspath(path))
+
+    @classmethod
+    def from_document(cls, document: Any, source: str = "document") -> CostModel:
+        """From a parsed document; ``source`` is named in errors."""
+        check_format(document, FORMAT, VERSION, "a cost model", source)
+        batch, types = document.get("batch"), document.get("types")
+        if not (batch is None or (type(batch) is int and batch >= 1)):
+            raise InputError(f"{source}: batch is {batch!r}, wants an integer of at least 1")
+        if not isinstance(types, Mapping):
+            raise InputError(f"{source}: 'types' must be an object")
+        model = cls(batch)
+        for name, table in types.items():
+            model._tables[str(name)] = _table(table, f"{source}: type {name!r}")
+        return model
+
+
+def _word(provenance: str) -> np.uint8:
+    return np.uint8(PROVENANCES.index(provenance))
+
+
+def _entries(profile: Profile) -> Iterable[Entry]:
+    seconds = profile.seconds
+    count = (~np.isnan(seconds)).sum(axis=1)
+    mean = np.nanmean(seconds, axis=1)
+    squares = np.nansum((seconds - mean[:, None]) ** 2, axis=1)
+    return map(Entry, mean.tolist(), count.tolist(), squares.tolist())
+
+
+def _moved(pairs: list[tuple[str, Entry, Entry]]) -> tuple[list[Move], int]:
+    """Ops that moved, the largest change in time first, and how many could not be tested."""
+    spread = [
+        math.sqrt(e.variance) / e.mean
+        for pair in pairs
+        for e in pair[1:]
+        if e.mean > 0 and not math.isnan(e.variance)
+    ]
+    usual = float(np.median(spread)) if spread else math.nan
+    moved, untested = [], 0
+    for name, before, after in pairs:
+        apart = abs(after.mean - before.mean)
+        parts = [_variance_of_mean(e, usual) for e in (before, after)]
+        if any(math.isnan(variance) for variance, _ in parts):
+            untested += 1
+            continue
+        error = sum(variance for variance, _ in parts)
+        # Welch and Satterthwaite's degrees of freedom.
+        shares = sum(variance**2 / freedom for variance, freedom in parts)
+        freedom = max(1, min(1000, int(error**2 / shares))) if shares > 0 else 1000
+        limit = two_sided(LEVEL / len(pairs), freedom) * math.sqrt(error)
+        if apart > max(limit, FLOOR * before.mean):
+            moved.append(Move(name, before.mean, after.mean))
+    moved.sort(key=lambda m: (-abs(m.after - m.before), m.name))
+    return moved, untested
+
+
+def _variance_of_mean(entry: Entry, usual: float) -> tuple[float, int]:
+    """Variance of an entry's mean, and its degrees of freedom."""
+    if entry.steps == 1:
+        return (usual * entry.mean) ** 2, 1000
+    return entry.variance / max(entry.steps, 1), entry.steps - 1 if entry.steps else 1000
+
+
+def _fall_back(
+    graph: OpGraph,
+    device_type: DeviceType,
+    column: NDArray[np.float64],
+    word: NDArray[np.uint8],
+    missing: NDArray[np.bool_],
+) -> None:
+    """Fills in what no profile knows: what the graph says, else the roofline."""
+    if not missing.any():
+        return
+    found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+    source = "measured"
+    if found is None:
+        if not device_type.has_roofline:
+            first = graph.names[int(np.flatnonzero(missing)[0])]
+            raise InputError(
+                f"no time for {int(missing.sum())} ops on device type {device_type.name!r}, "
+                f"{first!r} first: no profile has them, the graph no times for that type, and the "
+                "cluster no peak and memory_bandwidth; explore=True takes them for free to find out"
+            )
+        found, source = roofline(graph, device_type), "roofline"
+    column[missing] = found[missing]
+    word[missing] = np.where(found[missing] > 0, _word(source), _word("free"))
+
+
+def _table(table: Any, what: str) -> dict[str, Entry]:
+    columns = ("op", *Entry._fields)
+    if not isinstance(table, Mapping) or not all(isinstance(table.get(c), list) for c in columns):
+        raise InputError(f"{what} wants the lists {', '.join(columns)}")
+    rows = [table[c] for c in columns]
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(f"{what}: lists of {', '.join(str(len(row)) for row in rows)} values")
+    found: dict[str, Entry] = {}
+    for name, mean, steps, squares in zip(*rows, strict=True):
+        figures = all(type(v) in (int, float) and 0 <= v < math.inf for v in (mean, squares))
+        if not isinstance(name, str) or not figures or type(steps) is not int or steps < 0:
+            raise InputError(
+                f"{what}, op {name!r}: mean {mean!r}, steps {steps!r}, squares {squares!r}: wants "
+                "finite numbers that are not negative"
+            )
+        if name in found:
+            raise InputError(f"{what}: op {name!r} stands twice")
+        found[name] = Entry(float(mean), steps, float(squares))
+    return found
