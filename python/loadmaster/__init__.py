@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from loadmaster.coarsening import Coarse, coarsen
     from loadmaster.constraints import Constraints
     from loadmaster.costs import Costs
+    from loadmaster.costs.measuring_links import measure_links
     from loadmaster.errors import (
         InfeasibleError,
         InputError,
@@ -73,6 +74,7 @@ __all__ = [
     "fast",
     "fit",
     "lower_bound",
+    "measure_links",
     "measuring_plan",
     "optimise_order",
     "place",
@@ -96,6 +98,7 @@ _HOMES = {
     "coarsening": ("Coarse", "coarsen"),
     "constraints": ("Constraints",),
     "costs": ("Costs",),
+    "costs.measuring_links": ("measure_links",),
     "errors": (
         "InfeasibleError",
         "InputError",

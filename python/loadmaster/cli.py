@@ -412,7 +412,7 @@ def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.summary import document
 
     if arguments.timeline:
-        from loadmaster.writers.timeline import check_suffix
+        from loadmaster.writers.pictures import check_suffix
 
         check_suffix(arguments.timeline)
     cluster, options = _limited_cluster(arguments), _options(arguments.option)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -132,21 +132,18 @@ def fit(
     cluster: Cluster,
     costs: CostsLike | None = None,
     *,
-    methods: Sequence[Method] = METHODS,
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Finds out on how few devices a graph fits, and if it does not fit, what would help.
 
     Devices are counted those first that ops are pinned to, then the largest. A placement that fits
-    is proof; that none was found by the methods is none, but for :attr:`Fit.at_least`. What
+    is proof; that none was found by :data:`METHODS` is none, but for :attr:`Fit.at_least`. What
     would help is the least for which those methods find a placement: memory to within 1/64 of it.
 
     Parameters
     ----------
     graph, cluster, costs : see :func:`loadmaster.place`
-    methods : sequence of str
-        That are tried, until one finds a placement that fits.
     constraints : Constraints, optional
         Reserves and all else that the placement must obey.
     progress : callable, optional
@@ -173,7 +170,6 @@ def fit(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
-        tuple(methods),
         as_constraints(constraints),
         progress or (lambda stage, makespan: None),
     )
@@ -187,7 +183,6 @@ class _Trial:
     graph: OpGraph
     cluster: Cluster
     costs: Costs
-    methods: tuple[Method, ...]
     constraints: Constraints
     progress: Progress
 
@@ -231,7 +226,7 @@ class _Trial:
         graph: OpGraph | None = None,
     ) -> Plan | None:
         """The first placement found that fits; None: none, or the constraints contradict."""
-        for method in self.methods:
+        for method in METHODS:
             try:
                 return place(
                     graph or self.graph,
@@ -252,7 +247,7 @@ class _Trial:
     def least_over(self) -> Plan:
         """The placement with the fewest bytes short on the device that is shortest."""
         plans = []
-        for method in self.methods:
+        for method in METHODS:
             self.progress(f"{method}, best effort", None)
             plans.append(
                 place(

@@ -25,7 +25,9 @@ def measuring_plan(
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """A plan by Order-Place on the fewest devices for which it finds room.
+    """A plan on the fewest devices that hold the graph, as :func:`loadmaster.fit` finds them: by
+    Order-Place where that finds room on so many, else by the first of the methods of
+    :data:`loadmaster.fitting.METHODS` that does.
 
     Parameters
     ----------
@@ -39,24 +41,17 @@ def measuring_plan(
     InputError
         As :func:`loadmaster.place`.
     InfeasibleError
-        It fits on no number of devices; the message says what would help, a smaller batch included.
+        No placement that fits was found; the message says what would help, as a smaller batch.
 
     Examples
     --------
     >>> import loadmaster as lm
-    >>> graph, cluster = lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe")
+    >>> graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.measuring_plan(graph, cluster)
-    >>> len(set(plan.devices.tolist())), plan.fits
-    (2, True)
+    >>> plan.method, len(set(plan.devices.tolist())), plan.fits
+    ('order-place', 1, True)
     """
-    found = fit(
-        graph,
-        cluster,
-        costs,
-        methods=("order-place",),
-        constraints=constraints,
-        progress=progress,
-    )
+    found = fit(graph, cluster, costs, constraints=constraints, progress=progress)
     if found.fits:
         return found.plan
     short = zip(cluster.devices, found.plan.memory.peak.tolist(), strict=True)

@@ -195,6 +195,10 @@ class CostModel:
         """What is known of an op on a type, or None."""
         return self._tables.get(device_type, {}).get(name)
 
+    def entries(self, device_type: str) -> Mapping[str, Entry]:
+        """All that is known on a type, what is known for any type included."""
+        return {**self._tables.get(ANY_TYPE, {}), **self._tables.get(device_type, {})}
+
     def put(self, device_type: str, name: str, entry: Entry) -> None:
         """Sets what is known of an op on a type."""
         self._tables.setdefault(device_type, {})[name] = entry
@@ -298,8 +302,8 @@ class CostModel:
         self, graph: OpGraph, device_type: str
     ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
         """Seconds on a type, NaN where unknown, and where they are from."""
-        any_type, table = self._tables.get(ANY_TYPE, {}), self._tables.get(device_type, {})
-        found = [table.get(name) or any_type.get(name) for name in graph.names]
+        entries = self.entries(device_type)
+        found = [entries.get(name) for name in graph.names]
         column = np.array([math.nan if e is None else e.mean for e in found])
         words = [
             _word("regressed" if e is not None and e.steps == 0 else "measured") for e in found

@@ -224,11 +224,11 @@ def _weights(errors: Floats, noise: Floats, groups: NDArray[np.int64]) -> Floats
     score = -(_TAILS + 1) / 2 * np.log1p((errors / noise[:, None]) ** 2 / _TAILS).sum(axis=2).T
     size = np.bincount(groups)
     often = np.full((len(size), len(SHAPES)), 1 / len(SHAPES))
-    weights = np.empty_like(score)
+    weights: Floats = np.empty_like(score)
     for _ in range(_ROUNDS):
         log = score + np.log(often[groups])
-        weights = np.exp(log - log.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        likely = np.exp(log - log.max(axis=1, keepdims=True))
+        weights = likely / likely.sum(axis=1, keepdims=True)
         counts = np.stack([np.bincount(groups, w, len(size)) for w in weights.T], axis=1)
         overall = np.maximum(weights.mean(axis=0), 1e-9)
         often = (counts + _PRIOR * overall) / (size[:, None] + _PRIOR)

@@ -268,9 +268,10 @@ def _sizes(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> dict[int
 def _varying(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> NDArray[np.bool_]:
     """Whether an op's output bytes differ between batches, as far as is known."""
     told = list(_sizes(by_batch, names).values())
-    return np.any([sizes != told[0] for sizes in told[1:]], axis=0) & np.ones(
-        len(names), dtype=bool
-    )
+    vary: NDArray[np.bool_] = np.zeros(len(names), dtype=bool)
+    for sizes in told[1:]:
+        vary = vary | (sizes != told[0])
+    return vary
 
 
 def _bytes(

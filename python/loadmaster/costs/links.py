@@ -1,0 +1,476 @@
+"""What transfers cost: latency and bandwidth of links, from times of transfers of many sizes.
+
+The papers fit ``t = k d + b`` by ordinary least squares (Pesto section 3.1, Celeritas section
+4.2.1, FastT section 4), in which the largest transfers decide everything: small ones then take
+negative time. Here relative errors count, of the median time per size, and nothing may be negative.
+A *curve* of joined lines has as many bends as the Bayesian information criterion warrants:
+transfers slow down where caches or buffers overflow. Clusters, and with them simulator, engines and
+bounds, know lines (``latency + bytes / bandwidth``): the line has the curve's latency and the
+bandwidth of the least relative error, over the sizes measured or, by the time they take, over a
+graph's tensors.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loadmaster.cluster import Cluster
+from loadmaster.costs.least_squares import nonnegative
+from loadmaster.errors import InputError
+from loadmaster.files import read_bytes, write_bytes
+from loadmaster.graph import OpGraph
+from loadmaster.units import format_bytes, format_seconds
+
+Floats = NDArray[np.float64]
+
+COLUMNS = ("src", "dst", "method", "bytes", "repeat", "seconds_one_way")
+
+#: Relative error that is taken for noise, whatever the fit.
+_NOISE = 0.01
+_MOST_BENDS = 8
+#: Weight of sizes that no tensor of the graph has, so that the line stays one.
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class TransferTimes:
+    """Measured transfers, one per row.
+
+    Attributes
+    ----------
+    links : tuple of (src, dst, method)
+        Devices, empty where they are not known, and how data went.
+    link : int64 [n]
+        Index into ``links``.
+    bytes : float64 [n]
+    seconds : float64 [n]
+        One way.
+
+    Examples
+    --------
+    >>> times = TransferTimes.of({"tcp": ([1024, 2048], [5e-6, 6e-6])})
+    >>> times.links, len(times.seconds)
+    ((('', '', 'tcp'),), 2)
+    """
+
+    links: tuple[tuple[str, str, str], ...]
+    link: NDArray[np.int64]
+    bytes: Floats
+    seconds: Floats
+
+    @classmethod
+    def of(
+        cls, arrays: Mapping[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]]
+    ) -> TransferTimes:
+        """From (bytes, seconds) by method, or by (source, destination, method)."""
+        links = [("", "", key) if isinstance(key, str) else key for key in arrays]
+        sizes, seconds, index = [], [], []
+        for i, (link, (size, time)) in enumerate(zip(links, arrays.values(), strict=True)):
+            try:
+                pair = np.asarray(size, dtype=np.float64), np.asarray(time, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"link {_title(link)}: no numbers: {error}") from error
+            if pair[0].shape != pair[1].shape or pair[0].ndim != 1:
+                raise InputError(
+                    f"link {_title(link)}: {pair[0].shape} sizes and {pair[1].shape} times"
+                )
+            sizes.append(pair[0])
+            seconds.append(pair[1])
+            index.append(np.full(len(pair[0]), i, dtype=np.int64))
+        if not links:
+            raise InputError("no transfers: a fit wants some of at least two sizes per link")
+        found = cls(
+            tuple(links), np.concatenate(index), np.concatenate(sizes), np.concatenate(seconds)
+        )
+        for what, values in (("bytes", found.bytes), ("seconds", found.seconds)):
+            bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+            if len(bad):
+                at = int(bad[0])
+                raise InputError(
+                    f"link {_title(found.links[found.link[at]])}, row {at + 1}: {what} is "
+                    f"{values[at]}, wants a finite number > 0"
+                )
+        return found
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> TransferTimes:
+        """From CSV with the columns ``bytes`` and ``seconds_one_way`` (or ``seconds``), and of
+        ``src``, ``dst`` and ``method`` those that tell links apart; others are ignored.
+
+        Raises
+        ------
+        InputError
+            A column that is missing, a value that is no positive number; the line is named.
+        """
+        try:
+            text = read_bytes(path).decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
+        reader = csv.DictReader(io.StringIO(text))
+        try:
+            head = reader.fieldnames or ()
+            column = next((c for c in ("seconds_one_way", "seconds") if c in head), None)
+            if column is None or "bytes" not in head:
+                raise InputError(
+                    f"{os.fspath(path)} has the columns {', '.join(head) or 'none'}; wants bytes, "
+                    "seconds_one_way, and src, dst and method where they differ"
+                )
+            rows: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
+            for row in reader:
+                key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
+                pair = [_number(row[c], c, path, reader.line_num) for c in ("bytes", column)]
+                for values, value in zip(rows.setdefault(key, ([], [])), pair, strict=True):
+                    values.append(value)
+        except csv.Error as error:
+            raise InputError(f"{os.fspath(path)}, line {reader.line_num}: {error}") from error
+        if not rows:
+            raise InputError(f"{os.fspath(path)} has no rows")
+        return cls.of(rows)  # type: ignore[arg-type]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes CSV that :meth:`read` reads."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        repeats: dict[tuple[int, float], int] = {}
+        for link, size, seconds in zip(
+            self.link.tolist(), self.bytes.tolist(), self.seconds.tolist(), strict=True
+        ):
+            repeat = repeats[link, size] = repeats.get((link, size), -1) + 1
+            writer.writerow((*self.links[link], int(size), repeat, f"{seconds:.6g}"))
+        write_bytes(path, text.getvalue().encode())
+
+
+@dataclass(frozen=True, eq=False)
+class LinkFit:
+    """One link, as a line and as a curve.
+
+    Attributes
+    ----------
+    src, dst, method : str
+    latency, bandwidth : float
+        Of the line: seconds, B/s.
+    knots, times : float64 [n]
+        The curve: bytes, from 0, and seconds there; joined by straight lines, and gone on with.
+    sizes, seconds : float64 [m]
+        What was measured: bytes, and the median time of each.
+    repeats : int
+        Transfers measured.
+    """
+
+    src: str
+    dst: str
+    method: str
+    latency: float
+    bandwidth: float
+    knots: Floats
+    times: Floats
+    sizes: Floats
+    seconds: Floats
+    repeats: int
+
+    @property
+    def title(self) -> str:
+        """What to call the link."""
+        return _title((self.src, self.dst, self.method))
+
+    def line(self, size: ArrayLike) -> Floats:
+        """Seconds by the line."""
+        return np.asarray(self.latency + np.asarray(size, dtype=np.float64) / self.bandwidth)
+
+    def curve(self, size: ArrayLike) -> Floats:
+        """Seconds by the curve."""
+        return _along(self.knots, self.times, np.asarray(size, dtype=np.float64))
+
+    def errors(self, predicted: Floats) -> dict[int, float]:
+        """Mean relative error over the sizes of each decade, by its power of ten."""
+        off = np.abs(predicted / self.seconds - 1)
+        decade = np.floor(np.log10(self.sizes)).astype(int)
+        return {int(d): float(off[decade == d].mean()) for d in np.unique(decade)}
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "src": self.src,
+            "dst": self.dst,
+            "method": self.method,
+            "latency": self.latency,
+            "bandwidth": self.bandwidth,
+            "curve": {"bytes": self.knots.tolist(), "seconds": self.times.tolist()},
+            "repeats": self.repeats,
+            "error_of_line": self.errors(self.line(self.sizes)),
+            "error_of_curve": self.errors(self.curve(self.sizes)),
+        }
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links fitted: ``fits``, in the order in which they were measured.
+
+    Examples
+    --------
+    >>> size = [1024, 65536, 1048576]
+    >>> found = fit_links({"tcp": (size, [5e-6 + s / 2e9 for s in size])})
+    >>> round(found.fits[0].latency, 9), round(found.fits[0].bandwidth)
+    (5e-06, 2000000000)
+    """
+
+    fits: tuple[LinkFit, ...]
+
+    def cluster(self, cluster: Cluster, method: str | None = None) -> Cluster:
+        """A cluster whose links have the latency and bandwidth that were measured.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            Where fits name no devices, all of its links are taken to be like them.
+        method : str, optional
+            Which of several ways between the same devices is taken.
+
+        Raises
+        ------
+        InputError
+            A method that was not measured, several of them and no choice, or devices that no link
+            of the cluster joins.
+        """
+        methods = sorted({fit.method for fit in self.fits})
+        if method is not None and method not in methods:
+            raise InputError(f"no method is named {method!r}; measured: {', '.join(methods)}")
+        chosen: dict[tuple[str, str], LinkFit] = {}
+        for fit in self.fits:
+            if method is not None and fit.method != method:
+                continue
+            if (fit.src, fit.dst) in chosen:
+                raise InputError(
+                    f"between {_ends(fit)} {', '.join(methods)} were measured: choose a method"
+                )
+            chosen[fit.src, fit.dst] = fit
+        pairs = {(k.src, k.dst) for k in cluster.links}
+        for ends in chosen:
+            if any(ends) and ends not in pairs:
+                known = ", ".join(sorted(f"{a} -> {b}" for a, b in pairs))
+                raise InputError(
+                    f"no direct link of the cluster leads from {ends[0]!r} to {ends[1]!r}; "
+                    f"it has {known}"
+                )
+        every = chosen.get(("", ""))
+        links = []
+        for k in cluster.links:
+            fit_of = chosen.get((k.src, k.dst), every)
+            if fit_of is not None:
+                k = replace(
+                    k,
+                    latency=fit_of.latency,
+                    bandwidth=fit_of.bandwidth,
+                    source=_source(fit_of),
+                )
+            links.append(k)
+        return Cluster(
+            cluster.devices,
+            links,
+            cluster.types,
+            name=cluster.name,
+            description=cluster.description,
+            source=cluster.source,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {"links": [fit.to_document() for fit in self.fits]}
+
+    def __str__(self) -> str:
+        from loadmaster.summary import aligned
+
+        decades = sorted({d for fit in self.fits for d in fit.errors(fit.seconds)})
+        head = ("link", "latency", "bandwidth", "error of", *map(_decade, decades))
+        rows: list[tuple[str, ...]] = [head]
+        for fit in self.fits:
+            line, curve = fit.errors(fit.line(fit.sizes)), fit.errors(fit.curve(fit.sizes))
+            bends = len(fit.knots) - 2
+            rate = f"{format_bytes(fit.bandwidth)}/s"
+            latency = format_seconds(fit.latency)
+            rows.append((fit.title, latency, rate, "line", *_cells(line, decades)))
+            if bends > 0:
+                what = f"curve, {bends} bend{'s' if bends > 1 else ''}"
+                first = format_seconds(float(fit.times[0]))
+                rows.append(("", first, "", what, *_cells(curve, decades)))
+        return "\n".join(aligned(rows))
+
+
+def fit_links(
+    transfers: TransferTimes
+    | str
+    | os.PathLike[str]
+    | Mapping[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]],
+    graph: OpGraph | None = None,
+) -> Links:
+    """Latency and bandwidth of each link from measured transfers.
+
+    Parameters
+    ----------
+    transfers : TransferTimes, CSV file, or mapping to (bytes, seconds)
+        At least two sizes per link; of repeats the median counts.
+    graph : OpGraph, optional
+        Whose tensors the lines shall suit: sizes then count by the time that its tensors of about
+        that size take.
+
+    Returns
+    -------
+    Links
+
+    Raises
+    ------
+    InputError
+        A column that is missing, a size or time that is not positive, a link of one size only.
+
+    Notes
+    -----
+    O(bends · sizes) small least squares per link.
+
+    Examples
+    --------
+    >>> size = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8]
+    >>> slow = [s / 4e9 + max(0, s - 1e6) / 1e9 for s in size]
+    >>> found = fit_links({"pipe": (size, [1e-5 + t for t in slow])}).fits[0]
+    >>> float(found.knots[1]), [round(float(t), 6) for t in found.curve([1e3, 1e8])]
+    (1000000.0, [1e-05, 0.12401])
+    """
+    if isinstance(transfers, (str, os.PathLike)):
+        transfers = TransferTimes.read(transfers)
+    elif not isinstance(transfers, TransferTimes):
+        transfers = TransferTimes.of(transfers)
+    tensors = None if graph is None else _tensors(graph)
+    fits = []
+    for i, link in enumerate(transfers.links):
+        rows = transfers.link == i
+        fits.append(_fit(link, transfers.bytes[rows], transfers.seconds[rows], tensors))
+    return Links(tuple(fits))
+
+
+def _fit(link: tuple[str, str, str], size: Floats, time: Floats, tensors: Floats | None) -> LinkFit:
+    sizes = np.unique(size)
+    if len(sizes) < 2:
+        raise InputError(
+            f"link {_title(link)} was measured with {sizes[0]:.0f} bytes only: latency and "
+            "bandwidth take at least two sizes, better several per decade"
+        )
+    seconds = np.array([np.median(time[size == s]) for s in sizes])
+    knots, times = _bent(sizes, seconds)
+    weight = np.ones(len(sizes))
+    if tensors is not None and len(tensors):
+        nearest = np.abs(np.log(tensors[:, None] / sizes)).argmin(axis=1)
+        taken = np.bincount(nearest, _along(knots, times, tensors), len(sizes))
+        weight = taken / taken.sum() + _LEAST_WEIGHT
+    latency = float(times[0])
+    per_byte = _per_byte(sizes, seconds, latency, weight)
+    return LinkFit(*link, latency, 1 / per_byte, knots, times, sizes, seconds, len(time))
+
+
+def _per_byte(sizes: Floats, seconds: Floats, latency: float, weight: Floats) -> float:
+    """Seconds per byte of the line from that latency with the least squared relative error."""
+    column = sizes[:, None]
+    scale = np.sqrt(weight)
+    [per_byte] = nonnegative(_relative(column, seconds, weight), scale * (1 - latency / seconds))
+    # Times that do not grow at all: as fast as the largest transfer proves.
+    return float(per_byte) or float(seconds[-1] / sizes[-1])
+
+
+def _bent(sizes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
+    """The curve: bends are added where they help most, for as long as the criterion falls."""
+    n = len(sizes)
+    knots = np.array([0.0, sizes[-1]])
+    times, error = _joined(knots, sizes, seconds)
+    best = _criterion(error, n, 0)
+    for bends in range(1, min(_MOST_BENDS, n - 2) + 1):
+        tried = []
+        for s in sizes[1:-1]:
+            if s not in knots:
+                at = np.sort(np.append(knots, s))
+                tried.append((*_joined(at, sizes, seconds)[::-1], at))
+        error, new_times, new_knots = min(tried, key=lambda row: row[0])
+        criterion = _criterion(error, n, bends)
+        if criterion >= best:
+            break
+        best, knots, times = criterion, new_knots, new_times
+    return knots, times
+
+
+def _criterion(error: float, n: int, bends: int) -> float:
+    """Schwarz' criterion: a bend is a place and a slope."""
+    return n * math.log(error / n + _NOISE**2) + (2 + 2 * bends) * math.log(n)
+
+
+def _joined(knots: Floats, sizes: Floats, seconds: Floats) -> tuple[Floats, float]:
+    """Seconds at knots that leave the least squared relative error, none negative and none less
+    than at the knot before; and that error.
+    """
+    part = np.clip((sizes[:, None] - knots[:-1]) / np.diff(knots), 0, 1)
+    columns = np.concatenate([np.ones((len(sizes), 1)), part], axis=1)
+    relative = _relative(columns, seconds, np.ones(len(sizes)))
+    rises = nonnegative(relative, np.ones(len(sizes)))
+    return np.cumsum(rises), float(((relative @ rises - 1) ** 2).sum())
+
+
+def _relative(columns: Floats, seconds: Floats, weight: Floats) -> Floats:
+    return columns * (np.sqrt(weight) / seconds)[:, None]
+
+
+def _along(knots: Floats, times: Floats, size: Floats) -> Floats:
+    """The curve's seconds; beyond its last knot it goes on as it ended."""
+    slope = (times[-1] - times[-2]) / (knots[-1] - knots[-2])
+    beyond = np.maximum(size - knots[-1], 0) * slope
+    return np.asarray(np.interp(size, knots, times) + beyond)
+
+
+def _tensors(graph: OpGraph) -> Floats:
+    """Bytes of the graph's tensors, as long as they have any."""
+    sent = graph.bytes[graph.bytes > 0]
+    return np.asarray(sent, dtype=np.float64)
+
+
+def _number(text: str | None, column: str, path: str | os.PathLike[str], line: int) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(
+            f"{os.fspath(path)}, line {line}: {column} is {text!r}, wants a finite number > 0"
+        )
+    return value
+
+
+def _title(link: tuple[str, str, str]) -> str:
+    src, dst, method = link
+    return " ".join(part for part in (f"{src} -> {dst}" if src or dst else "", method) if part)
+
+
+def _ends(fit: LinkFit) -> str:
+    return f"{fit.src} and {fit.dst}" if fit.src or fit.dst else "the devices"
+
+
+def _source(fit: LinkFit) -> str:
+    off = float(np.abs(fit.line(fit.sizes) / fit.seconds - 1).mean())
+    smallest, largest = format_bytes(fit.sizes[0]), format_bytes(fit.sizes[-1])
+    return (
+        f"measured{f' by {fit.method}' if fit.method else ''}: {fit.repeats} transfers of "
+        f"{smallest} to {largest}, the line off by {off:.0%} on average"
+    )
+
+
+def _decade(power: int) -> str:
+    unit = ("B", "kB", "MB", "GB")[min(power // 3, 3)]
+    return f"{10 ** (power - 3 * min(power // 3, 3))} {unit}.."
+
+
+def _cells(errors: dict[int, float], decades: Iterable[int]) -> Sequence[str]:
+    return [f"{errors[d]:.1%}" if d in errors else "" for d in decades]
