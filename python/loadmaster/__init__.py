@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadmaster import costs, errors, fast, readers, transforms, writers
     from loadmaster.bounds import Bound, lower_bound
+    from loadmaster.calibration import Calibration, calibrate
     from loadmaster.checking import Check, check
     from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
     from loadmaster.coarsening import Coarse, coarsen
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from loadmaster.plan import Plan
     from loadmaster.profile import Profile
     from loadmaster.readers import read
+    from loadmaster.readers.profiles import read_profiles
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
     from loadmaster.strategies import strategy
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "Calibration",
     "Check",
     "Cluster",
     "Coarse",
@@ -66,6 +69,7 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "calibrate",
     "check",
     "coarsen",
     "compare",
@@ -80,6 +84,7 @@ __all__ = [
     "place",
     "presets",
     "read",
+    "read_profiles",
     "readers",
     "simulate",
     "strategy",
@@ -93,6 +98,7 @@ __all__ = [
 #: for, so that the command line can answer without numpy.
 _HOMES = {
     "bounds": ("Bound", "lower_bound"),
+    "calibration": ("Calibration", "calibrate"),
     "checking": ("Check", "check"),
     "cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
     "coarsening": ("Coarse", "coarsen"),
@@ -114,6 +120,7 @@ _HOMES = {
     "plan": ("Plan",),
     "profile": ("Profile",),
     "readers": ("read",),
+    "readers.profiles": ("read_profiles",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),
     "strategies": ("strategy",),

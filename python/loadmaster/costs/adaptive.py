@@ -260,9 +260,9 @@ class CostModel:
         """Times of a graph's ops on a cluster's device types.
 
         What is measured or regressed on a type counts there. What is not known there, but on
-        another type, is scaled by how the two compare on ops known on both (else by their
-        rooflines); what is known nowhere is what the graph says, else the type's roofline. Views
-        and placeholders that are not known are free.
+        another type, is scaled by how the two compare on ops known on both, else by their
+        rooflines, if the cluster has both; what is known nowhere is what the graph says, else the
+        type's roofline. Views and placeholders that are not known are free.
 
         Parameters
         ----------
@@ -274,9 +274,11 @@ class CostModel:
         Raises
         ------
         InputError
-            An op whose time cannot be had on some type, or no op of the graph known at all.
+            An op whose time cannot be had on some type; no op of the graph known at all, or
+            nothing on any of the cluster's types.
         """
         self.join(graph)
+        self._check_types(cluster, explore)
         unpaid = graph.view | graph.placeholder
         columns, words = [], []
         for device_type in cluster.types:
@@ -297,6 +299,16 @@ class CostModel:
         provenance = stacked[np.arange(graph.n_ops), weakest]
         types = tuple(t.name for t in cluster.types)
         return Costs(np.stack(columns, axis=1), types, provenance.astype(np.uint8))
+
+    def _check_types(self, cluster: Cluster, explore: bool) -> None:
+        """Refuses a cluster of whose device types nothing is known."""
+        here = [t.name for t in cluster.types]
+        if self._tables and not explore and not {ANY_TYPE, *here} & self._tables.keys():
+            raise InputError(
+                f"the costs are for device type {' and '.join(map(repr, self._tables))}, the "
+                f"cluster has {' and '.join(map(repr, here))}: read the profile with "
+                f"device_type={here[0]!r} if it is one of these"
+            )
 
     def _known(
         self, graph: OpGraph, device_type: str
@@ -332,9 +344,10 @@ class CostModel:
             if negative:
                 ratio = float(np.median(column[shared] / other[shared]))
             elif name in types and types[name].has_roofline and device_type.has_roofline:
-                there = roofline(graph, types[name])
-                here = roofline(graph, device_type)
-                ratio = np.divide(here, there, out=np.ones(graph.n_ops), where=there > 0)
+                there, here = roofline(graph, types[name]), roofline(graph, device_type)
+                both = (there > 0) & (here > 0)
+                usual = float(np.median(here[both] / there[both])) if both.any() else 1.0
+                ratio = np.divide(here, there, out=np.full(graph.n_ops, usual), where=both)
             if ratio is not None:
                 fill = np.isnan(column) & ~np.isnan(other)
                 column[fill] = (other * ratio)[fill]

@@ -130,6 +130,10 @@ def _predicted(
     doubt = (weights * (by_shape[:, -1] - need[:, -1:]) ** 2).sum(axis=1)
     rough = np.maximum(noise, 1.25 * _by_length(length, scatter))
     reach = 1 + (1 + _reach(batches, target) * weights[:, 1:].sum(axis=1)) / len(batches)
+    # A line that does not rise is a constant.
+    floor, slope = curves[1]
+    flat = slope * target <= _LEAST_NOISE * floor
+    weights[flat] = weights[flat] @ [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
     return Growth(np.exp(need[:, -1] + wait), np.sqrt(doubt + rough**2 * reach), weights)
 
 

@@ -67,12 +67,16 @@ class Regression:
 
     def model(self) -> CostModel:
         """The times as a cost model, which measurements then correct."""
-        model = CostModel(batch=self.batch)
+        model = CostModel(self.batch)
+        self.teach(model)
+        return model
+
+    def teach(self, model: CostModel) -> None:
+        """Puts the times into a cost model."""
         for name, seconds, deviation in zip(
             self.names, self.seconds.tolist(), self.deviation.tolist(), strict=True
         ):
             model.put(self.device_type, name, Entry.regressed(seconds, deviation))
-        return model
 
     def costs(self, graph: OpGraph, cluster: Cluster) -> Costs:
         """Times of a graph's ops on a cluster; see :meth:`CostModel.costs`."""
