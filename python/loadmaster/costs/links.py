@@ -37,8 +37,6 @@ COLUMNS = ("src", "dst", "method", "bytes", "repeat", "seconds_one_way")
 #: Relative error that is taken for noise, whatever the fit.
 _NOISE = 0.01
 _MOST_BENDS = 8
-#: Weight of sizes that no tensor of the graph has, so that the line stays one.
-_LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,8 +366,7 @@ def _fit(link: tuple[str, str, str], size: Floats, time: Floats, tensors: Floats
     weight = np.ones(len(sizes))
     if tensors is not None and len(tensors):
         nearest = np.abs(np.log(tensors[:, None] / sizes)).argmin(axis=1)
-        taken = np.bincount(nearest, _along(knots, times, tensors), len(sizes))
-        weight = taken / taken.sum() + _LEAST_WEIGHT
+        weight = np.bincount(nearest, _along(knots, times, tensors), len(sizes))
     latency = float(times[0])
     per_byte = _per_byte(sizes, seconds, latency, weight)
     return LinkFit(*link, latency, 1 / per_byte, knots, times, sizes, seconds, len(time))
