@@ -6,8 +6,8 @@ negative time. Here relative errors count, of the median time per size, and noth
 A *curve* of joined lines has as many bends as the Bayesian information criterion warrants:
 transfers slow down where caches or buffers overflow. Clusters, and with them simulator, engines and
 bounds, know lines (``latency + bytes / bandwidth``): the line has the curve's latency and the
-bandwidth of the least relative error, over the sizes measured or, by the time they take, over a
-graph's tensors.
+bandwidth of the least mean relative error over the sizes measured or, if a graph is given, of the
+least error in the time that its tensors take.
 """
 
 from __future__ import annotations
@@ -163,6 +163,9 @@ class LinkFit:
         What was measured: bytes, and the median time of each.
     repeats : int
         Transfers measured.
+    tensor_error : float or None
+        By what share of the time that the graph's edges take on the curve the line is off; None
+        without a graph.
     """
 
     src: str
@@ -175,6 +178,7 @@ class LinkFit:
     sizes: Floats
     seconds: Floats
     repeats: int
+    tensor_error: float | None = None
 
     @property
     def title(self) -> str:
@@ -205,6 +209,7 @@ class LinkFit:
             "bandwidth": self.bandwidth,
             "curve": {"bytes": self.knots.tolist(), "seconds": self.times.tolist()},
             "repeats": self.repeats,
+            "tensor_error": self.tensor_error,
             "error_of_line": self.errors(self.line(self.sizes)),
             "error_of_curve": self.errors(self.curve(self.sizes)),
         }
@@ -289,14 +294,17 @@ class Links:
         from loadmaster.summary import aligned
 
         decades = sorted({d for fit in self.fits for d in fit.errors(fit.seconds)})
+        graph = any(fit.tensor_error is not None for fit in self.fits)
         head = ("link", "latency", "bandwidth", "error of", *map(_decade, decades))
+        head += ("graph's tensors",) if graph else ()
         rows: list[tuple[str, ...]] = [head]
         for fit in self.fits:
             line, curve = fit.errors(fit.line(fit.sizes)), fit.errors(fit.curve(fit.sizes))
             bends = len(fit.knots) - 2
             rate = f"{format_bytes(fit.bandwidth)}/s"
             latency = format_seconds(fit.latency)
-            rows.append((fit.title, latency, rate, "line", *_cells(line, decades)))
+            last = () if fit.tensor_error is None else (f"{fit.tensor_error:.1%}",)
+            rows.append((fit.title, latency, rate, "line", *_cells(line, decades), *last))
             if bends > 0:
                 what = f"curve, {bends} bend{'s' if bends > 1 else ''}"
                 first = format_seconds(float(fit.times[0]))
@@ -318,8 +326,7 @@ def fit_links(
     transfers : TransferTimes, CSV file, or mapping to (bytes, seconds)
         At least two sizes per link; of repeats the median counts.
     graph : OpGraph, optional
-        Whose tensors the lines shall suit: sizes then count by the time that its tensors of about
-        that size take.
+        Whose tensors the lines shall suit: each of its edges once.
 
     Returns
     -------
@@ -346,7 +353,9 @@ def fit_links(
         transfers = TransferTimes.read(transfers)
     elif not isinstance(transfers, TransferTimes):
         transfers = TransferTimes.of(transfers)
-    tensors = None if graph is None else _tensors(graph)
+    tensors = None
+    if graph is not None and graph.bytes.any():
+        tensors = graph.bytes[graph.bytes > 0].astype(np.float64)
     fits = []
     for i, link in enumerate(transfers.links):
         rows = transfers.link == i
@@ -363,22 +372,29 @@ def _fit(link: tuple[str, str, str], size: Floats, time: Floats, tensors: Floats
         )
     seconds = np.array([np.median(time[size == s]) for s in sizes])
     knots, times = _bent(sizes, seconds)
-    weight = np.ones(len(sizes))
-    if tensors is not None and len(tensors):
-        nearest = np.abs(np.log(tensors[:, None] / sizes)).argmin(axis=1)
-        weight = np.bincount(nearest, _along(knots, times, tensors), len(sizes))
     latency = float(times[0])
-    per_byte = _per_byte(sizes, seconds, latency, weight)
-    return LinkFit(*link, latency, 1 / per_byte, knots, times, sizes, seconds, len(time))
-
-
-def _per_byte(sizes: Floats, seconds: Floats, latency: float, weight: Floats) -> float:
-    """Seconds per byte of the line from that latency with the least squared relative error."""
-    column = sizes[:, None]
-    scale = np.sqrt(weight)
-    [per_byte] = nonnegative(_relative(column, seconds, weight), scale * (1 - latency / seconds))
+    if tensors is None:
+        per_byte = _per_byte(latency, sizes, seconds, 1 / seconds)
+    else:
+        taken = _along(knots, times, tensors)
+        per_byte = _per_byte(latency, tensors, taken, np.ones(len(tensors)))
     # Times that do not grow at all: as fast as the largest transfer proves.
-    return float(per_byte) or float(seconds[-1] / sizes[-1])
+    per_byte = per_byte or float(seconds[-1] / sizes[-1])
+    fit = LinkFit(*link, latency, 1 / per_byte, knots, times, sizes, seconds, len(time))
+    if tensors is None:
+        return fit
+    off = np.abs(fit.line(tensors) - taken).sum() / taken.sum()
+    return replace(fit, tensor_error=float(off))
+
+
+def _per_byte(latency: float, sizes: Floats, seconds: Floats, weight: Floats) -> float:
+    """The slope of the line from that latency with the least sum of weighted absolute errors: the
+    weighted median of the slopes through each point.
+    """
+    slopes = np.maximum(seconds - latency, 0) / sizes
+    order = np.argsort(slopes, kind="stable")
+    reached = np.cumsum((weight * sizes)[order])
+    return float(slopes[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 def _bent(sizes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
@@ -412,13 +428,9 @@ def _joined(knots: Floats, sizes: Floats, seconds: Floats) -> tuple[Floats, floa
     """
     part = np.clip((sizes[:, None] - knots[:-1]) / np.diff(knots), 0, 1)
     columns = np.concatenate([np.ones((len(sizes), 1)), part], axis=1)
-    relative = _relative(columns, seconds, np.ones(len(sizes)))
+    relative = columns / seconds[:, None]
     rises = nonnegative(relative, np.ones(len(sizes)))
     return np.cumsum(rises), float(((relative @ rises - 1) ** 2).sum())
-
-
-def _relative(columns: Floats, seconds: Floats, weight: Floats) -> Floats:
-    return columns * (np.sqrt(weight) / seconds)[:, None]
 
 
 def _along(knots: Floats, times: Floats, size: Floats) -> Floats:
@@ -426,12 +438,6 @@ def _along(knots: Floats, times: Floats, size: Floats) -> Floats:
     slope = (times[-1] - times[-2]) / (knots[-1] - knots[-2])
     beyond = np.maximum(size - knots[-1], 0) * slope
     return np.asarray(np.interp(size, knots, times) + beyond)
-
-
-def _tensors(graph: OpGraph) -> Floats:
-    """Bytes of the graph's tensors, as long as they have any."""
-    sent = graph.bytes[graph.bytes > 0]
-    return np.asarray(sent, dtype=np.float64)
 
 
 def _number(text: str | None, column: str, path: str | os.PathLike[str], line: int) -> float:
@@ -456,11 +462,14 @@ def _ends(fit: LinkFit) -> str:
 
 
 def _source(fit: LinkFit) -> str:
-    off = float(np.abs(fit.line(fit.sizes) / fit.seconds - 1).mean())
     smallest, largest = format_bytes(fit.sizes[0]), format_bytes(fit.sizes[-1])
+    off = float(np.abs(fit.line(fit.sizes) / fit.seconds - 1).mean())
+    error = f"off by {off:.0%} on average"
+    if fit.tensor_error is not None:
+        error = f"off by {fit.tensor_error:.0%} of the time that the graph's tensors take"
     return (
         f"measured{f' by {fit.method}' if fit.method else ''}: {fit.repeats} transfers of "
-        f"{smallest} to {largest}, the line off by {off:.0%} on average"
+        f"{smallest} to {largest}; this line is {error}"
     )
 
 
