@@ -142,6 +142,13 @@ def sweeps(folder: Path) -> None:
               f"{errors(target.fastest(), measured)}")  # fmt: skip
         off = np.abs(np.log(found.seconds / measured[rows])) / found.deviation
         print(f"  within one deviation {np.mean(off < 1):.0%}, within two {np.mean(off < 2):.0%}")
+        need = np.min([by_batch[b].fastest() / b for b in LEARN], axis=0) * TARGET
+        long = (measured > 5e-3) & (need > measured / 10)
+        print(
+            f"  {long.sum()} ops of more than 5 ms: {measured[long].sum() / measured.sum():.0%} of "
+            f"the time, {np.median(measured[long] / need[long]):.1f} times what their fastest "
+            "steps come to"
+        )
         bytes_ = target.output_bytes
         assert bytes_ is not None
         assert found.output_bytes is not None
