@@ -469,7 +469,7 @@ def test_a_model_refuses_what_is_not_its_own():
         model.costs(lm.OpGraph({"name": ["x"]}, {"src": [], "dst": []}), cluster)
     with pytest.raises(lm.errors.InputError, match="device type 'cpu', the cluster has"):
         model.costs(chain(1), lm.Cluster.preset("2xV100-NVLink"))
-    with pytest.raises(lm.errors.InputError, match="no time for 1 ops on device type 'cpu'"):
+    with pytest.raises(lm.errors.InputError, match="no time for 1 op on device type 'cpu'"):
         model.costs(chain(2), cluster)
 
 

@@ -126,7 +126,7 @@ def calibrate(
     >>> profile = lm.Profile(("a",), ("MatMul",), np.array([[1e-3, 1.1e-3]]), "cpu")
     >>> found = calibrate(lm.Cluster.preset("cpu+gpu"), profiles=[profile])
     >>> print(found.updates[0])
-    cpu: 1 ops measured, 1 of them new, 0 moved
+    cpu: 1 op measured, 1 new, 0 moved
     """
     if not profiles and transfers is None:
         raise InputError("nothing to learn from: give profiles, transfers, or both")

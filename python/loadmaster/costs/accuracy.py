@@ -19,7 +19,7 @@ from loadmaster.costs.standard_evaluation import Regression, sweep
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
 from loadmaster.profile import Profile
-from loadmaster.units import format_seconds
+from loadmaster.units import counted, format_seconds
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ class Trust:
     shares : dict of str to float
         Share of the predicted time by provenance.
     unmeasured, unpredicted : int
-        Ops on one side only.
+        Ops on one side only; of the predicted ones those that are to take any time.
     """
 
     names: tuple[str, ...]
@@ -146,12 +146,12 @@ class Trust:
 
         shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares.items())
         lines = [
-            f"{len(self.names)} ops predicted and measured, {format_seconds(self.measured.sum())} "
-            f"in all; predicted times are {shares}"
+            f"{counted(len(self.names), 'op')} predicted and measured, "
+            f"{format_seconds(self.measured.sum())} in all; predicted times are {shares}"
         ]
         if self.unmeasured or self.unpredicted:
             lines.append(
-                f"{self.unmeasured} ops were not measured, {self.unpredicted} not predicted"
+                f"ops that were not measured: {self.unmeasured}; not predicted: {self.unpredicted}"
             )
         kinds = self.by_kind
         rows: list[tuple[str, ...]] = [
@@ -184,7 +184,7 @@ def trust(
     measured : Profile
         Steps at the batch that was predicted; the median counts.
     graph : OpGraph
-        Whose ops the costs are of; only :class:`Costs` need it.
+        Whose ops the costs are of; :class:`Costs` need it. A profile that knows no kinds takes its.
 
     Raises
     ------
@@ -209,6 +209,7 @@ def trust(
             )
     seconds, words = _predicted(predicted, measured.device_type, graph)
     rows = [i for i, name in enumerate(measured.names) if name in seconds]
+    known = set(measured.names)
     median = measured.median()
     timed = [i for i in rows if median[i] > 0]
     if not timed:
@@ -216,6 +217,10 @@ def trust(
             f"none of {len(measured.names)} measured ops has a predicted time: the profile and the "
             "costs want to come from the same model"
         )
+    kinds = measured.kinds
+    if graph is not None and not any(kinds):
+        of = dict(zip(graph.names, graph.kinds, strict=True))
+        kinds = tuple(of.get(name, "") for name in measured.names)
     names = tuple(measured.names[i] for i in timed)
     expected = np.array([seconds[name] for name in names])
     took = median[timed]
@@ -225,13 +230,13 @@ def trust(
     total = sum(shares.values())
     return Trust(
         names,
-        tuple(measured.kinds[i] for i in timed),
+        tuple(kinds[i] for i in timed),
         expected,
         took,
         np.abs(expected / took - 1),
         _bytes(predicted, measured),
         {word: s / total if total else 0.0 for word, s in sorted(shares.items())},
-        len(seconds) - len(rows),
+        len([name for name, s in seconds.items() if s > 0 and name not in known]),
         len(measured.names) - len(rows),
     )
 

@@ -23,7 +23,7 @@ from loadmaster.errors import InputError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.graph import ANY_TYPE, OpGraph
 from loadmaster.profile import Profile
-from loadmaster.units import format_seconds
+from loadmaster.units import counted, format_seconds
 
 FORMAT = "loadmaster-costs"
 VERSION = 1
@@ -119,7 +119,7 @@ class Update:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.device_type}: {self.known + self.new} ops measured, {self.new} of them new, "
+            f"{self.device_type}: {counted(self.known + self.new, 'op')} measured, {self.new} new, "
             f"{len(self.moved)} moved"
             + (f", {self.untested} with too few steps to tell" if self.untested else "")
         ]
@@ -147,8 +147,8 @@ class Join:
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.both} ops of the graph have a time in the cost model"]
-        for names, text in ((self.without, "have none"), (self.unused, "are not in the graph")):
+        lines = [f"{counted(self.both, 'op')} of the graph known to the cost model"]
+        for names, text in ((self.without, "unknown"), (self.unused, "known, but not in it")):
             if names:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
                 lines.append(f"{len(names)} {text}: {', '.join(map(repr, names[:3]))}{more}")
@@ -173,10 +173,10 @@ class CostModel:
     >>> model = costs.CostModel()
     >>> steps = np.array([[1.0e-3, 1.1e-3, 0.9e-3], [2.0e-3, 2.1e-3, 1.9e-3]])
     >>> print(model.update(Profile(("a", "b"), ("MatMul", "MatMul"), steps, "V100")))
-    V100: 2 ops measured, 2 of them new, 0 moved
+    V100: 2 ops measured, 2 new, 0 moved
     >>> slower = np.array([[1.5e-3, 1.6e-3, 1.4e-3]])
     >>> print(model.update(Profile(("a",), ("MatMul",), slower, "V100")))
-    V100: 1 ops measured, 0 of them new, 1 moved
+    V100: 1 op measured, 0 new, 1 moved
       a: 1 ms -> 1.5 ms (+50%)
     >>> model.entry("V100", "a").steps
     6
@@ -456,7 +456,7 @@ def _fall_back(
         if not device_type.has_roofline:
             first = graph.names[int(np.flatnonzero(missing)[0])]
             raise InputError(
-                f"no time for {int(missing.sum())} ops on device type {device_type.name!r}, "
+                f"no time for {counted(int(missing.sum()), 'op')} on device type {device_type.name!r}, "
                 f"{first!r} first: no profile has them, the graph no times for that type, and the "
                 "cluster no peak and memory_bandwidth; explore=True takes them for free to find out"
             )

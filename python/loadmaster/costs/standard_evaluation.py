@@ -21,7 +21,7 @@ from loadmaster.costs.roofline import Costs
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.profile import Profile
-from loadmaster.units import format_seconds
+from loadmaster.units import counted, format_seconds
 
 Floats = NDArray[np.float64]
 
@@ -117,7 +117,7 @@ class Regression:
         counts = Counter(self.shapes)
         shapes = ", ".join(f"{counts[s]} {s}" for s in SHAPES)
         lines = [
-            f"{len(self.names)} ops from batches {_listed(self.batches)} to {self.batch}: "
+            f"{counted(len(self.names), 'op')} from batches {_listed(self.batches)} to {self.batch}: "
             f"{format_seconds(float(self.seconds.sum()))} in all; {shapes}; "
             f"uncertain by {np.median(self.deviation):.0%} in the middle"
         ]
