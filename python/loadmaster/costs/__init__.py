@@ -1,10 +1,13 @@
 """What ops and transfers cost: seconds, each with its provenance; cost models that learn them."""
 
 from loadmaster.costs.accuracy import Accuracy, Trust, held_out, trust
-from loadmaster.costs.adaptive import CostModel, Entry, Join, Move, Update
-from loadmaster.costs.links import LinkFit, Links, TransferTimes, fit_links
+from loadmaster.costs.adaptive import CostModel, Join, Update
+from loadmaster.costs.entry import Entry
+from loadmaster.costs.links import LinkFit, Links, fit_links
+from loadmaster.costs.moves import Move
 from loadmaster.costs.roofline import PROVENANCES, Costs, estimate
 from loadmaster.costs.standard_evaluation import Regression, sweep
+from loadmaster.costs.transfers import TransferTimes
 
 __all__ = [
     "PROVENANCES",

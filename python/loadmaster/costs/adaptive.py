@@ -9,87 +9,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.cluster import Cluster, DeviceType
-from loadmaster.costs.roofline import PROVENANCES, Costs, roofline
-from loadmaster.costs.student import two_sided
+from loadmaster.cluster import Cluster
+from loadmaster.costs.entry import Entry, entries_of
+from loadmaster.costs.moves import Move, moved
+from loadmaster.costs.roofline import PROVENANCES, Costs
+from loadmaster.costs.unknown import assumed, scaled
 from loadmaster.errors import InputError
 from loadmaster.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.graph import ANY_TYPE, OpGraph
 from loadmaster.profile import Profile
-from loadmaster.units import counted, format_seconds
+from loadmaster.units import counted
 
 FORMAT = "loadmaster-costs"
 VERSION = 1
 
-#: Probability that any op at all is said to have moved when none has.
-LEVEL = 0.01
-#: What a move must exceed at least, as a share of the time before.
-FLOOR = 0.05
-
 #: An op's provenance is the weakest of those on the device types.
 _WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "roofline", "optimistic")
-
-
-class Entry(NamedTuple):
-    """What is known of an op on a device type.
-
-    Attributes
-    ----------
-    mean : float
-        Seconds.
-    steps : int
-        Measured; 0: regressed.
-    squares : float
-        Sum of squared differences from the mean, s²; for a regressed time its variance.
-    """
-
-    mean: float
-    steps: int
-    squares: float
-
-    @classmethod
-    def regressed(cls, seconds: float, deviation: float) -> Entry:
-        """A time that nobody measured, with its relative standard deviation."""
-        return cls(seconds, 0, (seconds * deviation) ** 2)
-
-    @property
-    def variance(self) -> float:
-        """Of single steps, s²; NaN where one step was measured."""
-        if self.steps == 0:
-            return self.squares
-        return self.squares / (self.steps - 1) if self.steps > 1 else math.nan
-
-    def merged(self, other: Entry) -> Entry:
-        """Both together, as if measured at once (Chan, Golub, LeVeque 1979, eq. 2.1); a
-        measurement replaces a regressed time.
-        """
-        if self.steps == 0 or other.steps == 0:
-            return self if other.steps == 0 < self.steps else other
-        steps = self.steps + other.steps
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.steps / steps
-        squares = self.squares + other.squares + apart**2 * self.steps * other.steps / steps
-        return Entry(mean, steps, squares)
-
-
-@dataclass(frozen=True)
-class Move:
-    """An op whose time moved: seconds before, and in the steps that came in."""
-
-    name: str
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        change = f" ({self.after / self.before - 1:+.0%})" if self.before else ""
-        return f"{self.name}: {format_seconds(self.before)} -> {format_seconds(self.after)}{change}"
 
 
 @dataclass(frozen=True)
@@ -206,11 +148,11 @@ class CostModel:
     def update(self, profile: Profile) -> Update:
         """Merges measurements, and says which ops moved.
 
-        An op has moved if the mean of its new steps differs from the mean before by more than
-        :data:`FLOOR` of it, and Welch's test finds that difference significant at :data:`LEVEL`
-        divided by the number of ops tested. Where there is a single step on a side, the relative
-        spread that is usual among the other ops stands for its own; where there is none either, the
-        op is counted as untested.
+        An op has moved if the mean of its new steps differs from the mean before by more than 5 %
+        of it (:data:`loadmaster.costs.moves.FLOOR`), and Welch's test finds that difference
+        significant at 1 % (:data:`loadmaster.costs.moves.LEVEL`) divided by the number of ops
+        tested. Where there is a single step on a side, the relative spread that is usual among the
+        other ops stands for its own; where there is none either, the op is counted as untested.
 
         Raises
         ------
@@ -223,13 +165,13 @@ class CostModel:
                 "take loadmaster.costs.sweep to get from small batches to a large one"
             )
         table = self._tables.setdefault(profile.device_type, {})
-        batch = dict(zip(profile.names, _entries(profile), strict=True))
+        batch = dict(zip(profile.names, entries_of(profile), strict=True))
         pairs = [(name, table[name], new) for name, new in batch.items() if name in table]
-        moved, untested = _moved(pairs)
+        moves, untested = moved(pairs)
         for name, new in batch.items():
             table[name] = table[name].merged(new) if name in table else new
         return Update(
-            profile.device_type, len(pairs), len(batch) - len(pairs), tuple(moved), untested
+            profile.device_type, len(pairs), len(batch) - len(pairs), tuple(moves), untested
         )
 
     # -- times for a graph -----------------------------------------------------------------------
@@ -279,26 +221,33 @@ class CostModel:
         """
         self.join(graph)
         self._check_types(cluster, explore)
+        seen = {t: self._known(graph, t) for t in {*self._tables, *(t.name for t in cluster.types)}}
         unpaid = graph.view | graph.placeholder
         columns, words = [], []
         for device_type in cluster.types:
-            column, word = self._known(graph, device_type.name)
+            known, word = seen[device_type.name]
+            column, word = known.copy(), word.copy()
             missing = np.isnan(column)
             if explore:
                 column[missing], word[missing] = 0.0, _word("optimistic")
             else:
-                self._scale(graph, cluster, device_type, column, word)
-                _fall_back(graph, device_type, column, word, np.isnan(column) & ~unpaid)
+                elsewhere = {
+                    name: seen[name][0]
+                    for name in self._tables
+                    if name not in (ANY_TYPE, device_type.name)
+                }
+                column = scaled(graph, cluster, device_type, column, elsewhere)
+                word[missing & ~np.isnan(column)] = _word("scaled")
+                left = np.isnan(column) & ~unpaid
+                if left.any():
+                    column[left], source = assumed(graph, device_type, left)
+                    word[left] = np.where(column[left] > 0, _word(source), _word("free"))
             free = missing & unpaid
             column[free], word[free] = 0.0, _word("free")
             columns.append(column)
             words.append(word)
-        rank = np.array([_WEAKEST_LAST.index(w) if w in _WEAKEST_LAST else 0 for w in PROVENANCES])
-        stacked = np.stack(words, axis=1)
-        weakest = rank[stacked].argmax(axis=1)
-        provenance = stacked[np.arange(graph.n_ops), weakest]
         types = tuple(t.name for t in cluster.types)
-        return Costs(np.stack(columns, axis=1), types, provenance.astype(np.uint8))
+        return Costs(np.stack(columns, axis=1), types, _weakest(np.stack(words, axis=1)))
 
     def _check_types(self, cluster: Cluster, explore: bool) -> None:
         """Refuses a cluster of whose device types nothing is known."""
@@ -321,37 +270,6 @@ class CostModel:
             _word("regressed" if e is not None and e.steps == 0 else "measured") for e in found
         ]
         return column, np.array(words, dtype=np.uint8)
-
-    def _scale(
-        self,
-        graph: OpGraph,
-        cluster: Cluster,
-        device_type: DeviceType,
-        column: NDArray[np.float64],
-        word: NDArray[np.uint8],
-    ) -> None:
-        """Fills in what is known on another type: that with most ops known on both first."""
-        known = ~np.isnan(column)
-        others = []
-        for name in self._tables:
-            if name not in (ANY_TYPE, device_type.name):
-                other = self._known(graph, name)[0]
-                shared = known & (column > 0) & (other > 0)
-                others.append((-int(shared.sum()), name, other, shared))
-        types = {t.name: t for t in cluster.types}
-        for negative, name, other, shared in sorted(others, key=lambda row: row[:2]):
-            ratio: Any = None
-            if negative:
-                ratio = float(np.median(column[shared] / other[shared]))
-            elif name in types and types[name].has_roofline and device_type.has_roofline:
-                there, here = roofline(graph, types[name]), roofline(graph, device_type)
-                both = (there > 0) & (here > 0)
-                usual = float(np.median(here[both] / there[both])) if both.any() else 1.0
-                ratio = np.divide(here, there, out=np.full(graph.n_ops, usual), where=both)
-            if ratio is not None:
-                fill = np.isnan(column) & ~np.isnan(other)
-                column[fill] = (other * ratio)[fill]
-                word[fill] = _word("scaled")
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -398,71 +316,10 @@ def _word(provenance: str) -> np.uint8:
     return np.uint8(PROVENANCES.index(provenance))
 
 
-def _entries(profile: Profile) -> Iterable[Entry]:
-    seconds = profile.seconds
-    count = (~np.isnan(seconds)).sum(axis=1)
-    mean = np.nanmean(seconds, axis=1)
-    squares = np.nansum((seconds - mean[:, None]) ** 2, axis=1)
-    return map(Entry, mean.tolist(), count.tolist(), squares.tolist())
-
-
-def _moved(pairs: list[tuple[str, Entry, Entry]]) -> tuple[list[Move], int]:
-    """Ops that moved, the largest change in time first, and how many could not be tested."""
-    spread = [
-        math.sqrt(e.variance) / e.mean
-        for pair in pairs
-        for e in pair[1:]
-        if e.mean > 0 and not math.isnan(e.variance)
-    ]
-    usual = float(np.median(spread)) if spread else math.nan
-    moved, untested = [], 0
-    for name, before, after in pairs:
-        apart = abs(after.mean - before.mean)
-        parts = [_variance_of_mean(e, usual) for e in (before, after)]
-        if any(math.isnan(variance) for variance, _ in parts):
-            untested += 1
-            continue
-        error = sum(variance for variance, _ in parts)
-        # Welch and Satterthwaite's degrees of freedom.
-        shares = sum(variance**2 / freedom for variance, freedom in parts)
-        freedom = max(1, min(1000, int(error**2 / shares))) if shares > 0 else 1000
-        limit = two_sided(LEVEL / len(pairs), freedom) * math.sqrt(error)
-        if apart > max(limit, FLOOR * before.mean):
-            moved.append(Move(name, before.mean, after.mean))
-    moved.sort(key=lambda m: (-abs(m.after - m.before), m.name))
-    return moved, untested
-
-
-def _variance_of_mean(entry: Entry, usual: float) -> tuple[float, int]:
-    """Variance of an entry's mean, and its degrees of freedom."""
-    if entry.steps == 1:
-        return (usual * entry.mean) ** 2, 1000
-    return entry.variance / max(entry.steps, 1), entry.steps - 1 if entry.steps else 1000
-
-
-def _fall_back(
-    graph: OpGraph,
-    device_type: DeviceType,
-    column: NDArray[np.float64],
-    word: NDArray[np.uint8],
-    missing: NDArray[np.bool_],
-) -> None:
-    """Fills in what no profile knows: what the graph says, else the roofline."""
-    if not missing.any():
-        return
-    found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
-    source = "measured"
-    if found is None:
-        if not device_type.has_roofline:
-            first = graph.names[int(np.flatnonzero(missing)[0])]
-            raise InputError(
-                f"no time for {counted(int(missing.sum()), 'op')} on device type {device_type.name!r}, "
-                f"{first!r} first: no profile has them, the graph no times for that type, and the "
-                "cluster no peak and memory_bandwidth; explore=True takes them for free to find out"
-            )
-        found, source = roofline(graph, device_type), "roofline"
-    column[missing] = found[missing]
-    word[missing] = np.where(found[missing] > 0, _word(source), _word("free"))
+def _weakest(words: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Of each op's provenances, [n_ops, n_types], the one that is worth least."""
+    rank = np.array([_WEAKEST_LAST.index(w) if w in _WEAKEST_LAST else 0 for w in PROVENANCES])
+    return np.asarray(words[np.arange(len(words)), rank[words].argmax(axis=1)], dtype=np.uint8)
 
 
 def _table(table: Any, what: str) -> dict[str, Entry]:

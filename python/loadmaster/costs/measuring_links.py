@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import ArrayLike
 
-from loadmaster.costs.links import TransferTimes
+from loadmaster.costs.transfers import TransferTimes
 from loadmaster.errors import InputError, LoadmasterError
 from loadmaster.units import format_bytes
 

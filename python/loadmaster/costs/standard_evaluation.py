@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.cluster import Cluster
-from loadmaster.costs.adaptive import CostModel, Entry
+from loadmaster.costs.adaptive import CostModel
+from loadmaster.costs.entry import Entry
 from loadmaster.costs.regression import SHAPES, grown
 from loadmaster.costs.roofline import Costs
 from loadmaster.errors import InputError
@@ -116,8 +117,9 @@ class Regression:
     def __str__(self) -> str:
         counts = Counter(self.shapes)
         shapes = ", ".join(f"{counts[s]} {s}" for s in SHAPES)
+        ops = counted(len(self.names), "op")
         lines = [
-            f"{counted(len(self.names), 'op')} from batches {_listed(self.batches)} to {self.batch}: "
+            f"{ops} from batches {_listed(self.batches)} to {self.batch}: "
             f"{format_seconds(float(self.seconds.sum()))} in all; {shapes}; "
             f"uncertain by {np.median(self.deviation):.0%} in the middle"
         ]
