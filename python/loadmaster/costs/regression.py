@@ -114,11 +114,11 @@ def _predicted(
     fastest: Floats, usual: Floats, batches: Floats, target: float, groups: NDArray[np.int64]
 ) -> Growth:
     """Times at a target batch, from times without drift."""
-    errors = _left_out(fastest, batches)
+    errors, scales = _left_out(fastest, batches)
     length = np.median(np.log(fastest), axis=1)
-    noise = 1.25 * _by_length(length, np.abs(errors).mean(axis=2).min(axis=0))
+    noise = 1.25 * _by_length(length, np.abs(errors / scales).mean(axis=2).min(axis=0))
     noise = np.maximum(noise, _LEAST_NOISE)
-    weights = _weights(errors, noise, groups)
+    weights = _weights(errors, scales * noise[:, None], groups)
     curves = [fit(fastest, batches) for fit in _FITS]
     curves[1] = _shrunk(curves[1], fastest, batches, noise, groups)
 
@@ -195,15 +195,29 @@ def _at(curve: Curve, shape: int, batches: Floats) -> Floats:
     return np.maximum(floor, slope) if shape == 2 else floor + slope
 
 
-def _left_out(times: Floats, batches: Floats) -> Floats:
-    """Log error at each batch of each shape fitted to the others, [3, n_ops, n_batches]."""
+def _left_out(times: Floats, batches: Floats) -> tuple[Floats, Floats]:
+    """Log error at each batch of each shape fitted to the others, [3, n_ops, n_batches]; and how
+    much larger than the noise of one time that error is by noise alone.
+    """
     errors = np.empty((len(SHAPES), *times.shape))
+    scales = np.full_like(errors, np.sqrt(1 + 1 / (len(batches) - 1)))
     for j in range(len(batches)):
         rest = np.arange(len(batches)) != j
         for shape, fit in enumerate(_FITS):
             predicted = _at(fit(times[:, rest], batches[rest]), shape, batches[j : j + 1])[:, 0]
             errors[shape, :, j] = np.log(times[:, j] / predicted)
-    return errors
+        scales[1, :, j] = _carried(times[:, rest], batches[rest], times[:, j], batches[j])
+    return errors, scales
+
+
+def _carried(times: Floats, batches: Floats, time: Floats, batch: float) -> Floats:
+    """Standard error of a line's prediction of one more time, in relative noise of one time."""
+    if len(batches) == 1:
+        return np.full(len(times), np.sqrt(2))
+    w = times**-2.0
+    s1, sb, sbb = w.sum(axis=1), w @ batches, w @ batches**2
+    spread = (sbb - 2 * batch * sb + batch**2 * s1) / (s1 * sbb - sb**2)
+    return np.asarray(np.sqrt(1 + spread / time**2))
 
 
 # -- what ops tell of each other -----------------------------------------------------------------
@@ -221,11 +235,12 @@ def _by_length(length: Floats, values: Floats) -> Floats:
     return smooth
 
 
-def _weights(errors: Floats, noise: Floats, groups: NDArray[np.int64]) -> Floats:
+def _weights(errors: Floats, scales: Floats, groups: NDArray[np.int64]) -> Floats:
     """What each shape counts for each op, [n_ops, 3]: by its score, and by how often ops of the
     group follow it, which is learnt along with it (expectation maximisation).
     """
-    score = -(_TAILS + 1) / 2 * np.log1p((errors / noise[:, None]) ** 2 / _TAILS).sum(axis=2).T
+    density = -(_TAILS + 1) / 2 * np.log1p((errors / scales) ** 2 / _TAILS) - np.log(scales)
+    score = density.sum(axis=2).T
     size = np.bincount(groups)
     often = np.full((len(size), len(SHAPES)), 1 / len(SHAPES))
     weights: Floats = np.empty_like(score)
