@@ -22,7 +22,7 @@ from loadmaster.errors import InputError
 from loadmaster.files import parse_json, read_bytes
 from loadmaster.graph import OpGraph
 from loadmaster.profile import Profile
-from loadmaster.readers import kineto as kineto_reader
+from loadmaster.readers import kineto
 from loadmaster.readers.aten_costs import Cost, Tensor, bare, cost, is_view
 from loadmaster.readers.dataflow import Dataflow, Ref, Schema, Storage, schema_of
 from loadmaster.readers.kineto import Trace
@@ -51,7 +51,7 @@ _NUMBER = 8
 def read(
     path: str | os.PathLike[str],
     *,
-    kineto: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None,
     step: int | None = None,
     device_type: str | None = None,
 ) -> OpGraph:
@@ -61,7 +61,7 @@ def read(
     ----------
     path
         What ``torch.profiler.ExecutionTraceObserver`` wrote, plain or gzipped.
-    kineto
+    profile
         What ``prof.export_chrome_trace`` wrote of the same step.
     step
         The ``ProfilerStep`` to read. If absent the first one is the graph, all must have the same
@@ -105,8 +105,8 @@ def read(
     (['input', 'aten::relu'], [24])
     """
     recorded, joined = load(path), None
-    if kineto is not None:
-        joined = _Joined(recorded, kineto_reader.load(kineto))
+    if profile is not None:
+        joined = _Joined(recorded, kineto.load(profile))
         recorded = joined.recorded
     name = Path(path).name.partition(".")[0]
     return _graph(recorded, joined, name, step, device_type)
@@ -115,7 +115,7 @@ def read(
 def profile(
     path: str | os.PathLike[str],
     *,
-    kineto: str | os.PathLike[str],
+    graph: str | os.PathLike[str],
     step: int | None = None,
     device_type: str | None = None,
     batch: int | None = None,
@@ -134,10 +134,10 @@ def profile(
     ...     one, other = pathlib.Path(folder, "et.json"), pathlib.Path(folder, "kineto.json")
     ...     _ = one.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": [call]}))
     ...     _ = other.write_text(json.dumps({"traceEvents": [timed]}))
-    ...     profile(one, kineto=other).median().tolist()
+    ...     profile(other, graph=one).median().tolist()
     [5e-06]
     """
-    joined = _Joined(load(path), kineto_reader.load(kineto))
+    joined = _Joined(load(graph), kineto.load(path))
     recorded = joined.recorded
     modules = joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
