@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +36,47 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         ) from error
 
 
-def begins_with(path: str | os.PathLike[str], magic: bytes) -> bool:
-    """Whether a file begins so; False for one that cannot be read."""
+def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
+    """The first bytes of a file, unpacked if gzipped; damage further on is not seen."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(magic)) == magic
-    except OSError:
-        return False
+            packed = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
 
 
-def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
-    """JSON from bytes; ``path`` is for the message."""
+def parse_json(
+    data: bytes,
+    path: str | os.PathLike[str],
+    object_hook: Callable[[dict[str, Any]], Any] | None = None,
+) -> Any:
+    """JSON from bytes; ``path`` is for the message, ``object_hook`` replaces each object."""
     try:
-        return json.loads(data.removeprefix(BYTE_ORDER_MARK))
+        with uncollected():
+            return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Holds the garbage collector off while much is made and nothing freed.
+
+    It would scan all that is there, over and over: half of the time that a large trace takes.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def check_format(document: Any, name: str, version: int, what: str, source: str) -> None:
