@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import random
 import re
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster.errors import InputError
-from loadmaster.readers import symbolic, torch_export
+from loadmaster.readers import symbolic, torch_export, torch_fx
 from loadmaster.readers.aten_costs import Tensor, cost, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph
 
@@ -850,4 +849,4 @@ def test_capturing_without_torch_names_the_extra(monkeypatch):
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
         lm.capture(None, None)
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
-        lm.read(io.BytesIO())
+        torch_fx.read(None)
