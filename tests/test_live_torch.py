@@ -455,6 +455,22 @@ def test_an_exported_program_reads_as_its_file(tmp_path, name, train):
     assert graph.flops.sum() == lower.flops.sum() > 0
 
 
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_program_and_its_module_are_the_same_graph(lowered):
+    program = torch.export.export(ResNet18(4).train(), (torch.rand(2, 3, 32, 32),))
+    program = program.run_decompositions() if lowered else program
+    whole, module = lm.read(program), lm.read(program.module())
+    for column in ("names", "kinds", "modules", "outputs", "colocation"):
+        found = [dict(zip(g.names, getattr(g, column), strict=True)) for g in (whole, module)]
+        assert found[0] == found[1]
+    assert edges(whole) == edges(module)
+
+
+def edges(graph):
+    rows = zip(graph.src, graph.dst, graph.bytes, strict=True)
+    return Counter((graph.names[s], graph.names[d], int(b)) for s, d, b in rows)
+
+
 def test_tied_weights_and_control_flow_read_as_their_file(tmp_path):
     tied = same(torch.export.export(Model(tied=True), (example(),)), tmp_path / "tied.pt2")
     assert "head.weight" not in tied.names
@@ -486,7 +502,7 @@ def test_tied_weights_and_control_flow_read_as_their_file(tmp_path):
     assert column(graph, "flops")["cond"] == 2 * 8 * 8 * 6
     assert graph.colocation[graph.index("seen")] == "seen"
     lower = same(program.run_decompositions({}), tmp_path / "aten.pt2", batch=8)
-    copied = lower.index("copy_")
+    copied = lower.index("copy__default")
     assert lower.names[lower.alias_of[copied]] == "seen"
     with pytest.raises(InputError, match=r"exported for s\d+ from 0 to 100"):
         lm.read(tmp_path / "whole.pt2", batch=101)

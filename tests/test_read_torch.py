@@ -292,10 +292,12 @@ def test_buffers_written_back_are_in_place_and_stay_with_their_update(tmp_path):
         ],
     )
     graph = lm.read(archive(tmp_path / "net.pt2", document))
-    assert graph.names == ["norm.count", "x", "next", "y", "copy_"]
-    assert column(graph, "alias_of")["copy_"] == 0
+    assert graph.names == ["norm.count", "x", "next", "y", "copy__default"]
+    assert column(graph, "alias_of")["copy__default"] == 0
     assert graph.colocation == ["norm.count", "", "", "", "norm.count"]
-    assert {("next", "copy_", 8), ("y", "copy_", None)} <= edges(graph), "after it was read"
+    assert {("next", "copy__default", 8), ("y", "copy__default", None)} <= edges(graph), (
+        "after it was read"
+    )
     assert graph.modules[4] == "norm"
 
 
@@ -678,6 +680,7 @@ def test_a_kind_with_arguments_it_cannot_have_costs_its_bytes_and_says_so():
         ("aten.t.default", [], [], True),
         ("aten.transpose_.default", [], [], True),
         ("aten.clone.default", [], [], False),
+        ("aten.meshgrid.indexing", [[f32(2), f32(3)], "ij"], [f32(2, 3), f32(2, 3)], False),
         ("aten.contiguous.default", [f32(2, 3, strides=(3, 1))], [f32(2, 3, strides=(3, 1))], True),
         ("aten.contiguous.default", [f32(2, 3, strides=(1, 2))], [f32(2, 3, strides=(3, 1))],
          False),

@@ -312,7 +312,7 @@ class _Lowering:
             inputs,
             outputs,
             name=node.name,
-            module=node.module,
+            module=node.module or (self.graph.ops["module"][changed[0].owner] if changed else ""),
             phase="o" if node.phase == "b" and self._updates(changed) else node.phase,
             view_of=first if view else None,
             writes=changed,
@@ -347,6 +347,7 @@ class _Lowering:
             "aten.copy_.default",
             [buffer, source],
             [buffer.tensor],
+            name="copy__default",  # as ExportedProgram.module() calls it
             module=ops["module"][buffer.op],
             phase=ops["phase"][source.op],
             writes=[buffer],
