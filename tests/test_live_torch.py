@@ -584,3 +584,20 @@ def test_checkpoints_and_torchscript_are_told_by_what_they_are(tmp_path):
         torch.jit.save(torch.jit.trace(LINEAR, torch.rand(2, 8)), tmp_path / "script.pt")
     with pytest.raises(InputError, match=r"a TorchScript archive.*lm\.capture"):
         lm.read(tmp_path / "script.pt")
+
+
+def test_weight_decay_goes_with_its_parameter():
+    """It reads the gradient and the weight; weight and bias have theirs from one backward op."""
+    model = nn.Conv2d(3, 4, 3)
+    graph = captured(
+        model, torch.rand(2, 3, 8, 8),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, weight_decay=0.1),
+    )  # fmt: skip
+    own = {n: c for n, c, p in zip(graph.names, graph.colocation, graph.phases, strict=True)
+           if p == "o"}  # fmt: skip
+    assert own == {"add": "weight", "add_": "weight", "add_1": "bias", "add__1": "bias"}
+    rows = zip(graph.src, graph.dst, graph.tensor, strict=True)
+    control = {(graph.names[s], graph.names[d]) for s, d, t in rows if t < 0}
+    assert control == {
+        ("convolution", "add_"), ("convolution_backward", "add_"), ("convolution", "add__1"),
+    }  # fmt: skip

@@ -772,6 +772,22 @@ def test_a_write_comes_after_the_reads_and_before_later_ones():
     assert y.owner == 3
 
 
+def test_each_result_of_an_op_is_a_storage_of_its_own():
+    """A write into one is no write into the other."""
+    graph = AtenGraph()
+    x = graph.placeholder("x", "input", f32(4))
+    values, indices = graph.op("aten.topk.default", [x, 2], [f32(2), long(2)])
+    values = graph.getitem(values, name="values")
+    indices = graph.getitem(indices, name="indices")
+    graph.op("aten.relu_.default", [values], [f32(2)], name="relu", writes=[values],
+             in_place=True)  # fmt: skip
+    graph.op("aten.index_select.default", [x, 0, indices], [f32(2)], name="reads_indices")
+    graph.op("aten.neg.default", [values], [f32(2)], name="reads_values")
+    found = lm.OpGraph.from_document(graph.document("results", {}))
+    control = {(s, d) for s, d, size in edges(found) if size is None}
+    assert control == {("relu", "reads_values")}
+
+
 # ---- what PyTorch wrote -----------------------------------------------------------------------
 
 

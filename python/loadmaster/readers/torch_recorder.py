@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
         self._last_module = ""
         self._recorded = 0
-        self._updates: dict[int, int] = {}  # the parameter that the storage of an op belongs to
+        self._updates: dict[int, int] = {}  # the parameter that a storage belongs to
 
     # -- what is there before the step
 
@@ -84,8 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def belongs(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         """What updates the tensor updates the parameter."""
-        value, owner = self.value_of(tensor), self.value_of(parameter).owner
-        self._updates[value.owner] = owner
+        self._updates[self.value_of(tensor).storage] = self.value_of(parameter).owner
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The value a tensor is; one that nothing made is a constant of the model."""
@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if known is None:
             return self.placeholder(tensor, "constant", "constant", self._module())
         latest = known[1]
-        value = Value(latest.op, described(tensor), latest.owner, latest.written)
+        value = replace(latest, tensor=described(tensor), id=-1)
         self._values[tensor] = value
         return value
 
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
-        changed = [v for v in changes if shared is not None and v.owner == shared.owner]
+        changed = [v for v in changes if shared is not None and v.storage == shared.storage]
         parameter = self._parameter(read, changes) if self.phase == "o" else None
         module = self._module(parameter)
         flat = list(result) if isinstance(result, (list, tuple)) else [result]
@@ -227,7 +227,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 value = self.graph.getitem(value, name="getitem", module=module, phase=self.phase)
             self._bind(tensor, value)
             if parameter is not None:
-                self._updates.setdefault(value.owner, parameter)
+                self._updates.setdefault(value.storage, parameter)
 
     def _argument(self, argument: Any) -> Any:
         """With values for tensors; what the host counts is no value."""
@@ -257,7 +257,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         known = self._storages.get(_storage(tensor).cdata)
         if known is None:
             return None
-        return next((v for v in read if v.owner == known[1].owner), None)
+        return next((v for v in read if v.storage == known[1].storage), None)
 
     def _is_counter(self, tensor: torch.Tensor) -> bool:
         return bool(self._counters) and _storage(tensor).cdata in self._counters
@@ -265,7 +265,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _parameter(self, read: Sequence[Value], changes: Sequence[Value]) -> int | None:
         """The parameter that an op of the optimizer updates, or helps to."""
         for values in (changes, read):
-            found = {self._updates[v.owner] for v in values if v.owner in self._updates}
+            found = {self._updates[v.storage] for v in values if v.storage in self._updates}
             if len(found) == 1:
                 return found.pop()
         return None
