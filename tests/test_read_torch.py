@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import re
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster.errors import InputError
-from loadmaster.readers import symbolic, torch_export, torch_fx
+from loadmaster.readers import symbolic, torch_export
 from loadmaster.readers.aten_costs import Tensor, cost, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph
 
@@ -868,4 +869,6 @@ def test_capturing_without_torch_names_the_extra(monkeypatch):
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
         lm.capture(None, None)
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
-        torch_fx.read(None)
+        lm.read(type("GraphModule", (), {"__module__": "torch.fx.graph_module"})())
+    with pytest.raises(InputError, match=r"not from BytesIO; lm.capture takes a PyTorch model"):
+        lm.read(io.BytesIO())
