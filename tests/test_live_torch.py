@@ -417,6 +417,7 @@ LINEAR = nn.Linear(8, 8)
         (LINEAR, {"optimizer": lambda p: p}, "optimizer made a list"),
         (LINEAR, {"optimizer": torch.optim.LBFGS}, "LBFGS evaluates the model again"),
         (nn.Bilinear(8, 8, 2), {}, "Bilinear does not take these example inputs: missing"),
+        (LINEAR, {"train": False, "optimizer": torch.optim.SGD}, "has no loss and no optimizer"),
         ("model.pt", {}, "wants a torch.nn.Module, not a str"),
     ],
 )  # fmt: skip
@@ -584,6 +585,20 @@ def test_checkpoints_and_torchscript_are_told_by_what_they_are(tmp_path):
         torch.jit.save(torch.jit.trace(LINEAR, torch.rand(2, 8)), tmp_path / "script.pt")
     with pytest.raises(InputError, match=r"a TorchScript archive.*lm\.capture"):
         lm.read(tmp_path / "script.pt")
+
+
+def test_a_scalar_parameter_has_slots_like_any_other():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return x * self.scale
+
+    graph = captured(Scaled(), torch.rand(4), optimizer=torch.optim.Adam)
+    assert {"optim.exp_avg.scale", "optim.exp_avg_sq.scale"} <= set(graph.names)
+    assert ops(graph, "o")["aten.addcdiv_.default"] == 1
 
 
 def test_weight_decay_goes_with_its_parameter():

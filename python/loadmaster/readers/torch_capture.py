@@ -96,6 +96,8 @@ def capture(
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"capture wants a torch.nn.Module, not a {type(model).__name__}")
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    if not train and (loss is not None or optimizer is not None):
+        raise InputError("an inference (train=False) has no loss and no optimizer")
     graph = AtenGraph()
     notes: list[str] = []
     meta: dict[str, Any] = {

@@ -231,9 +231,9 @@ def _node(node: Mapping[str, Any], metas: Mapping[str, Sized]) -> Node:
     names = [name for output in outputs for name in _tensor_names(output)]
     several = len(outputs) > 1 or any("as_tensor" not in output for output in outputs)
     kind = str(node["target"]).removeprefix("torch.ops.")
-    name = node.get("name") or (kind.split(".")[-2:][0] if several or not names else names[0])
-    if "higher_order." in kind and node.get("is_hop_single_tensor_return") is False:
+    if node.get("is_hop_single_tensor_return") is False:
         several = True
+    name = node.get("name") or ("" if several or not names else names[0])
     return Node(
         name=str(name),
         kind=kind,

@@ -67,7 +67,7 @@ def read(
     Examples
     --------
     >>> program = torch.export.export(model, (x,))                    # doctest: +SKIP
-    >>> graph = lm.readers.fx(program)                                # doctest: +SKIP
+    >>> graph = lm.read(program)                                      # doctest: +SKIP
     """
     try:
         import torch
@@ -260,8 +260,9 @@ class _Reading:
     def _hold(self, path: str, tensor: Any) -> str:
         """The placeholder of a tensor of the module's, made when first asked for."""
         if id(tensor) not in self._placed:
-            kind = "parameter" if id(tensor) in self._parameters else "buffer"
-            kind = kind if path in self._stored else "constant"
+            is_parameter = id(tensor) in self._parameters
+            held = "parameter" if is_parameter else "buffer"
+            kind = held if path in self._stored else "constant"
             meta = _sized(tensor)
             assert meta is not None
             self._placed[id(tensor)] = f"\0{path}"

@@ -103,28 +103,28 @@ class Step:
             )
         recorder = self._recorder
         recorder.phase = "o"
-        names = {fake: name for name, fake in self._state.items()}
+        trained = set(self.fakes.values())
+        names = {fake: name for name, fake in self._state.items() if fake in trained}
         recorder.muted = True
         with recorder:
             optimizer.step()
         recorder.muted = False
-        for parameter, slots in optimizer.state.items():
-            name = names[parameter]
+        for parameter, name in names.items():
             recorder.belongs(parameter, parameter)
-            for key, slot in slots.items():
-                if not isinstance(slot, torch.Tensor):
-                    continue
-                if slot.dim() == 0:
-                    recorder.counter(slot)
-                    continue
-                recorder.placeholder(slot, f"optim.{key}.{name}", "buffer", f"optim.{name}")
-                recorder.belongs(slot, parameter)
-        for parameter in self.fakes.values():
             if parameter.grad is not None:
-                recorder.belongs(parameter, parameter)
                 recorder.belongs(parameter.grad, parameter)
+            for key, slot in optimizer.state.get(parameter, {}).items():
+                if isinstance(slot, torch.Tensor):
+                    self._add_slot(key, slot, parameter, name)
         with recorder:
             optimizer.step()
+
+    def _add_slot(self, key: str, slot: torch.Tensor, parameter: torch.Tensor, name: str) -> None:
+        if slot.dim() == 0 and (key == "step" or parameter.dim() > 0):
+            self._recorder.counter(slot)
+        else:
+            self._recorder.placeholder(slot, f"optim.{key}.{name}", "buffer", f"optim.{name}")
+            self._recorder.belongs(slot, parameter)
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like it, without memory."""
