@@ -164,12 +164,14 @@ class _Events:
         return None
 
 
-_OF_CALL = (
-    "Sequence number", "External id", "Record function id", "Fwd thread id", "Input Dims",
-    "Input type",
-)  # fmt: skip
+# What is kept of ``args``, and the columns that rows come to have.
+_OF_CALL = ("Sequence number", "External id", "Record function id", "Input Dims", "Input type")
 _OF_LAUNCH = ("correlation",)
 _OF_KERNEL = ("correlation", "External id", "external id", "device")
+_CALL = ("name", "cat", "pid", "tid", "ts", "dur", *_OF_CALL)
+_LAUNCH = ("name", "pid", "tid", "ts", "dur", *_OF_LAUNCH)
+_KERNEL = ("name", "pid", "tid", "ts", "dur", *_OF_KERNEL)
+_MEMORY = ("pid", "tid", "ts", "Bytes", "Addr")
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -245,47 +247,53 @@ class Trace:
     @classmethod
     def of(cls, source: str, events: _Events, document: dict[str, Any]) -> Trace:
         """Sorts out what was parsed."""
-        columns = _columns(events.calls, 6 + len(_OF_CALL))
-        names = _texts(columns[0], source)
+        columns = _columns(events.calls, _CALL)
+        names = _texts(columns["name"], source)
         threads = _Threads()
-        thread = threads.codes(columns[2], columns[3])
-        start = _numbers(columns[4], names, "ts", source)
-        duration = _numbers(columns[5], names, "dur", source, least=0.0)
+        thread = threads.codes(columns["pid"], columns["tid"])
+        start = _numbers(columns["ts"], names, "ts", source)
+        duration = _numbers(columns["dur"], names, "dur", source, least=0.0)
         order = np.lexsort((-(start + duration), start))
-        names = [names[i] for i in order.tolist()]
+        at = order.tolist()
+        names = [names[i] for i in at]
         start, duration, thread = start[order], duration[order], thread[order]
         end = start + duration
         parent, crossings = _nested(start, end, thread)
-        annotation = [columns[1][i] == "user_annotation" for i in order.tolist()]
-        known: dict[tuple[str, bool], int] = {}
-        for key in zip(names, annotation, strict=True):
-            if key not in known:
-                known[key] = role_of(key[0], annotation=key[1])
-        roles = [known[key] for key in zip(names, annotation, strict=True)]
+        marked = [columns["cat"][i] == "user_annotation" for i in at]
+        known = {
+            key: role_of(key[0], annotation=key[1]) for key in set(zip(names, marked, strict=True))
+        }
+        roles = [known[key] for key in zip(names, marked, strict=True)]
 
-        def ids(column: int, default: int) -> NDArray[np.int64]:
-            return _ids(columns[column], default)[order]
+        def ids(key: str, default: int) -> NDArray[np.int64]:
+            return _ids(columns[key], default)[order]
 
         where = _Where(start, end, thread, parent)
-        kernel = _columns(events.kernels, 5 + len(_OF_KERNEL))
-        kernels = _texts(kernel[0], source)
-        kernel_call = _launching(events.launches, kernel, where, threads, ids(7, 0), source)
+        kernel = _columns(events.kernels, _KERNEL)
+        kernels = _texts(kernel["name"], source)
+        launch = _columns(events.launches, _LAUNCH)
+        launch_call = where.find(
+            threads.codes(launch["pid"], launch["tid"]),
+            _numbers(launch["ts"], list(map(str, launch["name"])), "ts", source),
+        )
+        kernel_call = _launching(launch, launch_call, kernel, ids("External id", 0))
         launches = np.zeros(len(names), dtype=bool)
         launches[kernel_call[kernel_call >= 0]] = True
-        memory = _columns(events.memory, 5)
-        moments = _numbers(memory[2], ["[memory]"] * len(events.memory), "ts", source)
+        memory = _columns(events.memory, _MEMORY)
+        moments = _numbers(memory["ts"], ["[memory]"] * len(events.memory), "ts", source)
+        sequence = ids("Sequence number", -1)
         return cls(
             source,
-            Calls(names, np.array(roles, np.uint8), parent, start, end, ids(6, -1), launches),
+            Calls(names, np.array(roles, np.uint8), parent, start, end, sequence, launches),
             duration,
-            ids(8, 0),
-            [(columns[10][i], columns[11][i]) for i in order.tolist()],
+            ids("Record function id", 0),
+            [(columns["Input Dims"][i], columns["Input type"][i]) for i in at],
             kernels,
-            _numbers(kernel[4], kernels, "dur", source, least=0.0) / 1e6,
+            _numbers(kernel["dur"], kernels, "dur", source, least=0.0) / 1e6,
             kernel_call,
-            _device_name(kernel[8], document.get("deviceProperties")),
-            where.find(threads.codes(memory[0], memory[1]), moments),
-            list(zip(memory[3], memory[4], strict=True)),
+            _device_name(kernel["device"], document.get("deviceProperties")),
+            where.find(threads.codes(memory["pid"], memory["tid"]), moments),
+            list(zip(memory["Bytes"], memory["Addr"], strict=True)),
             crossings,
         )
 
@@ -301,12 +309,15 @@ class Trace:
 
     def within(self, ops: NDArray[np.int32]) -> NDArray[np.int32]:
         """Position in ``ops`` of the innermost of them around each call, -1: none."""
-        position = np.full(len(self.calls), -1, dtype=np.int32)
+        n = len(self.calls)
+        position = np.full(n + 1, -1, dtype=np.int32)
         position[ops] = np.arange(len(ops), dtype=np.int32)
-        found: list[int] = []
-        for own, parent in zip(position.tolist(), self.calls.parent.tolist(), strict=True):
-            found.append(own if own >= 0 or parent < 0 else found[parent])
-        return np.array(found, dtype=np.int32)
+        parent = np.where(self.calls.parent < 0, n, self.calls.parent)
+        # A call points to itself if it is one of them, else upwards; every round doubles the way.
+        up = np.append(np.where(position[:n] >= 0, np.arange(n), parent), n)
+        while not np.array_equal(further := up[up], up):
+            up = further
+        return np.asarray(position[up[:n]], dtype=np.int32)
 
     def seconds(self, ops: NDArray[np.int32]) -> NDArray[np.float64]:
         """Time of each op: of the kernels it launched, or of the call, where nothing ran on a GPU.
@@ -322,9 +333,8 @@ class Trace:
     def elapsed(self, steps: Sequence[NDArray[np.int32]]) -> float:
         """Seconds from the start of the first op of a step to the end of the last one, median."""
         start, end = self.calls.start, self.calls.end
-        return (
-            float(np.median([end[ops].max() - start[ops].min() for ops in steps if len(ops)])) / 1e6
-        )
+        spans = [end[ops].max() - start[ops].min() for ops in steps if len(ops)]
+        return float(np.median(spans)) / 1e6
 
     def _of_kernels(self, ops: NDArray[np.int32]) -> NDArray[np.int32]:
         return _taken(self.within(ops), self.kernel_call)
@@ -392,8 +402,9 @@ def _taken(values: NDArray[np.int32], at: NDArray[np.int32]) -> NDArray[np.int32
 # ---- columns ----------------------------------------------------------------------------------
 
 
-def _columns(rows: list[tuple[Any, ...]], width: int) -> list[Sequence[Any]]:
-    return list(zip(*rows, strict=True)) if rows else [()] * width
+def _columns(rows: list[tuple[Any, ...]], keys: Sequence[str]) -> dict[str, Sequence[Any]]:
+    columns = zip(*rows, strict=True) if rows else [()] * len(keys)
+    return dict(zip(keys, columns, strict=True))
 
 
 def _texts(values: Sequence[Any], source: str) -> list[str]:
@@ -491,28 +502,23 @@ class _Where:
 
 
 def _launching(
-    launches: list[tuple[Any, ...]],
-    kernels: list[Sequence[Any]],
-    where: _Where,
-    threads: _Threads,
+    launches: dict[str, Sequence[Any]],
+    launch_call: NDArray[np.int32],
+    kernels: dict[str, Sequence[Any]],
     external: NDArray[np.int64],
-    source: str,
 ) -> NDArray[np.int32]:
     """The innermost call that launched each kernel, by correlation id; -1: not known.
 
     A kernel whose launch is not in the trace falls back to the call with its external id, unless
     that is only its correlation id again, as in some versions of Kineto.
     """
-    columns = _columns(launches, 5 + len(_OF_LAUNCH))
-    moments = _numbers(columns[3], [str(name) for name in columns[0]], "ts", source)
-    at = where.find(threads.codes(columns[1], columns[2]), moments).tolist()
-    by_correlation = dict(zip(_ids(columns[5], -1).tolist(), at, strict=True))
+    correlations = _ids(launches["correlation"], -1).tolist()
+    by_correlation = dict(zip(correlations, launch_call.tolist(), strict=True))
     by_external = {number: call for call, number in enumerate(external.tolist()) if number > 0}
-    either = [a if a is not None else b for a, b in zip(kernels[6], kernels[7], strict=True)]
+    spelled = zip(kernels["External id"], kernels["external id"], strict=True)
+    numbers = _ids([old if new is None else new for new, old in spelled], -1).tolist()
     found = []
-    for correlation, number in zip(
-        _ids(kernels[5], -1).tolist(), _ids(either, -1).tolist(), strict=True
-    ):
+    for correlation, number in zip(_ids(kernels["correlation"], -1).tolist(), numbers, strict=True):
         call = by_correlation.get(correlation, -1) if correlation >= 0 else -1
         if call < 0 and number != correlation:
             call = by_external.get(number, -1)
