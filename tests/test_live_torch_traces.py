@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from loadmaster.readers import chakra, kineto  # noqa: E402
+from loadmaster.readers import chakra, chakra_nodes, kineto  # noqa: E402
 
 # Under a dispatch mode autograd adds gradients out of place and detaches them, and the profiler's
 # own calls are seen; otherwise nothing differs.
@@ -80,7 +80,7 @@ def test_a_training_step(tmp_path, foreach):
         optimizer.zero_grad()
 
     dispatched, path, times = recorded(tmp_path, step)
-    calls = chakra.load(path).calls
+    calls = chakra_nodes.load(path).calls
     found = Counter(calls.names[op] for op in calls.ops)
     for differs in (dispatched - found, found - dispatched):
         assert differs.keys() <= ONLY_WHEN_WATCHED | {"aten::empty", "aten::detach_"}
@@ -110,7 +110,7 @@ def test_inference(tmp_path):
             net(x)
 
     dispatched, path, times = recorded(tmp_path, step)
-    calls = chakra.load(path).calls
+    calls = chakra_nodes.load(path).calls
     found = Counter(calls.names[op] for op in calls.ops)
     for differs in (dispatched - found, found - dispatched):
         assert differs.keys() <= ONLY_WHEN_WATCHED

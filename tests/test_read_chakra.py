@@ -28,7 +28,7 @@ from kineto_traces import (
 import loadmaster as lm
 from loadmaster.cli import main
 from loadmaster.errors import InputError
-from loadmaster.readers import chakra, kineto
+from loadmaster.readers import chakra, chakra_nodes, kineto_events
 
 TORCH = ARTIFACTS / "torch"
 needs_artifacts = pytest.mark.skipif(
@@ -481,7 +481,7 @@ def test_the_command_line_joins_traces(tmp_path, capsys):
 )
 def test_real_traces_joined(name, calls, ops, parameters, buffers):
     path, times = (TORCH / f"{name}.{kind}.json.gz" for kind in ("et", "kineto"))
-    recorded, trace = chakra.load(path), kineto.load(times)
+    recorded, trace = chakra_nodes.load(path), kineto_events.load(times)
     names = {int(n): trace.calls.names[i] for i, n in enumerate(trace.record) if n > 0}
     joined = [
         names[int(n)] == recorded.calls.names[i]
