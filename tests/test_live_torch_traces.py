@@ -86,7 +86,7 @@ def test_a_training_step(tmp_path, foreach):
         assert differs.keys() <= ONLY_WHEN_WATCHED | {"aten::empty", "aten::detach_"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        graph = chakra.read(path, kineto=times)
+        graph = chakra.read(path, profile=times)
     parameters = [i for i, kind in enumerate(graph.kinds) if kind == "parameter"]
     assert sorted(int(graph.param_bytes[i]) for i in parameters) == sorted(
         p.numel() * 4 for p in net.parameters()
@@ -114,7 +114,7 @@ def test_inference(tmp_path):
     found = Counter(calls.names[op] for op in calls.ops)
     for differs in (dispatched - found, found - dispatched):
         assert differs.keys() <= ONLY_WHEN_WATCHED
-    graph = chakra.read(path, kineto=times)
+    graph = chakra.read(path, profile=times)
     assert graph.meta["mode"] == "infer"
     counts = Counter(graph.kinds)
     assert counts["parameter"] == len(list(net.parameters()))

@@ -190,7 +190,7 @@ def test_a_list_op_is_an_op_per_tensor(tmp_path):
     path = write_nodes(tmp_path / "step.et.json", nodes)
     timed = [call("aten::relu", 0, 5, **{"Record function id": 2})]
     timed += [call("aten::_foreach_add_", 10, 70, **{"Record function id": 4})]
-    graph = chakra.read(path, kineto=write_trace(tmp_path / "k.json", timed))
+    graph = chakra.read(path, profile=write_trace(tmp_path / "k.json", timed))
     parts = [f"aten::_foreach_add_[{i}]" for i in range(3)]
     alias, seconds = column(graph, "alias_of"), graph.time["cpu"]
     assert [graph.kinds[alias[part]] for part in parts] == ["buffer", "buffer", "parameter"]
@@ -284,12 +284,12 @@ def timed_step():
 def test_joined_times_modules_and_profile(tmp_path):
     path = write_nodes(tmp_path / "step.et.json", STEP)
     times = write_trace(tmp_path / "k.json.gz", timed_step())
-    graph = chakra.read(path, kineto=times)
+    graph = chakra.read(path, profile=times)
     seconds = dict(zip(graph.names, graph.time["cpu"], strict=True))
     took = {name: round(s * 1e6, 6) for name, s in seconds.items() if s}
     assert took == {"Linear_0/aten::addmm": 40, "aten::relu": 20, "aten::mm": 30, "aten::add_": 25}
     assert graph.names[0] == "Linear_0/aten::t.weight"
-    profile = chakra.profile(path, kineto=times, batch=8)
+    profile = chakra.profile(times, graph=path, batch=8)
     assert set(profile.names) == set(took)
     assert profile.output_bytes.tolist() == [192, 192, 96, 0]
     assert [round(s * 1e6) for s in profile.median()] == [40, 20, 30, 25]
@@ -300,9 +300,9 @@ def test_joined_with_kernels(tmp_path):
     events = [*timed_step(), launch(1, 15), launch(2, 74), launch(3, 106), launch(4, 206)]
     events += [kernel("k", 1000 * i, 7 * i, i) for i in range(1, 5)]
     properties = {"deviceProperties": [{"id": 0, "name": "V9"}]}
-    graph = chakra.read(path, kineto=write_trace(tmp_path / "k.json", events, **properties))
+    graph = chakra.read(path, profile=write_trace(tmp_path / "k.json", events, **properties))
     assert [round(s * 1e6) for s in graph.time["V9"] if s] == [7, 14, 21, 28]
-    other = chakra.read(path, kineto=tmp_path / "k.json", device_type="H100")
+    other = chakra.read(path, profile=tmp_path / "k.json", device_type="H100")
     assert list(other.time) == ["H100"]
 
 
@@ -313,7 +313,7 @@ def test_an_op_that_was_not_measured_is_no_silent_zero(tmp_path):
     with pytest.warns(
         UserWarning, match="1 of 5 ops are not in .*: their times are by their bytes"
     ):
-        graph = chakra.read(path, kineto=times)
+        graph = chakra.read(path, profile=times)
     moved = {n: b for n, b in column(graph, "bytes_accessed").items() if b}
     seconds = dict(zip(graph.names, graph.time["cpu"], strict=True))
     rest = [name for name in moved if name != "aten::relu"]
@@ -327,14 +327,14 @@ def test_traces_of_different_steps_are_refused(tmp_path):
     for event in events:
         event["args"].pop("Record function id", None)
     with pytest.raises(InputError, match=r"no record function ids.*Record both in one step"):
-        chakra.read(path, kineto=write_trace(tmp_path / "a.json", events))
+        chakra.read(path, profile=write_trace(tmp_path / "a.json", events))
     events = timed_step()
     events[5]["name"] = "aten::gelu"
     with pytest.raises(InputError, match="not of one step: 'aten::relu' in one is 'aten::gelu'"):
-        chakra.read(path, kineto=write_trace(tmp_path / "b.json", events))
+        chakra.read(path, profile=write_trace(tmp_path / "b.json", events))
     events = timed_step()[:3]
     with pytest.raises(InputError, match="not of one step: 1 of 5 ops are in both"):
-        chakra.read(path, kineto=write_trace(tmp_path / "c.json", events))
+        chakra.read(path, profile=write_trace(tmp_path / "c.json", events))
 
 
 def test_steps_of_an_execution_trace(tmp_path):
@@ -348,13 +348,13 @@ def test_steps_of_an_execution_trace(tmp_path):
         events.append(call("aten::relu", 50 * i, 10 + i**2, **{"Record function id": first + 3}))
     path = write_nodes(tmp_path / "step.et.json", nodes)
     times = write_trace(tmp_path / "k.json", events)
-    graph = chakra.read(path, kineto=times)
+    graph = chakra.read(path, profile=times)
     assert (graph.n_ops, graph.meta["steps"]) == (2, 3)
     assert graph.time["cpu"].max() == pytest.approx(11e-6)
-    assert chakra.read(path, kineto=times, step=2).time["cpu"].max() == pytest.approx(14e-6)
+    assert chakra.read(path, profile=times, step=2).time["cpu"].max() == pytest.approx(14e-6)
     lacking = [event for event in events if event["ts"] != 100]
     with pytest.raises(InputError, match="has no op of the step that is asked for"):
-        chakra.read(path, kineto=write_trace(tmp_path / "k.json", lacking), step=2)
+        chakra.read(path, profile=write_trace(tmp_path / "k.json", lacking), step=2)
     nodes.append(node(250, "aten::exp", 202, [tensor(2, 2, [4])], [tensor(3, 3, [4])]))
     with pytest.raises(InputError, match="they differ: step 2 has 2 ops"):
         read(tmp_path, nodes)
@@ -455,7 +455,7 @@ def test_lm_read_tells_an_execution_trace_by_its_content(tmp_path):
     path = write_nodes(tmp_path / "anything.json", STEP)
     assert lm.read(path).n_ops == 8
     times = write_trace(tmp_path / "k.json", timed_step())
-    assert list(lm.read(path, kineto=times).time) == ["cpu"]
+    assert list(lm.read(path, profile=times).time) == ["cpu"]
     with pytest.raises(InputError, match="an execution trace takes no option 'shapes'"):
         lm.read(path, shapes={"x": [1]})
 
@@ -467,7 +467,7 @@ def test_the_command_line_joins_traces(tmp_path, capsys):
     cluster.write_text(
         '[[type]]\nname = "V9"\n[[device]]\nname = "d"\ntype = "V9"\nmemory = "1GiB"\n'
     )
-    given = ["info", str(path), "--kineto", str(times), "--cluster", str(cluster)]
+    given = ["info", str(path), "--profile", str(times), "--cluster", str(cluster)]
     assert main([*given, "--device-type", "V9", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["work"] == pytest.approx(115e-6)
     assert main([*given, "--device-type", "V9", "--step", "3"]) == 2
@@ -489,7 +489,7 @@ def test_real_traces_joined(name, calls, ops, parameters, buffers):
         if int(n) in names and recorded.calls.roles[i] != 3
     ]
     assert joined == [True] * calls
-    graph = chakra.read(path, kineto=times)
+    graph = chakra.read(path, profile=times)
     counts = Counter(graph.kinds)
     assert (counts["parameter"], counts["buffer"], counts["input"]) == (parameters, buffers, 2)
     assert sum("::" in kind for kind in graph.kinds) == ops == len(trace.calls.ops)
@@ -515,13 +515,13 @@ def test_flops_of_a_real_step_are_those_of_the_model():
 @needs_artifacts
 def test_real_traces_of_different_steps():
     with pytest.raises(InputError, match="no record function ids"):
-        chakra.read(TORCH / "lstm_b4.et.json.gz", kineto=TORCH / "lstm_b4.kineto.json.gz")
+        chakra.read(TORCH / "lstm_b4.et.json.gz", profile=TORCH / "lstm_b4.kineto.json.gz")
 
 
 @needs_artifacts
 def test_a_real_step_is_placed(tmp_path):
     path, times = (TORCH / f"bertmini_b4_joint.{kind}.json.gz" for kind in ("et", "kineto"))
-    graph = lm.read(path, kineto=times)
+    graph = lm.read(path, profile=times)
     cluster = lm.Cluster.from_toml(
         """
         name = "two processes"

@@ -16,6 +16,7 @@ from typing import Any
 from loadmaster.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from loadmaster import examples
 from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, parse_json, read_bytes, read_head
 from loadmaster.graph import OpGraph
 
 __all__ = ["read"]
@@ -18,12 +16,24 @@ __all__ = ["read"]
 _EXAMPLE = "example:"
 
 
-def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
-    """The graph in a file, or an example (``"example:inception-v3"``).
+def read(source: Any, **options: Any) -> OpGraph:
+    """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
 
-    The kind is told by content: opgraph JSON (plain or gzipped), ONNX, PyTorch's execution traces
-    (Chakra) and profiler traces (Kineto). ``options`` go to the reader of that kind (ONNX:
-    ``batch``, ``shapes``; both traces: ``step``, ``device_type``; execution traces: ``kineto``).
+    The kind of a file, plain or gzipped, is told by content, and ``options`` go to its reader:
+
+    * opgraph JSON, and examples: none
+    * ONNX: ``batch``, ``shapes``; with ``profile`` (ONNX Runtime's): ``device_type``, too
+    * ``torch.export`` (.pt2): ``batch``, ``shapes``, ``sizes``
+    * PyTorch's execution traces (Chakra): ``profile`` (the Kineto trace of the same step), ``step``,
+      ``device_type``
+    * PyTorch's profiler traces (Kineto): ``step``, ``device_type``
+    * TensorFlow's GraphDef: ``profile`` (RunMetadata), ``fetches``, ``device_type``
+    * text of JAX: jaxpr (``sizes``), StableHLO, HLO (``profile``: the profiler's trace,
+      ``device_type``)
+    * the msr-fiddle benchmark: ``time_unit``, ``size_unit``, ``cost_unit``
+
+    In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram`` (``example_inputs``
+    and the options of ``.pt2``), a ``jax.core.ClosedJaxpr``.
 
     Raises
     ------
@@ -37,50 +47,23 @@ def read(path: str | os.PathLike[str], **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
-    name = os.fspath(path)
-    options = {option: value for option, value in options.items() if value is not None}
-    if name.startswith(_EXAMPLE):
-        _refuse(options, "an example")
-        return examples.load(name.removeprefix(_EXAMPLE))
-    head = read_head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
-    if head[:1] in (b"{", b"["):
-        if _has_key(head, b"traceEvents"):
-            from loadmaster.readers import kineto
+    from loadmaster.readers.formats import Format, of_file, of_program
 
-            return _call(kineto.read, path, options, "a Kineto trace")
-        if _has_key(head, b"schema") and _has_key(head, b"nodes"):
-            from loadmaster.readers import chakra
-
-            return _call(chakra.read, path, options, "an execution trace")
-        _refuse(options, "opgraph JSON")
-        return OpGraph.from_document(parse_json(read_bytes(path), path), name)
-    if not head:
-        raise InputError(f"{name} is empty")
-    # ONNX is a protobuf without a magic number: whatever is not JSON is tried as one.
-    from loadmaster.readers import onnx
-
-    return onnx.read(path, **options)
+    given = {option: value for option, value in options.items() if value is not None}
+    if isinstance(source, str) and source.startswith(_EXAMPLE):
+        _refuse(Format("an example", ""), given, [])
+        return examples.load(source.removeprefix(_EXAMPLE))
+    is_file = isinstance(source, (str, os.PathLike))
+    found = of_file(source, "profile" in given) if is_file else of_program(source)
+    reader = import_module(f"loadmaster.readers.{found.module}").read
+    _refuse(found, given, list(inspect.signature(reader).parameters)[1:])
+    graph: OpGraph = reader(source, **given)
+    return graph
 
 
-def _has_key(data: bytes, key: bytes) -> bool:
-    """Whether JSON has a key, told without parsing it."""
-    return re.search(rb'"%s"\s*:' % key, data) is not None
-
-
-def _call(
-    reader: Callable[..., OpGraph],
-    path: str | os.PathLike[str],
-    options: dict[str, Any],
-    kind: str,
-) -> OpGraph:
-    known = inspect.signature(reader).parameters.keys() - {"path"}
-    if unknown := sorted(options.keys() - known):
-        raise InputError(
-            f"{kind} takes no option {unknown[0]!r}; it takes {', '.join(sorted(known))}"
-        )
-    return reader(path, **options)
-
-
-def _refuse(options: dict[str, Any], kind: str) -> None:
-    if options:
-        raise InputError(f"{kind} takes no option {next(iter(options))!r}")
+def _refuse(format_: Any, options: dict[str, Any], known: list[str]) -> None:
+    """Raises for an option that a reader does not take."""
+    for option in options:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise InputError(f"{format_.name} takes no option {option!r}: {takes}")

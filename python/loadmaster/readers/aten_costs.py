@@ -120,7 +120,30 @@ def is_known(kind: str) -> bool:
 def is_in_place(kind: str) -> bool:
     """Whether the op writes into its first argument and returns that: ``aten::add_``."""
     name = bare(kind)
-    return name != kind and name.endswith("_") and not name.endswith("__")
+    return name != kind and name.endswith("_") and not name.endswith("__") and name not in _VIEWS
+
+
+def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
+    """Positions of the arguments that an op changes.
+
+    >>> written("aten.add_.Tensor", []), written("aten.add.Tensor", [])
+    ((0,), ())
+    """
+    name = bare(kind)
+    if name.startswith("_fused_") and is_in_place(kind):  # an optimizer: all lists but gradients
+        return tuple(i for i, each in enumerate(inputs) if i != 1 and isinstance(each, list))
+    if is_in_place(kind):
+        return (0,)
+    if name in _NORMS_OF_BATCHES and len(inputs) > 5 and inputs[5] is True:
+        return tuple(i for i in (3, 4) if isinstance(inputs[i], Tensor))
+    return ()
+
+
+# In training they update running mean and variance, which their schemas do not say.
+_NORMS_OF_BATCHES = frozenset(
+    ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+     "_batch_norm_impl_index", "_native_batch_norm_legit")
+)  # fmt: skip
 
 
 def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
@@ -376,7 +399,8 @@ FLOPS: dict[str, _Count] = {
         ("scaled_dot_product_attention", "_scaled_dot_product_attention_math",
          "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_flash_attention",
          "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
-         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"),
+         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+         "higher_order.flex_attention"),
         _attention(*_FORWARD),
     ),
     **dict.fromkeys(
@@ -387,6 +411,7 @@ FLOPS: dict[str, _Count] = {
          "_scaled_dot_product_fused_attention_overrideable_backward"),
         _attention(*_BACKWARD, first=1),
     ),
+    "higher_order.flex_attention_backward": _attention(*_BACKWARD),
     "_flash_attention_forward": _long_attention(*_FORWARD, first=0, longest=6),
     "_flash_attention_backward": _long_attention(*_BACKWARD, first=1, longest=9),
     "_efficient_attention_forward": _long_attention(*_FORWARD, first=0, longest=7),

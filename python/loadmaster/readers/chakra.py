@@ -34,7 +34,7 @@ _Steps = list[tuple[list[str], NDArray[np.int32]]]
 def read(
     path: str | os.PathLike[str],
     *,
-    kineto: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None,
     step: int | None = None,
     device_type: str | None = None,
 ) -> OpGraph:
@@ -44,7 +44,7 @@ def read(
     ----------
     path
         What ``torch.profiler.ExecutionTraceObserver`` wrote, plain or gzipped.
-    kineto
+    profile
         What ``prof.export_chrome_trace`` wrote of the same step.
     step
         The ``ProfilerStep`` to read. If absent the first one is the graph, all must have the same
@@ -88,8 +88,8 @@ def read(
     (['input', 'aten::relu'], [24])
     """
     recorded, joined = load(path), None
-    if kineto is not None:
-        joined = _Joined(recorded, kineto_events.load(kineto))
+    if profile is not None:
+        joined = _Joined(recorded, kineto_events.load(profile))
         recorded = joined.recorded
     name = Path(path).name.partition(".")[0]
     return _graph(recorded, joined, name, step, device_type)
@@ -98,7 +98,7 @@ def read(
 def profile(
     path: str | os.PathLike[str],
     *,
-    kineto: str | os.PathLike[str],
+    graph: str | os.PathLike[str],
     step: int | None = None,
     device_type: str | None = None,
     batch: int | None = None,
@@ -117,10 +117,10 @@ def profile(
     ...     one, other = pathlib.Path(folder, "et.json"), pathlib.Path(folder, "kineto.json")
     ...     _ = one.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": [call]}))
     ...     _ = other.write_text(json.dumps({"traceEvents": [timed]}))
-    ...     profile(one, kineto=other).median().tolist()
+    ...     profile(other, graph=one).median().tolist()
     [5e-06]
     """
-    joined = _Joined(load(path), kineto_events.load(kineto))
+    joined = _Joined(load(graph), kineto_events.load(path))
     recorded = joined.recorded
     modules = joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
