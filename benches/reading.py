@@ -57,7 +57,11 @@ _CHILD = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
 import loadmaster as lm
-from loadmaster.readers import chakra, kineto, onnx, opgraph
+from loadmaster.readers import chakra, kineto, onnx, opgraph, tensorflow
+try:
+    import onnx.inliner, onnx.reference, onnx.shape_inference
+except ImportError:
+    pass
 # Linux: what `getrusage` tells of a process that has started begins at its parent's peak.
 peak = lambda: int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
 path, options = json.loads(sys.argv[1])
@@ -127,7 +131,8 @@ def main() -> None:
                 for key, value in given.items()
             }
             row = measure(path, options, arguments.repeats)
-            print(json.dumps({**row, "target": target}) if arguments.json else line(row, target))
+            text = json.dumps({**row, "target": target}) if arguments.json else line(row, target)
+            print(text, flush=True)
 
 
 def line(row: dict[str, Any], target: float | None) -> str:
