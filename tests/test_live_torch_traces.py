@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+import loadmaster as lm  # noqa: E402
 from loadmaster.readers import chakra, chakra_nodes, kineto  # noqa: E402
 
 # Under a dispatch mode autograd adds gradients out of place and detaches them, and the profiler's
@@ -99,6 +100,27 @@ def test_a_training_step(tmp_path, foreach):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert kineto.read(times).time["cpu"].sum() >= graph.time["cpu"].sum() > 0
+
+
+def test_what_is_captured_has_the_flops_and_weights_of_what_ran(tmp_path):
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(4, 3, 8, 8)
+    labels = torch.randint(0, 5, (4,))
+
+    def step():
+        torch.nn.functional.cross_entropy(net(x), labels).backward()
+
+    _, path, _ = recorded(tmp_path, step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ran = chakra.read(path)
+        captured = lm.capture(net, x, loss=torch.nn.functional.cross_entropy, targets=labels)
+    work = [
+        {p: sum(f for f, q in zip(g.flops.tolist(), g.phases, strict=True) if q == p) for p in "fb"}
+        for g in (ran, captured)
+    ]
+    assert work[0] == work[1]
+    assert work[0]["b"] > work[0]["f"] > 0
 
 
 def test_inference(tmp_path):
