@@ -673,6 +673,8 @@ def test_kinds_of_files_are_told_apart(tmp_path):
     # JSON may begin with a line feed, and a first node be as long as a brace is in ASCII.
     path.write_text("\n" + json.dumps(lm.read("example:lenet").to_document()))
     assert lm.read(path).n_ops == 104
+    for text in ("\nmodule @jit_f {}\n", "\n# comment\n", "\n\n", "\n", "\n  %0 = a\n"):
+        assert not protos.may_be_graph(text.encode())
     for length in (ord("{"), ord("[")):
         made = Made().node("a", "Placeholder", dtype=F32)
         made.graph.node[0].device = "/" * (length - made.graph.node[0].ByteSize() - 2)
