@@ -69,7 +69,7 @@ def test_every_op_that_ran_is_timed(tmp_path, level):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph = lm.read(tmp_path / "optimized.onnx", profile=recorded)
-    measured = ort_profile.profile(recorded, model=tmp_path / "optimized.onnx")
+    measured = ort_profile.profile(recorded, graph=tmp_path / "optimized.onnx")
     assert (measured.n_steps, measured.batch, measured.device_type) == (RUNS, BATCH, "cpu")
     runs = ~graph.placeholder
     assert (graph.time["cpu"][runs] > 0).all()

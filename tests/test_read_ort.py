@@ -80,7 +80,7 @@ def test_every_op_is_timed(name, batch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is left out: there is nothing to warn of
         graph = read(optimized(name), profile=recorded(name, batch))
-        measured = profile(recorded(name, batch), model=optimized(name))
+        measured = profile(recorded(name, batch), graph=optimized(name))
     assert (measured.n_ops, measured.n_steps, measured.batch) == (MODELS[name], 4, batch)
     assert set(measured.names) <= set(graph.names)
     assert graph.meta["batch"] == batch
@@ -107,7 +107,7 @@ def test_times_by_hand():
 @pytest.mark.parametrize("batch", [1, 2, 8, 16])
 def test_names_that_a_session_numbered_otherwise_are_matched_by_size(batch):
     """``ReorderOutput_token_40`` is another op in each session; sizes tell."""
-    measured = profile(recorded("resnet18_w8", batch), model=optimized("resnet18_w8"))
+    measured = profile(recorded("resnet18_w8", batch), graph=optimized("resnet18_w8"))
     graph = read(optimized("resnet18_w8"), profile=recorded("resnet18_w8", batch))
     sizes = dict(zip(measured.names, measured.output_bytes.tolist(), strict=True))
     for name, size in zip(graph.names, graph.output_bytes.tolist(), strict=True):

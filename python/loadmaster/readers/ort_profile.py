@@ -29,7 +29,7 @@ from loadmaster.readers import onnx
 from loadmaster.readers.measured import add_times, check_same
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
-from loadmaster.warning import warn
+from loadmaster.readers.notes import warn
 
 #: What ONNX Runtime appends to the name of a node whose kernel ran.
 _KERNEL = "_kernel_time"
@@ -108,7 +108,7 @@ def read(
 def profile(
     path: str | os.PathLike[str],
     *,
-    model: str | os.PathLike[str] | None = None,
+    graph: str | os.PathLike[str] | None = None,
     device_type: str | None = None,
     batch: int | None = None,
 ) -> Profile:
@@ -118,7 +118,7 @@ def profile(
     ----------
     path
         As ``profile`` of :func:`read`.
-    model
+    graph
         The optimised model. With it the ops are named as :func:`read` names them, which makes
         profiles of several sessions comparable; without it as in this session.
     device_type
@@ -144,8 +144,8 @@ def profile(
     """
     recording = _Recording.read(path)
     measured = recording.profile(device_type)
-    if model is not None:
-        document = _document(model, recording, batch, None)
+    if graph is not None:
+        document = _document(graph, recording, batch, None)
         try:
             measured = _named_as(document, measured)[0]
         except InputError as error:

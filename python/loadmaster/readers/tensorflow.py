@@ -45,7 +45,7 @@ from loadmaster.readers.tensorflow_roles import Roles
 from loadmaster.readers.tensorflow_run import Execution, Run, profile_of
 from loadmaster.readers.tensorflow_tensors import Tensors
 from loadmaster.transforms.transitive import reduce_control
-from loadmaster.warning import warn
+from loadmaster.readers.notes import warn
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's own line, wherever in the package they arise."""
+"""Warnings of readers point at the line of the user's that asked for the reading."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import warnings
 
 
 def warn(note: str) -> None:
-    """Warns at the first caller outside of this package."""
-    level = 1
-    frame = sys._getframe(0)
+    """Warns, as from the first caller outside of this package."""
+    level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
         frame = frame.f_back
         level += 1
