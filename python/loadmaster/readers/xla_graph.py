@@ -549,9 +549,8 @@ def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Valu
     position: int | None = instruction.attributes.get("in_place")
     if plain(instruction.kind) == "dynamic_update_slice":
         position = 0
-    if position is None or not values[position].carried:
-        return None
-    return values[position]
+    changed = values[position : position + 1] if position is not None else ()
+    return next((value for value in changed if value.carried), None)
 
 
 def _counted(
