@@ -54,8 +54,8 @@ def main() -> None:
                 seconds = time.process_time() - start
             peak = int(lm.place(graph, cluster, "single").memory.peak.max())
             print(
-                f"| {model} | {form} | {graph.n_ops} | {seconds:.2f} | {graph.flops.sum() / 1e6:.1f} M"
-                f" | {once(graph, graph.flops) / work - 1:+.2%}"
+                f"| {model} | {form} | {graph.n_ops} | {seconds:.2f}"
+                f" | {graph.flops.sum() / 1e6:.1f} M | {once(graph, graph.flops) / work - 1:+.2%}"
                 f" | {once(graph, graph.bytes_accessed) / moved - 1:+.0%}"
                 f" | {peak / memory - 1:+.0%} |"
             )

@@ -38,6 +38,7 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
     """
     types = [type_ for _, type_ in program.entry.inputs]
     columns.ops["module"] = [module(path) for path in columns.paths]
+    columns.ops["phase"] = ["b" if "transpose(" in path else "f" for path in columns.paths]
     _name_inputs(columns, program, len(types))
     step = _Step(columns, types, outputs)
     if not step.is_training:
@@ -48,7 +49,7 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
             return []
         return ["which inputs are parameters is not written: all count as inputs"]
     _set_phases(columns, step, outputs)
-    _set_state(columns, program, step, types)
+    _set_state(columns, program, step)
     _share_modules(columns, step)
     _colocate(columns, step)
     kept = _update_in_place(columns, program, step)
@@ -85,6 +86,10 @@ def dotted(name: str) -> str:
     return re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name).strip(".")
 
 
+def _is_float(type_: Type) -> bool:
+    return type_.dtype.startswith(("f", "bf")) and type_.dtype != "float0"
+
+
 def _words(name: str) -> list[str]:
     return name.split(".")
 
@@ -118,20 +123,29 @@ class _Step:
             i = j - shift
             if not 0 <= i < len(types) or types[i] != outputs[j].type:
                 continue
-            # A fusion may make the gradient within: then that it reads the old value must do.
-            if i in reached or i in self._sources(outputs[j].op):
-                self.state[i] = outputs[j].op
-                updates |= ops | ({outputs[j].op} if i not in reached else set())
+            made_by = outputs[j].op
+            if i in reached:
+                self.state[i] = made_by
+                updates |= ops
+            elif shifts and made_by >= self.n_inputs and i in self.before[made_by]:
+                # A fusion may make the gradient within: that it reads the old value must do.
+                self.state[i] = made_by
+                updates.add(made_by)
         self.shift = shift
         self.updates = {op for op in updates if "jvp(" not in paths[op]}
         #: State that more than the optimizer reads.
-        self.read = {i for i in self.state if not self._readers(i) <= self.updates}
-        trained = [i for i in self.read if types[i].dtype.startswith(("f", "bf"))]
+        self.read = {i for i in self.state if not self.readers_of(i) <= self.updates}
+        #: Parameters: what is trained.
+        self.trained = {i for i in self.read if _is_float(types[i])}
         if self.told:
-            transposed = any("transpose(" in path for path in paths)
-            self.is_training = transposed and bool(trained)
+            told_apart = any("transpose(" in path for path in paths)
         else:
-            self.is_training = bool(trained) and len(self.state) > 1
+            # The sum of gradients, or a loss; a cache that comes back updated has neither.
+            losses = [v for j, v in enumerate(outputs) if j - shift not in self.state]
+            sums = any(plain(kind) == "add_any" for kind in columns.ops["kind"])
+            loss = any(_is_float(v.type) and not v.type.shape for v in losses)
+            told_apart = len(self.state) > 1 and (sums or loss)
+        self.is_training = told_apart and bool(self.trained)
 
     def _walk(self, value: Value) -> tuple[set[int], set[int]]:
         """Inputs that an output is made of by elementwise ops of its shape, and these ops."""
@@ -153,16 +167,13 @@ class _Step:
                 stack += self.before[op]
         return inputs, ops
 
-    def _sources(self, op: int) -> list[int]:
-        return self.before[op] if op >= self.n_inputs else []
-
     def _updates(self, op: int) -> bool:
         kind = self.columns.ops["kind"][op]
         if "jvp(" in self.columns.paths[op] or plain(kind) == "add_any":
             return False
         return op in self.columns.elementwise or plain(kind) in VIEWS
 
-    def _readers(self, op: int) -> set[int]:
+    def readers_of(self, op: int) -> set[int]:
         """What reads an op's data, views looked through."""
         found: set[int] = set()
         stack = list(self.readers[op])
@@ -181,7 +192,7 @@ class _Step:
 def _name_inputs(columns: Columns, program: Program, n: int) -> None:
     names = columns.ops["name"]
     for i in range(n):
-        names[i] = dotted(names[i]) or f"input{i}"
+        names[i] = dotted(names[i]).lstrip("%") or f"input{i}"
     # A module is where the leaf of a tree lies; a plain argument lies nowhere.
     for i in range(n):
         if i < len(program.names) and program.names[i]:
@@ -192,7 +203,7 @@ def _share_modules(columns: Columns, step: _Step) -> None:
     """A parameter is of the module that reads it; where that is not told, its reader is of its."""
     modules, phases = columns.ops["module"], columns.ops["phase"]
     for i in step.read:
-        readers = sorted(r for r in step._readers(i) if r not in step.updates)
+        readers = sorted(r for r in step.readers_of(i) if r not in step.updates)
         if step.told:
             modules[i] = next((modules[r] for r in readers if modules[r]), modules[i])
             continue
@@ -206,7 +217,7 @@ def _mark(columns: Columns, i: int, kind: str) -> None:
     columns.ops["param_bytes"][i] = columns.ops["output_bytes"][i]
 
 
-def _set_state(columns: Columns, program: Program, step: _Step, types: Sequence[Type]) -> None:
+def _set_state(columns: Columns, program: Program, step: _Step) -> None:
     """Kinds, names and modules of what comes back updated."""
     names, modules = columns.ops["name"], columns.ops["module"]
     for i in step.state:
@@ -216,19 +227,14 @@ def _set_state(columns: Columns, program: Program, step: _Step, types: Sequence[
             words = [w for w in _words(dotted(program.result_names[result])) if not w.isdecimal()]
             names[i] = ".".join(w for w in words if w != "result") or names[i]
             modules[i] = names[i].rpartition(".")[0]
-        trained = i in step.read and types[i].dtype.startswith(("f", "bf"))
-        _mark(columns, i, "parameter" if trained else "buffer")
+        _mark(columns, i, "parameter" if i in step.trained else "buffer")
         if i not in step.read and "batch_stats" not in names[i]:
             modules[i] = f"optim.{modules[i]}".rstrip(".")
 
 
 def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None:
     phases = columns.ops["phase"]
-    if step.told:
-        for op, path in enumerate(columns.paths):
-            if "transpose(" in path:
-                phases[op] = "b"
-    else:
+    if not step.told:
         state = {i + step.shift for i in step.state}
         others = [v.op for j, v in enumerate(outputs) if j not in state and v.op >= 0]
         updated = [v.op for j, v in enumerate(outputs) if j in state and v.op >= 0]
@@ -286,7 +292,7 @@ def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
     count = 0
     for i, op in step.state.items():
         donated = i < len(program.donated) and program.donated[i]
-        readers = step._readers(i) - {op}
+        readers = step.readers_of(i) - {op}
         if not donated or op < step.n_inputs or columns.ops["view"][op] or columns.groups[op] >= 0:
             continue
         if columns.ops["alias_of"][op] >= 0 or any(reader > op for reader in readers):
