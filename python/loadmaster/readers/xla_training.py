@@ -54,8 +54,8 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
     _colocate(columns, step)
     kept = _update_in_place(columns, program, step)
     notes = [
-        f"a training step: {len(step.state)} inputs that come back updated are its parameters and "
-        "the optimizer's state"
+        f"a training step: {len(step.state) + len(step.carried)} inputs that come back updated are "
+        "its parameters and state"
     ]
     if kept:
         notes.append(f"{kept} donated inputs are updated in place")
@@ -127,8 +127,7 @@ class _Step:
             if i in reached:
                 self.state[i] = made_by
                 updates |= ops
-            elif shifts and made_by >= self.n_inputs and i in self.before[made_by]:
-                # A fusion may make the gradient within: that it reads the old value must do.
+            elif shifts and self._is_read_by_update(i, made_by):
                 self.state[i] = made_by
                 updates.add(made_by)
         self.shift = shift
@@ -136,7 +135,13 @@ class _Step:
         #: State that more than the optimizer reads.
         self.read = {i for i in self.state if not self.readers_of(i) <= self.updates}
         #: Parameters: what is trained.
-        self.trained = {i for i in self.read if _is_float(types[i])}
+        self.trained = {
+            i
+            for i in self.read
+            if _is_float(types[i]) and "batch_stats" not in columns.ops["name"][i]
+        }
+        #: What comes back between the updated inputs, made otherwise: running means, random keys.
+        self.carried = self._carried(types, outputs)
         if self.told:
             told_apart = any("transpose(" in path for path in paths)
         else:
@@ -146,6 +151,24 @@ class _Step:
             loss = any(_is_float(v.type) and not v.type.shape for v in losses)
             told_apart = len(self.state) > 1 and (sums or loss)
         self.is_training = told_apart and bool(self.trained)
+
+    def _is_read_by_update(self, i: int, op: int) -> bool:
+        """Whether an op of the optimizer reads an input: a fusion may make the gradient within."""
+        made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
+        return made and i in self.before[op]
+
+    def _carried(self, types: Sequence[Type], outputs: Sequence[Value]) -> dict[int, int]:
+        """Output by input, of those beside the updated ones that are of the same types."""
+        carried: dict[int, int] = {}
+        for step in (-1, 1):
+            i = min(self.state, default=0)
+            while 0 <= i < len(types) and 0 <= i + self.shift < len(outputs) and self.state:
+                if i not in self.state:
+                    if types[i] != outputs[i + self.shift].type:
+                        break
+                    carried[i] = outputs[i + self.shift].op
+                i += step
+        return carried
 
     def _walk(self, value: Value) -> tuple[set[int], set[int]]:
         """Inputs that an output is made of by elementwise ops of its shape, and these ops."""
@@ -220,7 +243,7 @@ def _mark(columns: Columns, i: int, kind: str) -> None:
 def _set_state(columns: Columns, program: Program, step: _Step) -> None:
     """Kinds, names and modules of what comes back updated."""
     names, modules = columns.ops["name"], columns.ops["module"]
-    for i in step.state:
+    for i in (*step.state, *step.carried):
         result = i + step.shift
         if not program.names and result < len(program.result_names):
             # The input has no name, but the output that it comes back as.
@@ -228,7 +251,7 @@ def _set_state(columns: Columns, program: Program, step: _Step) -> None:
             names[i] = ".".join(w for w in words if w != "result") or names[i]
             modules[i] = names[i].rpartition(".")[0]
         _mark(columns, i, "parameter" if i in step.trained else "buffer")
-        if i not in step.read and "batch_stats" not in names[i]:
+        if i in step.state and i not in step.read and "batch_stats" not in names[i]:
             modules[i] = f"optim.{modules[i]}".rstrip(".")
 
 
@@ -244,8 +267,12 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
                 phases[op] = "b"
     for op in step.updates:
         phases[op] = "o"
-    for i in range(step.n_inputs):
-        phases[i] = "f"
+    phases[: step.n_inputs] = ["f"] * step.n_inputs
+    if step.told:
+        # What reads gradients and is not the model's is the optimizer's; XLA loses some names.
+        for op, sources in enumerate(step.before):
+            if phases[op] == "f" and any(phases[source] != "f" for source in sources):
+                phases[op] = "o" if columns.paths[op] else "b"
 
 
 def _ancestors(step: _Step, ops: Sequence[int]) -> set[int]:
@@ -290,7 +317,7 @@ def _colocate(columns: Columns, step: _Step) -> None:
 def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
     """Donated state is updated where it lies, after all that reads the old value; how many."""
     count = 0
-    for i, op in step.state.items():
+    for i, op in (step.state | step.carried).items():
         donated = i < len(program.donated) and program.donated[i]
         readers = step.readers_of(i) - {op}
         if not donated or op < step.n_inputs or columns.ops["view"][op] or columns.groups[op] >= 0:
