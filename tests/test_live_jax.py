@@ -238,7 +238,7 @@ def test_measured_times_of_a_profile(tmp_path):
     text = tmp_path / "step.hlo.txt"
     text.write_text(compiled.as_text())
     measured = quietly(hlo.profile, text, traces[0], device_type="cpu")
-    graph = quietly(lm.read, text, trace=traces[0], device_type="cpu")
+    graph = quietly(lm.read, text, profile=traces[0], device_type="cpu")
     assert measured.n_steps == 3
     assert set(measured.names) <= set(graph.names)
     assert graph.time["cpu"].sum() >= 0.9 * measured.median().sum() > 0

@@ -572,9 +572,9 @@ def test_times_of_a_trace_are_joined_by_instruction(hlo_file, tmp_path):
         ("tanh.2", 2, 8, 700, 10),
     ]  # fmt: skip
     path = write(tmp_path / "t.json.gz", trace_of(*events))
-    graph = lm.read(hlo_file, trace=path, device_type="cpu")
+    graph = lm.read(hlo_file, profile=path, device_type="cpu")
     np.testing.assert_allclose(graph.time["cpu"], [0, 0, 150e-6, 6e-6, 45e-6])
-    measured = hlo.profile(hlo_file, path, device_type="cpu", batch=8)
+    measured = hlo.profile(path, graph=hlo_file, device_type="cpu", batch=8)
     assert measured.names == ("fusion.1", "b", "tanh.2")
     np.testing.assert_allclose(measured.seconds[2], [30e-6, 60e-6])
     assert (measured.device_type, measured.batch) == ("cpu", 8)
@@ -584,13 +584,13 @@ def test_times_of_a_trace_are_joined_by_instruction(hlo_file, tmp_path):
 def test_an_event_within_another_is_not_counted_twice(hlo_file, tmp_path):
     events = [("fusion.1", 1, 7, 0, 100), ("b", 1, 7, 10, 30), ("tanh.2", 1, 9, 20, 50)]
     path = write(tmp_path / "t.json.gz", trace_of(*events))
-    np.testing.assert_allclose(lm.read(hlo_file, trace=path).time["*"][2:], [70e-6, 30e-6, 50e-6])
+    np.testing.assert_allclose(lm.read(hlo_file, profile=path).time["*"][2:], [70e-6, 30e-6, 50e-6])
 
 
 def test_ops_that_a_trace_lacks_are_filled_in_by_bytes_and_counted(hlo_file, tmp_path):
     path = write(tmp_path / "t.json.gz", trace_of(("tanh.2", 1, 7, 0, 20)))
     with pytest.warns(UserWarning, match=r"2 ops are not in the trace \(fusion.1, b, \.\.\.\)"):
-        graph = lm.read(hlo_file, trace=path)
+        graph = lm.read(hlo_file, profile=path)
     rate = 20e-6 / int(graph.bytes_accessed[4])
     np.testing.assert_allclose(graph.time["*"], graph.bytes_accessed * rate)
 
@@ -608,13 +608,13 @@ def test_ops_that_a_trace_lacks_are_filled_in_by_bytes_and_counted(hlo_file, tmp
 def test_traces_that_do_not_fit(hlo_file, tmp_path, document, match):
     path = write(tmp_path / "t.json.gz", document)
     with pytest.raises(InputError, match=match):
-        lm.read(hlo_file, trace=path)
+        lm.read(hlo_file, profile=path)
 
 
 @needs_artifacts
 def test_the_measured_lstm():
-    graph = read("lstm_scan.optimized_hlo.txt.gz", trace=TRACE)
-    measured = hlo.profile(ARTIFACTS / "lstm_scan.optimized_hlo.txt.gz", TRACE)
+    graph = read("lstm_scan.optimized_hlo.txt.gz", profile=TRACE)
+    measured = hlo.profile(TRACE, graph=ARTIFACTS / "lstm_scan.optimized_hlo.txt.gz")
     assert set(measured.names) <= set(graph.names)
     assert measured.n_steps == 1
     # The step took 1.64 ms on two threads; what ran in it cannot be much less on one.

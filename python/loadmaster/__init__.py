@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadmaster import costs, errors, fast, readers, transforms, writers
     from loadmaster.bounds import Bound, lower_bound
+    from loadmaster.calibration import Calibration, calibrate
     from loadmaster.checking import Check, check
     from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
     from loadmaster.coarsening import Coarse, coarsen
     from loadmaster.constraints import Constraints
     from loadmaster.costs import Costs
+    from loadmaster.costs.measuring_links import measure_links
     from loadmaster.errors import (
         InfeasibleError,
         InputError,
@@ -27,11 +29,14 @@ if TYPE_CHECKING:
     )
     from loadmaster.fitting import Fit, fit
     from loadmaster.graph import OpGraph
+    from loadmaster.measuring import measuring_plan
     from loadmaster.ordering import optimise_order
     from loadmaster.placing import Comparison, Incumbent, compare, place
     from loadmaster.plan import Plan
     from loadmaster.profile import Profile
     from loadmaster.readers import read
+    from loadmaster.readers.profiles import read_profiles
+    from loadmaster.readers.torch_capture import capture
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
     from loadmaster.strategies import strategy
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "Calibration",
     "Check",
     "Cluster",
     "Coarse",
@@ -64,6 +70,8 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "calibrate",
+    "capture",
     "check",
     "coarsen",
     "compare",
@@ -72,10 +80,13 @@ __all__ = [
     "fast",
     "fit",
     "lower_bound",
+    "measure_links",
+    "measuring_plan",
     "optimise_order",
     "place",
     "presets",
     "read",
+    "read_profiles",
     "readers",
     "simulate",
     "strategy",
@@ -89,11 +100,13 @@ __all__ = [
 #: for, so that the command line can answer without numpy.
 _HOMES = {
     "bounds": ("Bound", "lower_bound"),
+    "calibration": ("Calibration", "calibrate"),
     "checking": ("Check", "check"),
     "cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
     "coarsening": ("Coarse", "coarsen"),
     "constraints": ("Constraints",),
     "costs": ("Costs",),
+    "costs.measuring_links": ("measure_links",),
     "errors": (
         "InfeasibleError",
         "InputError",
@@ -103,11 +116,14 @@ _HOMES = {
     ),
     "fitting": ("Fit", "fit"),
     "graph": ("OpGraph",),
+    "measuring": ("measuring_plan",),
     "ordering": ("optimise_order",),
     "placing": ("Comparison", "Incumbent", "compare", "place"),
     "plan": ("Plan",),
     "profile": ("Profile",),
     "readers": ("read",),
+    "readers.torch_capture": ("capture",),
+    "readers.profiles": ("read_profiles",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),
     "strategies": ("strategy",),

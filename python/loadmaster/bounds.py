@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
-from numpy.typing import ArrayLike
-
 from loadmaster import fast
 from loadmaster.cluster import Cluster
-from loadmaster.costs import Costs
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
+from loadmaster.simulation import CostsLike, as_costs
 
 Effort = Literal["fast", "thorough"]
 
@@ -43,7 +40,7 @@ class Bound:
 def lower_bound(
     graph: OpGraph,
     cluster: Cluster,
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     *,
     effort: Effort = "fast",
     time_limit: float = 10.0,

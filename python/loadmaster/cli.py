@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from loadmaster.cluster import Cluster
     from loadmaster.constraints import Constraints
+    from loadmaster.costs import Costs
     from loadmaster.graph import OpGraph
     from loadmaster.plan import Plan
     from loadmaster.table import Row
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     place = _command(commands, "place", _place, "place a graph on a cluster")
     _graph_arguments(place)
     _cluster_argument(place)
+    _costs_arguments(place)
     _method_arguments(place)
     place.add_argument("--method", default="auto", help="default: auto")
     place.add_argument(
@@ -160,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "compare", _compare, "compare methods on a graph")
     _graph_arguments(compare)
     _cluster_argument(compare)
+    _costs_arguments(compare)
     _method_arguments(compare)
     compare.add_argument("--methods", help="comma-separated; default: all")
 
@@ -220,9 +223,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     _constraint_arguments(check)
 
+    calibrate = _command(
+        commands,
+        "calibrate",
+        _calibrate,
+        "learn costs from measurements, and how far to trust them",
+    )
+    calibrate.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")
+    _shape_arguments(calibrate)
+    _cluster_argument(calibrate)
+    calibrate.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="[BATCH=]FILE[,KEY=VALUE...]",
+        help="measured times of ops (repeatable)",
+    )
+    calibrate.add_argument(
+        "--to-batch",
+        type=int,
+        metavar="BATCH",
+        help="what the costs are for: profiles of other batches are regressed to it",
+    )
+    calibrate.add_argument(
+        "--costs", metavar="COSTS.json", help="costs learnt before, that these profiles update"
+    )
+    calibrate.add_argument("-o", "--output", metavar="COSTS.json", help="write the costs")
+    calibrate.add_argument(
+        "--links", metavar="FILE.csv", help="measured transfers: bytes, seconds_one_way, method"
+    )
+    calibrate.add_argument(
+        "--measure-links",
+        action="store_true",
+        help="measure transfers between local devices first, into the file of --links",
+    )
+    calibrate.add_argument("--way", help="which method of the transfers the links take")
+    calibrate.add_argument(
+        "--cluster-output", metavar="CLUSTER.toml", help="write the cluster with links as measured"
+    )
+    calibrate.add_argument(
+        "--picture", metavar="FILE.png", help="draw predicted against measured (.png or .svg)"
+    )
+
     fit = _command(commands, "fit", _fit, "will it fit, on how few devices, and what would help")
     _graph_arguments(fit)
     _cluster_argument(fit)
+    _costs_arguments(fit)
     _constraint_arguments(fit)
 
     info = _command(commands, "info", _info, "facts about a graph, before and after coarsening")
@@ -248,6 +294,31 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "examples", _examples, "list the graphs that come along")
     return parser
 
+
+#: What a graph may be given as.
+_GRAPH = (
+    "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
+    "GraphDef, text of JAX (jaxpr, StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
+    "example:NAME"
+)
+
+#: What readers take besides --batch and --shape.
+_READING = (
+    (
+        "--profile",
+        "FILE",
+        "measured times of the same graph: a Kineto trace beside an execution "
+        "trace, ONNX Runtime's profile, TensorFlow's RunMetadata, JAX's trace beside HLO",
+    ),
+    ("--device-type", "TYPE", "device type that the measured times are of"),
+    ("--step", "N", "PyTorch: which ProfilerStep to read"),
+    ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),
+    ("--fetch", "NAME", "TensorFlow: a node to be computed; what none needs is left out"),
+    ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
+    ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
+    ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
+)
+_REPEATABLE = ("--profile", "--fetch", "--size")
 
 #: Changes that what-if takes.
 _CHANGES = (
@@ -278,20 +349,40 @@ def _command(
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
-    command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
+    command.add_argument("graph", help=_GRAPH)
+    _shape_arguments(command)
+    for flag, metavar, text in _READING:
+        action = "append" if flag in _REPEATABLE else "store"
+        command.add_argument(flag, action=action, metavar=metavar, help=text)
+
+
+def _shape_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--batch", type=int, help="ONNX, .pt2: size of the first dimension of inputs"
+    )
     command.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="ONNX: shape of an input (repeatable)",
+        help="ONNX, .pt2: shape of an input (repeatable)",
     )
 
 
 def _cluster_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cluster", default="4xV100-PCIe", help="preset or TOML file; default: 4xV100-PCIe"
+    )
+
+
+def _costs_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--costs", metavar="COSTS.json", help="times of ops, as calibrate wrote them"
+    )
+    command.add_argument(
+        "--explore",
+        action="store_true",
+        help="with --costs: ops are free where they were never measured, so that they are tried",
     )
 
 
@@ -324,6 +415,30 @@ def _constraint_arguments(command: argparse.ArgumentParser) -> None:
 def _read_graph(arguments: argparse.Namespace) -> OpGraph:
     from loadmaster.readers import read
 
+    profiles = arguments.profile or []
+    return read(
+        arguments.graph,
+        **_shapes(arguments),
+        profile=profiles[0] if len(profiles) == 1 else profiles or None,
+        device_type=arguments.device_type,
+        step=None if arguments.step is None else _whole("--step", arguments.step),
+        sizes={s: _whole("--size", n) for s, n in _halves("--size", arguments.size or [])} or None,
+        fetches=arguments.fetch,
+        time_unit=arguments.time_unit,
+        size_unit=arguments.size_unit,
+        cost_unit=arguments.cost_unit,
+    )
+
+
+def _whole(flag: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no whole number") from None
+
+
+def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """``--batch`` and ``--shape``, as readers take them."""
     shapes = {}
     for text in arguments.shape:
         name, _, dims = text.rpartition("=")
@@ -333,7 +448,7 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
             shapes = {}
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
-    return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+    return {"batch": arguments.batch, "shapes": shapes or None}
 
 
 def _constraints(arguments: argparse.Namespace) -> Constraints:
@@ -398,6 +513,19 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def _costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Costs | None:
+    """Those of a file, for a graph on a cluster; how the names meet goes to stderr."""
+    if arguments.costs is None:
+        if arguments.explore:
+            raise InputError("--explore is for --costs: without them nothing is known or unknown")
+        return None
+    from loadmaster.costs import CostModel
+
+    model = CostModel.load(arguments.costs)
+    print(f"loadmaster: {model.join(graph)}".replace("\n", "; "), file=sys.stderr)
+    return model.costs(graph, cluster, explore=arguments.explore)
+
+
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -412,7 +540,7 @@ def _place(arguments: argparse.Namespace) -> None:
     from loadmaster.summary import document
 
     if arguments.timeline:
-        from loadmaster.writers.timeline import check_suffix
+        from loadmaster.writers.pictures import check_suffix
 
         check_suffix(arguments.timeline)
     cluster, options = _limited_cluster(arguments), _options(arguments.option)
@@ -421,10 +549,12 @@ def _place(arguments: argparse.Namespace) -> None:
         limit = clock_of(arguments.method, options)
     with Progress(limit) as progress:
         progress("reading the graph")
+        graph = _read_graph(arguments)
         plan = place(
-            _read_graph(arguments),
+            graph,
             cluster,
             arguments.method,
+            _costs(arguments, graph, cluster),
             seed=arguments.seed,
             time_limit=arguments.time_limit,
             on_oom=arguments.on_oom,
@@ -595,11 +725,13 @@ def _compare(arguments: argparse.Namespace) -> None:
     from loadmaster.summary import comparison_table, document
 
     methods: list[Any] = arguments.methods.split(",") if arguments.methods else list(METHODS)
+    graph, cluster = _read_graph(arguments), _limited_cluster(arguments)
     with Progress() as progress:
         comparison = compare(
-            _read_graph(arguments),
-            _limited_cluster(arguments),
+            graph,
+            cluster,
             methods,
+            _costs(arguments, graph, cluster),
             seed=arguments.seed,
             on_oom=arguments.on_oom,
             constraints=_constraints(arguments),
@@ -761,14 +893,89 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if seen.ok else 1
 
 
+def _calibrate(arguments: argparse.Namespace) -> None:
+    from loadmaster.calibration import calibrate
+    from loadmaster.costs import CostModel, TransferTimes
+    from loadmaster.progress import Progress
+    from loadmaster.readers import read
+    from loadmaster.readers.profiles import read_profiles
+
+    if arguments.picture:
+        from loadmaster.writers.pictures import check_suffix
+
+        check_suffix(arguments.picture)
+    written = []
+    with Progress() as progress:
+        transfers = None
+        if arguments.measure_links:
+            from loadmaster.costs.measuring_links import measure_links
+
+            if not arguments.links:
+                raise InputError("--measure-links wants --links FILE.csv, to write to")
+            transfers = measure_links(progress=progress)
+            transfers.write(arguments.links)
+            written.append(("transfers", arguments.links))
+        elif arguments.links:
+            transfers = TransferTimes.read(arguments.links)
+        progress("reading the graph")
+        graph = read(arguments.graph, **_shapes(arguments)) if arguments.graph else None
+        progress("reading profiles")
+        profiles = []
+        for text in arguments.profile:
+            path, options = _profile_argument(text)
+            profiles += read_profiles(path, **options)
+        found = calibrate(
+            _read_cluster(arguments.cluster),
+            graph,
+            profiles,
+            batch=arguments.to_batch,
+            model=CostModel.load(arguments.costs) if arguments.costs else None,
+            transfers=transfers,
+            way=arguments.way,
+        )
+    if arguments.output and found.model is not None:
+        found.model.save(arguments.output)
+        written.append(("costs", arguments.output))
+    if arguments.cluster_output:
+        found.cluster.write(arguments.cluster_output)
+        written.append(("cluster", arguments.cluster_output))
+    if arguments.picture and found.trust is not None:
+        found.trust.draw(arguments.picture)
+        written.append(("picture", arguments.picture))
+    if arguments.json:
+        _print_json(found.to_document())
+    else:
+        print(found)
+    _say_where(written)
+
+
+def _profile_argument(text: str) -> tuple[str, dict[str, Any]]:
+    """Path and options of ``[BATCH=]FILE[,KEY=VALUE...]``."""
+    first, *rest = text.split(",")
+    batch, equals, path = first.partition("=")
+    options: dict[str, Any] = {}
+    if equals and batch.isdecimal():
+        options["batch"] = int(batch)
+    else:
+        path = first
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise InputError(f"--profile {text!r}: {word!r} is no KEY=VALUE")
+        options[key] = int(value) if value.isdecimal() else value
+    return path, options
+
+
 def _fit(arguments: argparse.Namespace) -> None:
     from loadmaster.fitting import fit
     from loadmaster.progress import Progress
 
+    graph, cluster = _read_graph(arguments), _read_cluster(arguments.cluster)
     with Progress() as progress:
         found = fit(
-            _read_graph(arguments),
-            _read_cluster(arguments.cluster),
+            graph,
+            cluster,
+            _costs(arguments, graph, cluster),
             constraints=_constraints(arguments),
             progress=progress,
         )

@@ -16,16 +16,15 @@ from importlib import resources
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.cluster import Cluster
-from loadmaster.costs import Costs
 from loadmaster.errors import InputError
 from loadmaster.files import read_bytes
 from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
+from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.summary import parallelism
 from loadmaster.units import format_bytes
 
@@ -148,7 +147,7 @@ def coarsen(
     groups: int = 200,
     *,
     cluster: Cluster | None = None,
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     balance: float | None = None,
     max_bytes: int | None = None,
     order: Order = "best",

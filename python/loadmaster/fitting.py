@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from loadmaster.binding import Binding, bind
 from loadmaster.cluster import Cluster
@@ -20,7 +19,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.placing import Progress, place
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
+from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.strategies.registry import Method
 from loadmaster.summary import aligned
 from loadmaster.transforms.batch import ASSUMPTION, smaller_batch
@@ -131,7 +130,7 @@ class Fit:
 def fit(
     graph: OpGraph,
     cluster: Cluster,
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     *,
     constraints: Constraints | None = None,
     progress: Progress | None = None,

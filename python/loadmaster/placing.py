@@ -10,18 +10,16 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from loadmaster.binding import Binding, bind
 from loadmaster.bounds import bound
 from loadmaster.cluster import Cluster
 from loadmaster.constraints import Constraints, as_constraints
-from loadmaster.costs import Costs
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.graph import OpGraph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulation import Placed, as_costs, check_seed
+from loadmaster.simulation import CostsLike, Placed, as_costs, check_seed
 from loadmaster.strategies import expert
 from loadmaster.strategies.base import Candidate, better
 from loadmaster.strategies.contiguous import Stages, contiguous
@@ -69,7 +67,7 @@ def place(
     graph: OpGraph,
     cluster: Cluster,
     method: Method | str = "auto",
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     *,
@@ -277,7 +275,7 @@ def compare(
     graph: OpGraph,
     cluster: Cluster,
     methods: Iterable[Method | str],
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     seed: int = 0,
     *,
     on_oom: OnOom = "error",

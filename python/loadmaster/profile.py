@@ -93,3 +93,7 @@ class Profile:
     def median(self) -> NDArray[np.float64]:
         """The median time of each op over the steps that measured it, float64 [n_ops], s."""
         return np.asarray(np.nanmedian(self.seconds, axis=1), dtype=np.float64)
+
+    def fastest(self) -> NDArray[np.float64]:
+        """The least time of each op over the steps that measured it, float64 [n_ops], s."""
+        return np.asarray(np.nanmin(self.seconds, axis=1), dtype=np.float64)

@@ -15,10 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from loadmaster import fast
 from loadmaster.cluster import Cluster
-from loadmaster.costs import Costs, estimate
+from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.problem import PlanPolicy, Problem
+
+#: What may be given as costs.
+CostsLike = Costs | CostModel | Regression | ArrayLike
 
 Policy = Literal["priority", "fifo", "random", "fixed"]
 LinkOrder = Literal["fifo", "priority"]
@@ -266,7 +269,7 @@ def simulate(
     contention: bool = True,
     *,
     link_order: LinkOrder = "fifo",
-    costs: Costs | ArrayLike | None = None,
+    costs: CostsLike | None = None,
     seed: int = 0,
 ) -> Simulation:
     """Simulates one step of a placed graph.
@@ -347,10 +350,12 @@ def check_seed(seed: object) -> int:
     raise InputError(f"seed is {seed!r}: wants an integer from 0 to 2^64 - 1")
 
 
-def as_costs(costs: Costs | ArrayLike | None, graph: OpGraph, cluster: Cluster) -> Costs:
-    """Costs as every function takes them: none, an array, or :class:`Costs`."""
+def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs:
+    """Costs as every function takes them: none, an array, :class:`Costs`, or what was learnt."""
     if costs is None:
         return estimate(graph, cluster)
+    if isinstance(costs, (CostModel, Regression)):
+        return costs.costs(graph, cluster)
     if not isinstance(costs, Costs):
         return Costs.given(costs, graph, cluster)
     types = tuple(t.name for t in cluster.types)

@@ -93,3 +93,12 @@ def format_count(count: float) -> str:
         if abs(count) >= 0.9995 * scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.0f}"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "op"), counted(2, "op")
+    ('1 op', '2 ops')
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -18,7 +18,7 @@ from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
 
 #: Where an op's time may come from.
-PROVENANCES = ("free", "measured", "regressed", "roofline", "given")
+PROVENANCES = ("free", "measured", "regressed", "roofline", "given", "scaled", "optimistic")
 
 #: A dtype's peak, or the nearest thing to it, in order of preference.
 _PEAK_OF = {

@@ -23,14 +23,15 @@ from loadmaster.files import parse_json, read_bytes
 from loadmaster.graph import ANY_TYPE, OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers.hlo_text import from_text
-from loadmaster.readers.xla_graph import stacklevel_outside, to_graph
+from loadmaster.readers.notes import warn
+from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_text import decoded
 
 
-def is_hlo(text: str) -> bool:
+def begins(text: str) -> bool:
     """Whether a text begins like a module of HLO.
 
-    >>> is_hlo("HloModule jit_step, is_scheduled=true"), is_hlo("module @jit_step {")
+    >>> begins("HloModule jit_step, is_scheduled=true"), begins("module @jit_step {")
     (True, False)
     """
     return text.lstrip().startswith("HloModule")
@@ -39,7 +40,7 @@ def is_hlo(text: str) -> bool:
 def read(
     path: str | os.PathLike[str],
     *,
-    trace: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None,
     device_type: str = ANY_TYPE,
 ) -> OpGraph:
     """Read the text of an HLO module as an op graph, with measured times where a trace is given.
@@ -48,7 +49,7 @@ def read(
     ----------
     path
         HLO text, plain or gzipped: ``jax.jit(f).lower(x).compile().as_text()``.
-    trace
+    profile
         The ``*.trace.json.gz`` that ``jax.profiler.trace`` wrote while the module ran. An op in a
         loop takes what all of its executions took; over several runs, the median.
     device_type
@@ -67,16 +68,16 @@ def read(
 
     Example
     -------
-    >>> graph = read("step.optimized_hlo.txt.gz", trace="step.trace.json.gz")   # doctest: +SKIP
+    >>> graph = read("step.optimized_hlo.txt.gz", profile="step.trace.json.gz")   # doctest: +SKIP
     """
     try:
         program = from_text(decoded(read_bytes(path)))
         graph = to_graph(program, Path(path).name.split(".")[0])
     except InputError as error:
         raise InputError(f"{os.fspath(path)}: {error}") from None
-    if trace is None:
+    if profile is None:
         return graph
-    measured = _measured(trace, program.name, graph)
+    measured = _measured(profile, program.name, graph)
     document = graph.to_document()
     document["ops"]["time"] = {device_type: _filled(graph, measured).tolist()}
     return OpGraph.from_document(document)
@@ -84,8 +85,8 @@ def read(
 
 def profile(
     path: str | os.PathLike[str],
-    trace: str | os.PathLike[str],
     *,
+    graph: str | os.PathLike[str],
     device_type: str = ANY_TYPE,
     batch: int | None = None,
 ) -> Profile:
@@ -93,27 +94,30 @@ def profile(
 
     Parameters
     ----------
-    path, trace, device_type
-        As :func:`read` takes them; errors are its own, and ops have the names that it gives.
+    path
+        As ``profile`` of :func:`read`.
+    graph, device_type
+        As ``path`` and ``device_type`` there; errors are its own, and ops have the names that it
+        gives.
     batch
         Size of the batch, if the cost models shall know it.
 
     Example
     -------
-    >>> measured = profile("step.optimized_hlo.txt.gz", "step.trace.json.gz")   # doctest: +SKIP
+    >>> profile("step.trace.json.gz", graph="step.optimized_hlo.txt.gz")   # doctest: +SKIP
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of costs, which a profile has not
-        graph = read(path)
-    seconds = _measured(trace, graph.meta["model"], graph)
+        program = read(graph)
+    seconds = _measured(path, program.meta["model"], program)
     rows = np.flatnonzero(~np.isnan(seconds).all(axis=1))
     return Profile(
-        tuple(graph.names[i] for i in rows),
-        tuple(graph.kinds[i] for i in rows),
+        tuple(program.names[i] for i in rows),
+        tuple(program.kinds[i] for i in rows),
         seconds[rows],
         device_type,
         batch,
-        graph.output_bytes[rows],
+        program.output_bytes[rows],
     )
 
 
@@ -140,10 +144,9 @@ def _measured(trace: str | os.PathLike[str], module: str, graph: OpGraph) -> NDA
             "it was compiled otherwise"
         )
     if strangers:
-        warnings.warn(
+        warn(
             f"{sum(strangers.values())} events of {len(strangers)} instructions that the text does "
-            f"not have, {next(iter(strangers))!r} first, are left out",
-            stacklevel=stacklevel_outside(),
+            f"not have, {next(iter(strangers))!r} first, are left out"
         )
     return seconds
 
@@ -236,6 +239,6 @@ def _filled(graph: OpGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]
             f"{int(missing.sum())} ops are not in the trace ({', '.join(names)}, ...): their time "
             "is filled in by the bytes they move, at the rate of the measured ones"
         )
-        warnings.warn(note, stacklevel=stacklevel_outside())
+        warn(note)
         graph.meta["assumed"].append(note)
     return times

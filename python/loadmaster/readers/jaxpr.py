@@ -43,10 +43,10 @@ _EFFECTS = re.compile(
 )
 
 
-def is_jaxpr(text: str) -> bool:
+def begins(text: str) -> bool:
     """Whether a text begins like a jaxpr.
 
-    >>> is_jaxpr("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }")
+    >>> begins("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }")
     True
     """
     return bool(_START.match(text))

@@ -43,10 +43,10 @@ _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return")
 _CALLS = ("call", "func.call", "stablehlo.composite")
 
 
-def is_stablehlo(text: str) -> bool:
+def begins(text: str) -> bool:
     """Whether a text begins like an MLIR module or function.
 
-    >>> is_stablehlo("module @jit_f {"), is_stablehlo("HloModule jit_f")
+    >>> begins("module @jit_f {"), begins("HloModule jit_f")
     (True, False)
     """
     return bool(_MODULE.match(text))

@@ -63,23 +63,28 @@ Effort = Literal["fast", "normal", "max"]
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
 COUNTED = 0.75
 
-#: Where the search may start, those that are worth most first, with microseconds per op on eight
-#: devices: where one device holds everything, and where one share of the memory has to be tried
-#: after another.
+#: Where the search may start, those that add most for their time first, with microseconds per op on
+#: eight devices: where one device holds everything, and where memory forces a split.
 SEEDS: dict[str, tuple[Callable[[Problem], Candidate], float, float]] = {
-    "partition": (partitioned.place, 5.0, 6.0),
-    "dpos": (dpos.place, 5.0, 15.0),
-    "celeritas": (celeritas.place, 3.0, 70.0),
-    "heft": (heft.place, 25.0, 30.0),
-    "m-etf": (m_etf.place, 24.0, 80.0),
-    "heft on groups": (grouped.place, 40.0, 100.0),
-    "lc": (lc.place, 25.0, 30.0),
-    "expert": (expert.place, 9.0, 11.0),
-    "etf": (etf.place, 17.0, 70.0),
-    "peft": (peft.place, 4.0, 20.0),
-    "cpop": (cpop.place, 4.0, 23.0),
-    "dsc": (dsc.place, 20.0, 20.0),
+    "partition": (partitioned.place, 6.0, 5.0),
+    "dpos": (dpos.place, 5.5, 5.0),
+    "etf": (etf.place, 8.0, 9.0),
+    "cpop": (cpop.place, 5.5, 5.0),
+    "peft": (peft.place, 5.0, 5.0),
+    "partitions": (partitioned.renumbered, 24.0, 18.0),
+    "heft on groups": (grouped.place, 40.0, 30.0),
+    "m-etf": (m_etf.place, 7.5, 8.0),
+    "celeritas": (celeritas.place, 3.0, 22.0),
+    "heft": (heft.place, 35.0, 32.0),
+    "expert": (expert.place, 20.0, 19.0),
+    "lc": (lc.place, 40.0, 45.0),
+    "dsc": (dsc.place, 30.0, 29.0),
 }
+
+#: Tried first where memory forces a split: these weigh bytes from the start, and a seed that finds
+#: no room has tried one share of the memory after another, so many times the work.
+SPLITTING = ("partition", "partitions")
+NO_ROOM = 6.0
 
 #: Tried one after another where no seed fits.
 LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
@@ -333,12 +338,13 @@ class _Run:
         n, k = self.problem.graph.n_ops, self.problem.cluster.n_devices
         is_loose = alone is not None and alone.fits
         share = SEED_SHARE * self.budget.left
-        for name, (seed, loose, tight) in SEEDS.items():
+        for name in SEEDS if is_loose else sorted(SEEDS, key=lambda name: name not in SPLITTING):
+            seed, loose, tight = SEEDS[name]
             cost = (loose if is_loose else tight) * 1e-6 * n * (2 + k) / 10
             has_plan = self.best is not None and self.best.fits
             if has_plan and (cost > share or self.budget.lacks(cost)):
                 continue
-            self.tried(name, seed)
+            cost *= 1.0 if self.tried(name, seed) is not None else NO_ROOM
             self.budget.spent += cost
             share -= cost
         for name, seed in LAST_RESORTS.items():

@@ -7,21 +7,19 @@ takes the colour of what filled most of it, paler the less was filled.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.files import write_bytes
+from loadmaster.errors import InputError
 from loadmaster.units import format_bytes, format_seconds
 from loadmaster.writers.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
+from loadmaster.writers.pictures import DPI, INK, MUTED, RULE, TRACK, check_suffix, style, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,17 +27,13 @@ if TYPE_CHECKING:
 
     from loadmaster.plan import Plan
 
-SUFFIXES = (".png", ".svg")
 MAX_LANES = 24
 
-INK, MUTED, RULE, TRACK = "#1f2933", "#66727f", "#c9d0d6", "#f1f3f5"
 MEMORY, MEMORY_EDGE, OVER = "#b3c5d4", "#5f7d96", "#c43c2c"
 
 # Shades between white and a colour; the palest still shows.
 _SHADES = 8
 _PIXELS_PER_HOP = 8
-_DPI = 100
-_PNG_SCALE = 2
 _RIGHT, _HEADING, _LEGEND_ROW = 104, 58, 18
 _LETTERS = 24
 _CHANNEL_HEIGHT = 15
@@ -85,56 +79,11 @@ def draw(
     ...     path.exists()
     True
     """
-    suffix = check_suffix(path)
+    check_suffix(path)
     if width < 500:
         raise InputError(f"width is {width}: a picture needs at least 500 pixels")
-    try:
-        import matplotlib
-        from matplotlib import style
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "drawing a plan") from None
-    with style.context("default"), matplotlib.rc_context(_settings()):
-        data = _rendered(_figure(plan, width, title), suffix)
-    write_bytes(path, data)
-
-
-def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The suffix of a picture's path, if it is one that :func:`draw` takes.
-
-    Raises
-    ------
-    InputError
-        Another suffix.
-    """
-    suffix = PurePath(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"cannot draw {os.fspath(path)}: its name must end in .png or .svg")
-    return suffix
-
-
-def _settings() -> dict[Any, Any]:
-    return {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "text.color": INK,
-        "axes.edgecolor": RULE,
-        "axes.labelcolor": MUTED,
-        "xtick.color": MUTED,
-        "ytick.color": INK,
-        "svg.hashsalt": "loadmaster",
-    }
-
-
-def _rendered(figure: Figure, suffix: str) -> bytes:
-    buffer = io.BytesIO()
-    png = suffix == ".png"
-    figure.savefig(
-        buffer,
-        format=suffix[1:],
-        dpi=_DPI * _PNG_SCALE if png else _DPI,
-        metadata={"Software": "Loadmaster"} if png else {"Date": None},
-    )
-    return buffer.getvalue()
+    with style("drawing a plan"):
+        write(_figure(plan, width, title), path)
 
 
 def _shades(colours: Sequence[str]) -> NDArray[np.float64]:
@@ -266,7 +215,7 @@ def _figure(plan: Plan, width: int, title: str | None) -> Figure:
     lanes_height = tracks[-1][1] + 4
     memory_height = frame.tall * len(view.devices)
     height = top + lanes_height + 30 + memory_height + 34
-    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
     lanes = _panel(figure, frame, top, lanes_height)
     memory = _panel(figure, frame, top + lanes_height + 30, memory_height)
     _draw_lanes(lanes, view, tracks, frame)
@@ -297,7 +246,7 @@ def _panel(figure: Figure, frame: _Frame, top: float, tall: float) -> Axes:
 
 
 def _height(figure: Figure) -> float:
-    return float(figure.get_figheight()) * _DPI
+    return float(figure.get_figheight()) * DPI
 
 
 def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:

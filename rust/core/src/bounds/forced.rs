@@ -29,7 +29,7 @@
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
-use crate::ids::OpId;
+use crate::ids::{OpId, TensorId};
 use crate::workload::Workload;
 
 /// On a type that an op may not use.
@@ -47,14 +47,14 @@ pub struct Reach {
 impl Reach {
     /// `time` is ticks per op and type, [`NEVER`] where the op may not run.
     pub fn new(work: &Workload, cluster: &Cluster, clock: Clock, time: &[Ticks]) -> Self {
-        let walk = Walk { work, time, links: &Links::new(cluster, clock) };
+        let sent = Links::new(cluster, clock).sent(work);
+        let walk = Walk { work, time, n_types: cluster.types().len(), sent: &sent };
         Self { head: walk.heads(), tail: walk.tails() }
     }
 }
 
 /// The fastest links between devices of two types.
 struct Links {
-    n_types: usize,
     clock: Clock,
     /// Latency (s) and bandwidth (B/s) of links of which none is at least as good as another both ways,
     /// per pair of types; none: there are no two such devices.
@@ -76,14 +76,21 @@ impl Links {
                 }
             }
         }
-        Self { n_types, clock, best }
+        Self { clock, best }
     }
 
-    /// Least ticks that a tensor takes from a device of one type to another device.
-    fn ticks(&self, from: usize, to: usize, bytes: u64) -> Ticks {
-        let seconds = |&(latency, bandwidth): &(f64, f64)| latency + bytes as f64 / bandwidth;
-        let all = self.best[from * self.n_types + to].iter().map(seconds);
-        all.reduce(f64::min).map_or(NEVER, |least| self.clock.ticks(least))
+    /// Least ticks that each tensor takes from a device of one type to another device, per tensor and pair
+    /// of types.
+    fn sent(&self, work: &Workload) -> Vec<Ticks> {
+        let ticks = |links: &Vec<(f64, f64)>, bytes: u64| {
+            let all = links.iter().map(|&(latency, bandwidth)| latency + bytes as f64 / bandwidth);
+            all.reduce(f64::min).map_or(NEVER, |least| self.clock.ticks(least))
+        };
+        let mut sent = Vec::with_capacity(work.tensor_bytes.len() * self.best.len());
+        for &bytes in &work.tensor_bytes {
+            sent.extend(self.best.iter().map(|links| ticks(links, bytes)));
+        }
+        sent
     }
 }
 
@@ -97,11 +104,20 @@ struct Near {
     away: Ticks,
 }
 
+impl Near {
+    /// When it is done, if it runs on the same device and nothing else does.
+    fn done(self) -> Ticks {
+        self.release + self.length
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     work: &'a Workload,
     time: &'a [Ticks],
-    links: &'a Links,
+    n_types: usize,
+    /// See [`Links::sent`].
+    sent: &'a [Ticks],
 }
 
 impl Walk<'_> {
@@ -109,10 +125,8 @@ impl Walk<'_> {
         let graph = &self.work.graph;
         self.levels(
             graph.topo().iter(),
-            |from, to, bytes| self.links.ticks(from, to, bytes),
-            |u, near| {
-                near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, self.work.tensor_bytes[t.ix()])));
-            },
+            |from, to| from * self.n_types + to,
+            |u, near| near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, t))),
         )
     }
 
@@ -120,56 +134,57 @@ impl Walk<'_> {
         let graph = &self.work.graph;
         self.levels(
             graph.topo().iter().rev(),
-            |to, from, bytes| self.links.ticks(from, to, bytes),
+            |to, from| from * self.n_types + to,
             |u, near| {
                 for t in graph.outputs(u) {
-                    let bytes = self.work.tensor_bytes[t.ix()];
-                    near.extend(graph.consumers(t).iter().map(|&v| (v, bytes)));
+                    near.extend(graph.consumers(t).iter().map(|&v| (v, t)));
                 }
             },
         )
     }
 
-    /// Levels in an order in which all neighbours of an op, each with the bytes of a tensor between the two,
-    /// come before it; `ticks` is for a neighbour on the first type and the op on the second.
+    /// Levels in an order in which all neighbours of an op, each with a tensor between the two, come before
+    /// it; `pair` is that of a neighbour on the first type and the op on the second.
     fn levels<'b>(
         self,
         order: impl Iterator<Item = &'b OpId>,
-        ticks: impl Fn(usize, usize, u64) -> Ticks,
-        neighbours: impl Fn(OpId, &mut Vec<(OpId, u64)>),
+        pair: impl Fn(usize, usize) -> usize,
+        neighbours: impl Fn(OpId, &mut Vec<(OpId, TensorId)>),
     ) -> Vec<Ticks> {
-        let n_types = self.links.n_types;
+        let n_types = self.n_types;
         let mut level = vec![NEVER; self.time.len()];
         let mut waits = Waits::default();
         let mut near = Vec::new();
         for &u in order {
             near.clear();
             neighbours(u, &mut near);
-            largest_per_op(&mut near);
+            self.largest_per_op(&mut near);
             for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
                 waits.all.clear();
-                waits.all.extend(near.iter().map(|&(v, bytes)| {
-                    let row = v.ix() * n_types;
+                waits.all.extend(near.iter().map(|&(v, t)| {
+                    let cells = v.ix() * n_types..(v.ix() + 1) * n_types;
+                    let (levels, lengths) = (&level[cells.clone()], &self.time[cells]);
+                    let sent = &self.sent[t.ix() * n_types * n_types..];
+                    let arrival = |other: usize| levels[other] + lengths[other] + sent[pair(other, k)];
                     let together = self.work.set_of[u.ix()] == self.work.set_of[v.ix()];
-                    let lengths = &self.time[row..row + n_types];
-                    let usable = (0..if together { 0 } else { n_types }).filter(|&k| lengths[k] < NEVER);
-                    let arrival = |other: usize| level[row + other] + lengths[other] + ticks(other, k, bytes);
-                    let away = usable.map(arrival).min().unwrap_or(NEVER).min(NEVER);
-                    Near { release: level[row + k], length: lengths[k], away }
+                    let others = 0..if together { 0 } else { n_types };
+                    let away = others.map(arrival).min().unwrap_or(NEVER).min(NEVER);
+                    Near { release: levels[k], length: lengths[k], away }
                 }));
                 level[u.ix() * n_types + k] = waits.least();
             }
         }
         level
     }
-}
 
-/// Of several tensors between two ops the largest.
-fn largest_per_op(near: &mut Vec<(OpId, u64)>) {
-    if near.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
-        near.sort_unstable_by_key(|&(op, bytes)| (op, std::cmp::Reverse(bytes)));
+    /// Of several tensors between two ops the largest.
+    fn largest_per_op(&self, near: &mut Vec<(OpId, TensorId)>) {
+        if near.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+            let bytes = |t: TensorId| self.work.tensor_bytes[t.ix()];
+            near.sort_unstable_by_key(|&(op, t)| (op, std::cmp::Reverse(bytes(t)), t));
+            near.dedup_by_key(|&mut (op, _)| op);
+        }
     }
-    near.dedup_by_key(|&mut (op, _)| op);
 }
 
 /// The neighbours of one op, and room to sort them.
@@ -183,9 +198,21 @@ struct Waits {
 impl Waits {
     /// Least time until all are there, over all choices of which are on the same device.
     fn least(&mut self) -> Ticks {
-        if let [one] = self.all[..] {
-            return one.away.min(one.release.saturating_add(one.length));
+        match self.all[..] {
+            [] => 0,
+            [one] => one.away.min(one.done()),
+            [one, two] => {
+                let split = one.done().max(two.away).min(two.done().max(one.away));
+                let (first, last) = if one.release <= two.release { (one, two) } else { (two, one) };
+                let both = first.done().max(last.release) + last.length;
+                one.away.max(two.away).min(split).min(both).min(NEVER)
+            }
+            _ => self.least_of_many(),
         }
+    }
+
+    /// See the module's text.
+    fn least_of_many(&mut self) -> Ticks {
         let never_here = |near: &Near| near.release >= NEVER;
         let base = self.all.iter().filter(|n| never_here(n)).map(|n| n.away).max().unwrap_or(0);
         self.all.retain(|n| !never_here(n));

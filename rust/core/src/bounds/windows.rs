@@ -23,7 +23,7 @@
 use crate::bounds::speeds::{Shares, weight};
 
 /// Windows of a search that get speeds of their own.
-const TRIED: usize = 8;
+const TRIED: usize = 4;
 
 /// Searches for windows, the last with the best speeds of those before.
 const ROUNDS: usize = 6;
@@ -82,26 +82,22 @@ impl<'a> Windows<'a> {
         best.0
     }
 
-    /// What must be done in a window, per op that must do any.
+    /// What must be done in a window, per op that must do any whichever type it runs on.
     fn inside(&self, window: Window) -> Shares {
         let n_types = self.shares.devices.len();
-        let mut seconds = Vec::with_capacity(self.head.len());
-        for u in 0..self.least_head.len() {
-            let from = seconds.len();
-            let cells = u * n_types..(u + 1) * n_types;
-            let times = self.shares.row(u).iter().zip(&self.head[cells.clone()]).zip(&self.tail[cells]);
-            seconds.extend(times.map(|((&time, &head), &tail)| {
-                if time.is_infinite() {
-                    return time;
-                }
-                let early = (window.head - head).max(0.0);
-                let late = (window.tail - tail).max(0.0);
-                (time - early - late).max(0.0)
-            }));
-            if seconds[from..].contains(&0.0) {
-                seconds.truncate(from);
+        let (head, tail) = (self.head.chunks_exact(n_types), self.tail.chunks_exact(n_types));
+        let mut seconds = vec![0.0; self.head.len()];
+        let mut filled = 0;
+        for ((time, head), tail) in self.shares.seconds.chunks_exact(n_types).zip(head).zip(tail) {
+            let mut least = f64::INFINITY;
+            for (k, left) in seconds[filled..filled + n_types].iter_mut().enumerate() {
+                *left = time[k] - (window.head - head[k]).max(0.0) - (window.tail - tail[k]).max(0.0);
+                least = least.min(*left);
             }
+            // Written over by the next where nothing must be done; a branch would be guessed wrong.
+            filled += if least > 0.0 { n_types } else { 0 };
         }
+        seconds.truncate(filled);
         Shares { devices: self.shares.devices.clone(), seconds }
     }
 

@@ -110,6 +110,8 @@ pub struct Engine<'a> {
     needed: u64,
     /// Transfers of those inputs, as last worked out; with contention only.
     legs: Vec<Leg>,
+    /// When the last of them ends.
+    legs_end: Ticks,
 }
 
 impl<'a> Engine<'a> {
@@ -143,6 +145,7 @@ impl<'a> Engine<'a> {
             input_bytes: 0,
             needed: 0,
             legs: Vec::new(),
+            legs_end: 0,
         }
     }
 
@@ -211,6 +214,7 @@ impl<'a> Engine<'a> {
     /// When all inputs of the considered op are on a device.
     pub fn ready(&mut self, device: DeviceId) -> Ticks {
         self.legs.clear();
+        self.legs_end = 0;
         let mut ready = 0;
         for i in 0..self.inputs.len() {
             ready = ready.max(self.arrival(i, device));
@@ -234,6 +238,7 @@ impl<'a> Engine<'a> {
         let length = self.transfer(i, device);
         let start = self.idle_route(at, device, from, length);
         self.legs.push(Leg { tensor, at, start, length });
+        self.legs_end = self.legs_end.max(start + length);
         start + length
     }
 
@@ -259,7 +264,9 @@ impl<'a> Engine<'a> {
             for &channel in route {
                 at = self.channels[channel.ix()].earliest(at, length);
             }
-            for leg in &self.legs {
+            // Most often no leg lasts so long.
+            let legs = if at < self.legs_end { &self.legs[..] } else { &[] };
+            for leg in legs {
                 let crosses = at < leg.start + leg.length && leg.start < at + length;
                 if crosses && self.shares(route, leg.at, to) {
                     at = leg.start + leg.length;

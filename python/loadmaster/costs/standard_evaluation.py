@@ -1,0 +1,309 @@
+"""Standard Evaluation (Celeritas, section 4.2.1): small batches measured, a large one estimated.
+
+Output bytes are a line in the batch, exactly, where they are one at all; times follow
+:mod:`loadmaster.costs.regression`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.cluster import Cluster
+from loadmaster.costs.adaptive import CostModel
+from loadmaster.costs.entry import Entry
+from loadmaster.costs.regression import SHAPES, grown
+from loadmaster.costs.roofline import Costs
+from loadmaster.errors import InputError
+from loadmaster.graph import OpGraph
+from loadmaster.profile import Profile
+from loadmaster.units import counted, format_seconds
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Times and sizes of ops at a batch that was not measured.
+
+    Attributes
+    ----------
+    names, kinds : tuple of str
+        Of the ops that every profile has.
+    device_type : str
+    batch : int
+        That the figures are for.
+    batches : tuple of int
+        That were measured.
+    seconds : float64 [n_ops]
+    deviation : float64 [n_ops]
+        Relative standard deviation of each time, as leaving the largest batch out bears it out.
+    shapes : tuple of str
+        How each time depends on the batch: of :data:`~loadmaster.costs.regression.SHAPES` the one
+        that counts most.
+    output_bytes : uint64 [n_ops] or None
+        None where fewer than two batches tell.
+    uneven : tuple of str
+        Ops whose output bytes lie on no line: theirs are the line of least squares.
+    left_out : tuple of str
+        Ops that some profile lacks: they have no figures.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    device_type: str
+    batch: int
+    batches: tuple[int, ...]
+    seconds: Floats
+    deviation: Floats
+    shapes: tuple[str, ...]
+    output_bytes: NDArray[np.uint64] | None
+    uneven: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def model(self) -> CostModel:
+        """The times as a cost model, which measurements then correct."""
+        model = CostModel(self.batch)
+        self.teach(model)
+        return model
+
+    def teach(self, model: CostModel) -> None:
+        """Puts the times into a cost model."""
+        for name, seconds, deviation in zip(
+            self.names, self.seconds.tolist(), self.deviation.tolist(), strict=True
+        ):
+            model.put(self.device_type, name, Entry.regressed(seconds, deviation))
+
+    def costs(self, graph: OpGraph, cluster: Cluster) -> Costs:
+        """Times of a graph's ops on a cluster; see :meth:`CostModel.costs`."""
+        return self.model().costs(graph, cluster)
+
+    def graph(self, graph: OpGraph) -> OpGraph:
+        """The graph at this batch: its sizes, and its edges' in proportion; with times, if all that
+        are no views or placeholders have one.
+
+        FLOPs, bytes accessed, workspace and shapes stay as they are; ``meta["assumed"]`` says so.
+
+        Raises
+        ------
+        InputError
+            No op of the graph is named as one of these.
+        """
+        at = {name: i for i, name in enumerate(self.names)}
+        rows = np.array([at.get(name, -1) for name in graph.names], dtype=np.int64)
+        known = rows >= 0
+        self.model().join(graph)
+        assumed = [f"times regressed from batches {_listed(self.batches)} to {self.batch}"]
+        ops: dict[str, Any] = {}
+        edges: dict[str, Any] = {}
+        if (known | graph.view | graph.placeholder).all():
+            ops["time"] = {self.device_type: np.where(known, self.seconds[rows], 0.0)}
+        if self.output_bytes is not None:
+            before = graph.output_bytes
+            after = np.where(known, self.output_bytes[rows], before)
+            ops["output_bytes"] = after
+            ratio = np.divide(after, before, out=np.ones(graph.n_ops), where=before > 0)
+            edges["bytes"] = np.rint(graph.bytes * ratio[graph.src]).astype(np.uint64)
+            assumed.append("output bytes regressed, tensors in proportion; workspace as it was")
+        changed = graph.with_columns(ops, edges)
+        changed.meta.update(batch=self.batch, assumed=[*graph.meta.get("assumed", []), *assumed])
+        return changed
+
+    def __str__(self) -> str:
+        counts = Counter(self.shapes)
+        shapes = ", ".join(f"{counts[s]} {s}" for s in SHAPES)
+        ops = counted(len(self.names), "op")
+        lines = [
+            f"{ops} from batches {_listed(self.batches)} to {self.batch}: "
+            f"{format_seconds(float(self.seconds.sum()))} in all; {shapes}; "
+            f"uncertain by {np.median(self.deviation):.0%} in the middle"
+        ]
+        if self.output_bytes is None:
+            lines.append("output bytes: fewer than two batches tell")
+        elif self.uneven:
+            lines.append(f"output bytes on no line: {_named(self.uneven)}")
+        if self.left_out:
+            lines.append(f"not in every profile, left out: {_named(self.left_out)}")
+        return "\n".join(lines)
+
+
+def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
+    """Times and output bytes at a batch, from profiles at several smaller ones.
+
+    Parameters
+    ----------
+    profiles : iterable of Profile
+        Of one graph on one device type, each with its batch; those of the same batch count as one.
+        More steps are better: the fastest tells what an op needs, the median what it takes.
+    batch : int
+        To estimate.
+
+    Returns
+    -------
+    Regression
+        To be given to :func:`loadmaster.place` as ``costs``, or joined to a graph.
+
+    Raises
+    ------
+    InputError
+        A profile without a batch, all of one batch, several device types, ops of the same name and
+        another kind, profiles that have fewer than half of their ops in common.
+
+    Notes
+    -----
+    O(n log n) in ops, times batches. The result does not depend on the order of ops or profiles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from loadmaster import Profile, costs
+    >>> def measured(batch):
+    ...     seconds = np.array([[5e-6], [1e-5 * batch]])
+    ...     return Profile(("relu", "conv"), ("Relu", "Conv"), seconds, "cpu", batch)
+    >>> found = costs.sweep([measured(2), measured(4), measured(6)], batch=16)
+    >>> np.round(found.seconds * 1e6).tolist(), found.names
+    ([160.0, 5.0], ('conv', 'relu'))
+    """
+    given = list(profiles)
+    by_batch = _by_batch(given, batch)
+    kinds = _kinds(given)
+    names = sorted(set.intersection(*({*p.names} for p in given)))
+    left_out = sorted(kinds.keys() - set(names))
+    if len(names) < len(kinds) / 2:
+        raise InputError(
+            f"the profiles have {len(names)} ops in common of {len(kinds)}: they are of different "
+            f"graphs, or name ops anew each time; {left_out[0]!r} is not in all of them"
+        )
+    batches = tuple(sorted(by_batch))
+    fastest = np.empty((len(names), len(batches)))
+    usual = np.empty_like(fastest)
+    for j, size in enumerate(batches):
+        steps = np.concatenate([_rows(p, names) for p in by_batch[size]], axis=1)
+        fastest[:, j], usual[:, j] = np.nanmin(steps, axis=1), np.nanmedian(steps, axis=1)
+    sizes, uneven = _bytes(by_batch, names, batch)
+    bytes_vary = _varying(by_batch, names)
+    groups = [f"{kinds[n]} {int(vary)}" for n, vary in zip(names, bytes_vary, strict=True)]
+
+    # An op that always took no time goes on doing so; in others zero is below what can be measured.
+    timed = usual.any(axis=1)
+    seconds, deviation = np.zeros(len(names)), np.zeros(len(names))
+    shapes = np.zeros(len(names), dtype=np.int64)
+    if timed.any():
+        least = fastest[fastest > 0].min(initial=usual[usual > 0].min()) / 2
+        found = grown(
+            np.maximum(fastest[timed], least),
+            np.maximum(usual[timed], least),
+            np.array(batches, dtype=np.float64),
+            float(batch),
+            np.unique(groups, return_inverse=True)[1][timed],
+            (~bytes_vary & (sizes is not None))[timed],
+        )
+        seconds[timed], deviation[timed] = found.seconds, found.deviation
+        shapes[timed] = found.weights.argmax(axis=1)
+    return Regression(
+        tuple(names),
+        tuple(kinds[name] for name in names),
+        given[0].device_type,
+        batch,
+        batches,
+        seconds,
+        deviation,
+        tuple(SHAPES[s] for s in shapes),
+        sizes,
+        uneven,
+        tuple(left_out),
+    )
+
+
+def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, list[Profile]]:
+    if isinstance(target, bool) or not isinstance(target, int) or target < 1:
+        raise InputError(f"batch is {target!r}: wants an integer of at least 1")
+    if not profiles:
+        raise InputError("no profiles: a sweep wants some of at least two batches")
+    found: dict[int, list[Profile]] = {}
+    for i, profile in enumerate(profiles):
+        if profile.batch is None:
+            raise InputError(f"profile {i} does not say its batch: give it, as Profile(batch=4)")
+        found.setdefault(profile.batch, []).append(profile)
+    if len(found) == 1:
+        raise InputError(
+            f"all profiles are of batch {profiles[0].batch}: how times grow with the batch takes "
+            "at least two batches, better three"
+        )
+    types = sorted({p.device_type for p in profiles})
+    if len(types) > 1:
+        raise InputError(f"profiles of {' and '.join(types)}: sweep each device type by itself")
+    return found
+
+
+def _kinds(profiles: Sequence[Profile]) -> dict[str, str]:
+    """The kind of each op of any profile."""
+    kinds: dict[str, str] = {}
+    for profile in profiles:
+        for name, kind in zip(profile.names, profile.kinds, strict=True):
+            if kinds.setdefault(name, kind) != kind:
+                raise InputError(
+                    f"op {name!r} is {kinds[name]!r} in one profile and {kind!r} in another: they "
+                    "are of different graphs"
+                )
+    return kinds
+
+
+def _rows(profile: Profile, names: Sequence[str]) -> Floats:
+    at = {name: i for i, name in enumerate(profile.names)}
+    return profile.seconds[[at[name] for name in names]]
+
+
+def _sizes(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> dict[int, Floats]:
+    """Output bytes by batch, of the batches that tell."""
+    told = {}
+    for size in sorted(by_batch):
+        for profile in by_batch[size]:
+            if profile.output_bytes is not None:
+                at = {name: i for i, name in enumerate(profile.names)}
+                rows = profile.output_bytes[[at[name] for name in names]]
+                told[size] = rows.astype(np.float64)
+    return told
+
+
+def _varying(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether an op's output bytes differ between batches, as far as is known."""
+    told = list(_sizes(by_batch, names).values())
+    vary: NDArray[np.bool_] = np.zeros(len(names), dtype=bool)
+    for sizes in told[1:]:
+        vary = vary | (sizes != told[0])
+    return vary
+
+
+def _bytes(
+    by_batch: dict[int, list[Profile]], names: Sequence[str], target: int
+) -> tuple[NDArray[np.uint64] | None, tuple[str, ...]]:
+    """Output bytes at the target, and ops whose bytes lie on no line."""
+    told = _sizes(by_batch, names)
+    if len(told) < 2:
+        return None, ()
+    x = np.array(list(told), dtype=np.float64)
+    y = np.stack(list(told.values()), axis=1)
+    slope = (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
+    floor = y[:, 0] - slope * x[0]
+    on_line = (np.rint(floor[:, None] + slope[:, None] * x) == y).all(axis=1)
+    centred = x - x.mean()
+    steep = y @ centred / (centred @ centred)
+    slope = np.where(on_line, slope, steep)
+    floor = np.where(on_line, floor, y.mean(axis=1) - steep * x.mean())
+    sizes = np.rint(np.maximum(floor + slope * target, 0)).astype(np.uint64)
+    return sizes, tuple(name for name, even in zip(names, on_line, strict=True) if not even)
+
+
+def _listed(batches: Sequence[int]) -> str:
+    return ", ".join(map(str, batches))
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more

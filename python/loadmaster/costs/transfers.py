@@ -1,0 +1,147 @@
+"""Measured transfers, as a table: in memory, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.files import read_bytes, write_bytes
+
+Floats = NDArray[np.float64]
+
+COLUMNS = ("src", "dst", "method", "bytes", "repeat", "seconds_one_way")
+
+
+@dataclass(frozen=True, eq=False)
+class TransferTimes:
+    """Measured transfers, one per row.
+
+    Attributes
+    ----------
+    links : tuple of (src, dst, method)
+        Devices, empty where they are not known, and how data went.
+    link : int64 [n]
+        Index into ``links``.
+    bytes : float64 [n]
+    seconds : float64 [n]
+        One way.
+
+    Examples
+    --------
+    >>> times = TransferTimes.of({"tcp": ([1024, 2048], [5e-6, 6e-6])})
+    >>> times.links, len(times.seconds)
+    ((('', '', 'tcp'),), 2)
+    """
+
+    links: tuple[tuple[str, str, str], ...]
+    link: NDArray[np.int64]
+    bytes: Floats
+    seconds: Floats
+
+    @classmethod
+    def of(
+        cls, arrays: Mapping[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]]
+    ) -> TransferTimes:
+        """From (bytes, seconds) by method, or by (source, destination, method)."""
+        links = [("", "", key) if isinstance(key, str) else key for key in arrays]
+        sizes, seconds, index = [], [], []
+        for i, (link, (size, time)) in enumerate(zip(links, arrays.values(), strict=True)):
+            try:
+                pair = np.asarray(size, dtype=np.float64), np.asarray(time, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"link {title(link)}: no numbers: {error}") from error
+            if pair[0].shape != pair[1].shape or pair[0].ndim != 1:
+                raise InputError(
+                    f"link {title(link)}: {pair[0].shape} sizes and {pair[1].shape} times"
+                )
+            sizes.append(pair[0])
+            seconds.append(pair[1])
+            index.append(np.full(len(pair[0]), i, dtype=np.int64))
+        if not links:
+            raise InputError("no transfers: a fit wants some of at least two sizes per link")
+        found = cls(
+            tuple(links), np.concatenate(index), np.concatenate(sizes), np.concatenate(seconds)
+        )
+        for what, values in (("bytes", found.bytes), ("seconds", found.seconds)):
+            bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+            if len(bad):
+                at = int(bad[0])
+                raise InputError(
+                    f"link {title(found.links[found.link[at]])}, row {at + 1}: {what} is "
+                    f"{values[at]}, wants a finite number > 0"
+                )
+        return found
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> TransferTimes:
+        """From CSV with the columns ``bytes`` and ``seconds_one_way`` (or ``seconds``), and of
+        ``src``, ``dst`` and ``method`` those that tell links apart; others are ignored.
+
+        Raises
+        ------
+        InputError
+            A column that is missing, a value that is no positive number; the line is named.
+        """
+        try:
+            text = read_bytes(path).decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
+        reader = csv.DictReader(io.StringIO(text))
+        try:
+            head = reader.fieldnames or ()
+            column = next((c for c in ("seconds_one_way", "seconds") if c in head), None)
+            if column is None or "bytes" not in head:
+                raise InputError(
+                    f"{os.fspath(path)} has the columns {', '.join(head) or 'none'}; wants bytes, "
+                    "seconds_one_way, and src, dst and method where they differ"
+                )
+            rows: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
+            for row in reader:
+                key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
+                pair = [_number(row[c], c, path, reader.line_num) for c in ("bytes", column)]
+                for values, value in zip(rows.setdefault(key, ([], [])), pair, strict=True):
+                    values.append(value)
+        except csv.Error as error:
+            raise InputError(f"{os.fspath(path)}, line {reader.line_num}: {error}") from error
+        if not rows:
+            raise InputError(f"{os.fspath(path)} has no rows")
+        return cls.of(rows)  # type: ignore[arg-type]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes CSV that :meth:`read` reads."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        repeats: dict[tuple[int, float], int] = {}
+        for link, size, seconds in zip(
+            self.link.tolist(), self.bytes.tolist(), self.seconds.tolist(), strict=True
+        ):
+            repeat = repeats[link, size] = repeats.get((link, size), -1) + 1
+            writer.writerow((*self.links[link], int(size), repeat, f"{seconds:.6g}"))
+        write_bytes(path, text.getvalue().encode())
+
+
+def title(link: tuple[str, str, str]) -> str:
+    """What to call a link."""
+    src, dst, method = link
+    return " ".join(part for part in (f"{src} -> {dst}" if src or dst else "", method) if part)
+
+
+def _number(text: str | None, column: str, path: str | os.PathLike[str], line: int) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(
+            f"{os.fspath(path)}, line {line}: {column} is {text!r}, wants a finite number > 0"
+        )
+    return value

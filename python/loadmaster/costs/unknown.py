@@ -1,0 +1,88 @@
+"""What an op takes on a device type where nobody measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.cluster import Cluster, DeviceType
+from loadmaster.costs.roofline import roofline
+from loadmaster.errors import InputError
+from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.units import counted
+
+Floats = NDArray[np.float64]
+
+
+def scaled(
+    graph: OpGraph,
+    cluster: Cluster,
+    device_type: DeviceType,
+    known: Floats,
+    elsewhere: Mapping[str, Floats],
+) -> Floats:
+    """Times on a type, with what is known on other types scaled to it.
+
+    The type with most ops known on both comes first: times there by the median ratio of those.
+    Where there is none, each by the ratio of rooflines, if the cluster has both.
+
+    Parameters
+    ----------
+    graph, cluster, device_type
+    known : float64 [n_ops]
+        Seconds on the type; NaN: unknown.
+    elsewhere : mapping of device type to float64 [n_ops]
+        The same on the others.
+    """
+    found = known.copy()
+    types = {t.name: t for t in cluster.types}
+    shared = {name: (known > 0) & (other > 0) for name, other in elsewhere.items()}
+    for name in sorted(elsewhere, key=lambda name: (-shared[name].sum(), name)):
+        other, both = elsewhere[name], shared[name]
+        if both.any():
+            there = other * np.median(known[both] / other[both])
+        elif name in types and types[name].has_roofline and device_type.has_roofline:
+            there = other * _speed(graph, types[name], device_type)
+        else:
+            continue
+        found = np.where(np.isnan(found), there, found)
+    return found
+
+
+def _speed(graph: OpGraph, one: DeviceType, other: DeviceType) -> Floats:
+    """How many times as long ops take on another type, by rooflines; the median where they are
+    free by them.
+    """
+    here, there = roofline(graph, one), roofline(graph, other)
+    both = (here > 0) & (there > 0)
+    usual = float(np.median(there[both] / here[both])) if both.any() else 1.0
+    ratio: Floats = np.full(graph.n_ops, usual)
+    np.divide(there, here, out=ratio, where=both)
+    return ratio
+
+
+def assumed(
+    graph: OpGraph, device_type: DeviceType, missing: NDArray[np.bool_]
+) -> tuple[Floats, str]:
+    """Times of ops of which no profile knows, and their provenance: what the graph says, else the
+    roofline.
+
+    Raises
+    ------
+    InputError
+        The type has no roofline; the first op is named.
+    """
+    found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+    if found is not None:
+        return found[missing], "measured"
+    if not device_type.has_roofline:
+        first = graph.names[int(np.flatnonzero(missing)[0])]
+        raise InputError(
+            f"no time for {counted(int(missing.sum()), 'op')} on device type "
+            f"{device_type.name!r}, {first!r} first: no profile has them, the graph no times for "
+            "that type, and the cluster no peak and memory_bandwidth; explore=True takes them for "
+            "free to find out"
+        )
+    return roofline(graph, device_type)[missing], "roofline"
