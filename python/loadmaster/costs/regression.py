@@ -294,18 +294,20 @@ def _monotone(x: Floats, y: Floats) -> Callable[[Floats], Floats]:
     constant beyond the first and the last.
     """
     order = np.lexsort((y, x))
-    blocks = np.array_split(order, max(1, len(x) // _BLOCK))
-    at = np.array([np.median(x[block]) for block in blocks])
+    whole = (max(1, len(x) // _BLOCK) - 1) * _BLOCK
+    first, last = order[:whole].reshape(-1, _BLOCK), order[whole:]
+    at, level = (np.append(np.median(v[first], axis=1), np.median(v[last])) for v in (x, y))
+    sizes = [_BLOCK] * len(first) + [len(last)]
     pools: list[tuple[float, int, int]] = []  # Mean, points, blocks.
-    for block in blocks:
-        mean, points, count = float(np.median(y[block])), len(block), 1
+    for mean, points in zip(level.tolist(), sizes, strict=True):
+        count = 1
         while pools and pools[-1][0] >= mean:
             before, more, others = pools.pop()
             mean = (before * more + mean * points) / (more + points)
             points, count = points + more, count + others
         pools.append((mean, points, count))
-    level = np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
-    return lambda where: np.interp(where, at, level)
+    rising = np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
+    return lambda where: np.interp(where, at, rising)
 
 
 def _reach(batches: Floats, target: float) -> float:
