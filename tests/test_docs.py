@@ -112,6 +112,8 @@ def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
     """The blocks of a page in order, in one directory, with a model of the user's own; examples
     with >>> are checked. Commands that install things, which take minutes, are left out.
     """
+    if "import torch" in page.read_text():
+        pytest.importorskip("torch", reason=f"{page.name} needs PyTorch 2.5 or later")
     monkeypatch.chdir(tmp_path)
     onnx_models.saved("branchy", tmp_path).rename("model.onnx")
     names: dict = {"__name__": "__main__"}

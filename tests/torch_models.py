@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import nn
 
@@ -52,34 +50,82 @@ def export(model):
 
 
 def graph_of(program):
-    """An exported program as an op graph: nodes, their modules, and what they read."""
-    signature = program.graph_signature
-    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    ops = {key: [] for key in ("name", "kind", "module", "param_bytes", "output_bytes")}
-    index, edges = {}, {"src": [], "dst": [], "bytes": []}
-    for node in program.graph.nodes:
-        if node.op == "output":
-            continue
-        index[node] = len(ops["name"])
-        size = node.meta["val"].nbytes
-        if node.name in stored:
-            path = stored[node.name]
-            kind = "parameter" if node.name in signature.inputs_to_parameters else "buffer"
-            row = (path, kind, path.rpartition(".")[0], size, size)
-        elif node.op == "placeholder":
-            row = (node.name, "input", "", 0, size)
-        else:
-            stack = list(node.meta["nn_module_stack"].values())
-            # torch.export spells a list's element with brackets in some versions.
-            path = re.sub(r"\[(\d+)\]", r".\1", stack[-1][0].removeprefix("L['self']").strip("."))
-            row = (node.name, str(node.target), path, 0, size)
-        for column, value in zip(ops.values(), row, strict=True):
-            column.append(value)
-        for source in node.all_input_nodes:
-            edges["src"].append(index[source])
-            edges["dst"].append(index[node])
-            edges["bytes"].append(source.meta["val"].nbytes)
-    ops["time"] = {
-        "*": [0.0 if k in ("parameter", "buffer", "input") else 1e-4 for k in ops["kind"]]
-    }
-    return lm.OpGraph(ops, edges, name="model")
+    """The graph of an exported program, every op of the same time."""
+    graph = lm.read(program)
+    times = [0.0 if placed else 1e-4 for placed in graph.placeholder]
+    return graph.with_columns({"time": {"*": times}})
+
+
+class ResNet18(nn.Module):
+    """The usual one, its width given."""
+
+    def __init__(self, width=64, classes=10):
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        layers, before = [], width
+        for stage in range(4):
+            for block in range(2):
+                after = width << stage
+                layers.append(Residual(before, after, 2 if stage and not block else 1))
+                before = after
+        self.layers = nn.Sequential(*layers)
+        self.fc = nn.Linear(before, classes)
+
+    def forward(self, x):
+        return self.fc(self.layers(self.stem(x)).mean((2, 3)))
+
+
+class Residual(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.c1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.b1 = nn.BatchNorm2d(after)
+        self.c2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.b2 = nn.BatchNorm2d(after)
+        self.d = nn.Sequential()
+        if stride > 1:
+            self.d = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x):
+        y = torch.relu(self.b1(self.c1(x)))
+        return torch.relu(self.b2(self.c2(y)) + self.d(x))
+
+
+class BertMini(nn.Module):
+    """An encoder of a few layers, with a word for every place."""
+
+    def __init__(self, width=32, layers=2, words=100, places=16):
+        super().__init__()
+        self.p = nn.Parameter(torch.zeros(places, width))
+        self.e = nn.Embedding(words, width)
+        self.enc = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
+            for _ in range(layers)
+        )
+        self.o = nn.Linear(width, words)
+
+    def forward(self, x):
+        y = self.e(x) + self.p
+        for layer in self.enc:
+            y = layer(y)
+        return self.o(y).transpose(1, 2)
+
+
+class LSTM(nn.Module):
+    """Two layers of LSTM between an embedding and a head."""
+
+    def __init__(self, width=16, words=50):
+        super().__init__()
+        self.e = nn.Embedding(words, width)
+        self.r = nn.LSTM(width, width, 2, batch_first=True)
+        self.o = nn.Linear(width, words)
+
+    def forward(self, x):
+        return self.o(self.r(self.e(x))[0]).transpose(1, 2)

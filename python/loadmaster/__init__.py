@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from loadmaster.plan import Plan
     from loadmaster.profile import Profile
     from loadmaster.readers import read
+    from loadmaster.readers.torch_capture import capture
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
@@ -69,6 +70,7 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
+    "capture",
     "calibrate",
     "check",
     "coarsen",
@@ -120,6 +122,7 @@ _HOMES = {
     "plan": ("Plan",),
     "profile": ("Profile",),
     "readers": ("read",),
+    "readers.torch_capture": ("capture",),
     "readers.profiles": ("read_profiles",),
     "scenarios": ("WhatIf", "what_if"),
     "simulation": ("Simulation", "simulate"),

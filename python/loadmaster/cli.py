@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         "learn costs from measurements, and how far to trust them",
     )
     calibrate.add_argument(
-        "graph", nargs="?", help="what the costs are for: opgraph JSON (.gz), ONNX, or example:NAME"
+        "graph", nargs="?", help="what the costs are for, as place takes it"
     )
     _shape_arguments(calibrate)
     _cluster_argument(calibrate)
@@ -297,6 +297,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+#: What a graph may be given as.
+_GRAPH = (
+    "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
+    "GraphDef, text of JAX (jaxpr, StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
+    "example:NAME"
+)
+
+#: What readers take besides --batch and --shape.
+_READING = (
+    ("--profile", "FILE", "measured times of the same graph: a Kineto trace beside an execution "
+     "trace, ONNX Runtime's profile, TensorFlow's RunMetadata, JAX's trace beside HLO"),
+    ("--device-type", "TYPE", "device type that the measured times are of"),
+    ("--step", "N", "PyTorch: which ProfilerStep to read"),
+    ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),
+    ("--fetch", "NAME", "TensorFlow: a node to be computed; what none needs is left out"),
+    ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
+    ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
+    ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
+)
+_REPEATABLE = ("--profile", "--fetch", "--size")
+
 #: Changes that what-if takes.
 _CHANGES = (
     ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
@@ -326,18 +347,23 @@ def _command(
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    command.add_argument("graph", help=_GRAPH)
     _shape_arguments(command)
+    for flag, metavar, text in _READING:
+        action = "append" if flag in _REPEATABLE else "store"
+        command.add_argument(flag, action=action, metavar=metavar, help=text)
 
 
 def _shape_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--batch", type=int, help="ONNX: size of the first dimension of inputs")
+    command.add_argument(
+        "--batch", type=int, help="ONNX, .pt2: size of the first dimension of inputs"
+    )
     command.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="ONNX: shape of an input (repeatable)",
+        help="ONNX, .pt2: shape of an input (repeatable)",
     )
 
 
@@ -387,6 +413,30 @@ def _constraint_arguments(command: argparse.ArgumentParser) -> None:
 def _read_graph(arguments: argparse.Namespace) -> OpGraph:
     from loadmaster.readers import read
 
+    profiles = arguments.profile or []
+    return read(
+        arguments.graph,
+        **_shapes(arguments),
+        profile=profiles[0] if len(profiles) == 1 else profiles or None,
+        device_type=arguments.device_type,
+        step=None if arguments.step is None else _whole("--step", arguments.step),
+        sizes={s: _whole("--size", n) for s, n in _halves("--size", arguments.size or [])} or None,
+        fetches=arguments.fetch,
+        time_unit=arguments.time_unit,
+        size_unit=arguments.size_unit,
+        cost_unit=arguments.cost_unit,
+    )
+
+
+def _whole(flag: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no whole number") from None
+
+
+def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """``--batch`` and ``--shape``, as readers take them."""
     shapes = {}
     for text in arguments.shape:
         name, _, dims = text.rpartition("=")
@@ -396,7 +446,7 @@ def _read_graph(arguments: argparse.Namespace) -> OpGraph:
             shapes = {}
         if not name or name not in shapes:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
-    return read(arguments.graph, batch=arguments.batch, shapes=shapes or None)
+    return {"batch": arguments.batch, "shapes": shapes or None}
 
 
 def _constraints(arguments: argparse.Namespace) -> Constraints:
@@ -845,6 +895,7 @@ def _calibrate(arguments: argparse.Namespace) -> None:
     from loadmaster.calibration import calibrate
     from loadmaster.costs import CostModel, TransferTimes
     from loadmaster.progress import Progress
+    from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
 
     if arguments.picture:
@@ -865,7 +916,7 @@ def _calibrate(arguments: argparse.Namespace) -> None:
         elif arguments.links:
             transfers = TransferTimes.read(arguments.links)
         progress("reading the graph")
-        graph = _read_graph(arguments) if arguments.graph else None
+        graph = read(arguments.graph, **_shapes(arguments)) if arguments.graph else None
         progress("reading profiles")
         profiles = []
         for text in arguments.profile:

@@ -40,6 +40,7 @@ __all__ = [
     "m_topo",
     "mean_time",
     "multilevel_partition",
+    "needed_control",
     "optimistic_costs",
     "parallel_merge",
     "partition",
@@ -290,6 +291,7 @@ def edges(
     NDArray[np.bool_],
 ]: ...
 def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]: ...
+def needed_control(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
 def contract(graph: Graph, group: _Ids) -> Graph: ...
 def fill_in_order(
     graph: Graph,

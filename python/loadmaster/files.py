@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -33,12 +36,47 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         ) from error
 
 
-def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
-    """JSON from bytes; ``path`` is for the message."""
+def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
+    """The first bytes of a file, unpacked if gzipped; damage further on is not seen."""
     try:
-        return json.loads(data.removeprefix(BYTE_ORDER_MARK))
+        with open(path, "rb") as file:
+            packed = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def parse_json(
+    data: bytes,
+    path: str | os.PathLike[str],
+    object_hook: Callable[[dict[str, Any]], Any] | None = None,
+) -> Any:
+    """JSON from bytes; ``path`` is for the message, ``object_hook`` replaces each object."""
+    try:
+        with uncollected():
+            return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Holds the garbage collector off while much is made and nothing freed.
+
+    It would scan all that is there, over and over: half of the time that a large trace takes.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def check_format(document: Any, name: str, version: int, what: str, source: str) -> None:

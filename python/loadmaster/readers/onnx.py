@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,10 @@ from typing import Any
 
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.graph import OpGraph
+from loadmaster.readers.names import unique
+from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
-    Dim,
     Walker,
     bodies,
     declared_dims,
@@ -32,9 +31,9 @@ from loadmaster.readers.onnx_shapes import (
     initializers,
     is_tiny,
     node_name,
-    substituted,
     values_read,
 )
+from loadmaster.readers.open_dims import close
 
 _FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
@@ -111,7 +110,7 @@ def to_columns(
         _add_node(columns, walker, node, position)
     assumed = [f"{symbol} = {size}" for symbol, size in sorted(symbols.items())]
     for note in walker.notes():
-        warnings.warn(note, stacklevel=_stacklevel_outside())
+        warn(note)
         assumed.append(note)
     meta = {
         "model": graph.name,
@@ -229,16 +228,6 @@ def _set_field(message: Any, descriptor: Any, value: Any) -> None:
         setattr(message, descriptor.name, value)
 
 
-def _stacklevel_outside() -> int:
-    """The stack level, for `warnings.warn`, of the first caller outside of this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
-        frame = frame.f_back
-        level += 1
-    return level
-
-
 # ---- inputs -----------------------------------------------------------------------------------
 
 
@@ -247,107 +236,10 @@ def _resolve_inputs(
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Every input with a full shape, and the sizes the symbols thereby got."""
     declared = {i.name: declared_dims(i.type) for i in inputs}
+    sized = {i.name for i in inputs if i.type.HasField("tensor_type")}
     symbols: dict[str, int] = {}
-    for name, shape in shapes.items():
-        if name not in declared:
-            raise InputError(
-                f"shape given for {name!r}, which is not an input; the inputs are "
-                + ", ".join(map(repr, declared))
-            )
-        declared[name] = _given_shape(name, declared[name], shape, symbols)
-    if batch is not None:
-        _bind_batch(declared, batch, symbols)
-    closed = {name: substituted(shape, symbols) for name, shape in declared.items()}
-    _refuse_open(inputs, declared, closed, batch)
-    tensors = {i.name: from_type(i.type, closed[i.name]) for i in inputs}
-    return tensors, symbols
-
-
-def _given_shape(
-    name: str, declared: list[Dim] | None, shape: Sequence[int], symbols: dict[str, int]
-) -> list[Dim]:
-    given = [_size(d, f"shape of {name!r}", least=0) for d in shape]
-    text = ",".join(map(str, given))
-    if declared is None:
-        return list(given)
-    if len(given) != len(declared):
-        raise InputError(
-            f"shape {name}={text} has {len(given)} dimensions, the model's input {_spell(declared)}"
-            f" has {len(declared)}"
-        )
-    for size, known in zip(given, declared, strict=True):
-        if isinstance(known, str):
-            if symbols.setdefault(known, size) != size:
-                raise InputError(
-                    f"shape {name}={text} makes {known!r} {size}, another input makes it "
-                    f"{symbols[known]}"
-                )
-        elif known is not None and known != size:
-            raise InputError(
-                f"shape {name}={text} contradicts the model, which fixes {name} to "
-                f"{_spell(declared)}"
-            )
-    return list(given)
-
-
-def _bind_batch(declared: dict[str, list[Dim] | None], batch: int, symbols: dict[str, int]) -> None:
-    """Give the open first dimensions the batch size."""
-    size = _size(batch, "batch", least=1)
-    firsts = {name: shape[0] for name, shape in declared.items() if shape}
-    is_open = {name: first for name, first in firsts.items() if not isinstance(first, int)}
-    if not is_open and size not in firsts.values():
-        fixed = ", ".join(f"{name!r} to {_spell(declared[name] or [])}" for name in firsts)
-        raise InputError(f"batch {size} asked for, but the file fixes {fixed or 'no batch at all'}")
-    for name, first in is_open.items():
-        if isinstance(first, str):
-            if symbols.setdefault(first, size) != size:
-                raise InputError(
-                    f"batch {size} contradicts the shapes given, which make {first!r} (the first "
-                    f"dimension of {name!r}) {symbols[first]}"
-                )
-        else:
-            shape = declared[name]
-            assert shape is not None
-            shape[0] = size
-
-
-def _refuse_open(
-    inputs: Sequence[Any],
-    declared: Mapping[str, list[Dim] | None],
-    closed: Mapping[str, list[Dim] | None],
-    batch: int | None,
-) -> None:
-    """Refuse inputs with dimensions left open, and say which options would close them."""
-    firsts = {shape[0] for shape in closed.values() if shape}
-    problems, options, batch_settles = [], [], batch is None
-    for name in (i.name for i in inputs if i.type.HasField("tensor_type")):
-        shape = closed[name]
-        if shape is None:
-            problems.append(f"input {name!r} has no shape")
-            options.append(f"--shape {name}=1,3,224,224")
-            batch_settles = False
-        elif not all(isinstance(d, int) for d in shape):
-            problems.append(f"input {name!r} is {_spell(declared[name] or [])}")
-            template = ",".join(str(d) if isinstance(d, int) else "N" for d in shape)
-            options.append(f"--shape {name}={template}")
-            rest = (d for d in shape[1:] if not isinstance(d, int))
-            batch_settles = batch_settles and all(d is not None and d in firsts for d in rest)
-    if problems:
-        ways = ["--batch N"] * batch_settles + [" ".join(options)]
-        raise InputError(
-            f"dimensions are left open: {'; '.join(problems)}. Give {', or '.join(ways)} "
-            "(batch= and shapes= in Python), with a number for every N"
-        )
-
-
-def _size(value: Any, what: str, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise InputError(f"{what}: {value!r} is not an integer of at least {least}")
-    return int(value)
-
-
-def _spell(shape: Sequence[Dim]) -> str:
-    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
+    closed = close(declared, symbols, batch=batch, shapes=shapes, sized=sized)
+    return {i.name: from_type(i.type, closed[i.name]) for i in inputs}, symbols
 
 
 def _first_dim(inputs: Iterable[Tensor]) -> int | None:
@@ -484,7 +376,7 @@ class _Columns:
         return _FLOAT_NAMES.get(most[0], "")
 
     def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        ops = {**self.ops, "name": _unique(self.ops["name"])}
+        ops = {**self.ops, "name": unique(self.ops["name"])}
         return {
             "format": "opgraph",
             "version": 1,
@@ -570,22 +462,4 @@ def op_names(graph: Any) -> tuple[list[str], list[int]]:
         names += [initializer_name(i) for body in _all_bodies(node) for i in initializers(body)]
         positions.append(len(names))
         names.append(node_name(node, position))
-    return _unique(names), positions
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """The names with a number behind every repeated one; the first of a name keeps it."""
-    taken = set(names)
-    seen: Counter[str] = Counter()
-    result = []
-    for name in names:
-        unique = name
-        if name in seen:
-            while unique in taken:
-                unique = f"{name}_{seen[name]}"
-                seen[name] += 1
-            taken.add(unique)
-        else:
-            seen[name] = 1
-        result.append(unique)
-    return result
+    return unique(names), positions

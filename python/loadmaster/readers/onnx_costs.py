@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadmaster.readers.einsum import einsum_flops
+
 # Spelling and bits per element, by the number ONNX gives the type in TensorProto.DataType. A
 # string has no fixed size, so its tensors count as of unknown size.
 ELEMENT_TYPES: dict[int, tuple[str, int]] = {
@@ -283,47 +285,8 @@ def _fft(length_axis: int) -> _Count:
 
 
 def _einsum(op: Op) -> int:
-    """Contracts the operands from left to right, dropping labels as soon as nothing needs them."""
-    terms, result, size = _einsum_labels(op)
-    needed = [set(result).union(*terms[i:]) for i in range(1, len(terms) + 1)]
-    work = math.prod(size[label] for label in set(terms[0]))
-    kept = set(terms[0]) & needed[0]
-    flops = work if set(terms[0]) - kept else 0
-    for term, later in zip(terms[1:], needed[1:], strict=True):
-        every = kept | set(term)
-        kept = every & later
-        flops += math.prod(size[label] for label in every) * (2 if every - kept else 1)
-    return flops
-
-
-def _einsum_labels(op: Op) -> tuple[list[list[str]], list[str], dict[str, int]]:
-    """The labels of every operand and of the result, and the size of each label.
-
-    An ellipsis stands for the labels ``.1 .2 ...``, counted from the right.
-    """
-    left, arrow, right = str(op.attrs.get("equation", "")).replace(" ", "").partition("->")
-    size: dict[str, int] = {}
-    terms = []
-    widest = 0
-    for text, tensor in zip(left.split(","), op.ins, strict=False):
-        shape = dims(tensor)
-        hidden = len(shape) - len(text.replace("...", ""))
-        widest = max(widest, hidden if "..." in text else 0)
-        labels = _expand_ellipsis(text, hidden)
-        for label, dim in zip(labels, shape, strict=False):
-            size[label] = max(dim, size.get(label, 1))
-        terms.append(labels)
-    if not terms:
-        raise UnknownShapeError
-    if not arrow:
-        every = [label for labels in terms for label in labels]
-        return terms, [x for x in every if x.startswith(".") or every.count(x) == 1], size
-    return terms, _expand_ellipsis(right, widest), size
-
-
-def _expand_ellipsis(text: str, hidden: int) -> list[str]:
-    before, dots, after = text.partition("...")
-    return [*before, *(f".{i}" for i in range(hidden, 0, -1) if dots), *after]
+    equation = str(op.attrs.get("equation", ""))
+    return einsum_flops(equation, [dims(tensor) for tensor in op.ins])
 
 
 def _attend(batch: int, heads: int, queries: int, keys: int, qk_width: int, v_width: int) -> int:

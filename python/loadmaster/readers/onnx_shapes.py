@@ -29,12 +29,11 @@ from loadmaster.readers.onnx_costs import (
     is_known,
 )
 from loadmaster.readers.onnx_runtime import RULES, STAND_INS
+from loadmaster.readers.open_dims import Dim, substituted
 
 # Constants up to this many elements are looked at and computed with; beyond it they are weights.
 _TINY = 1024
 _NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
-
-Dim = int | str | None  # fixed, symbolic, or nothing said
 
 # ---- values -----------------------------------------------------------------------------------
 
@@ -179,13 +178,6 @@ def declared_dims(type_proto: Any) -> list[Dim] | None:
     if not tensor.HasField("shape"):
         return None
     return [d.dim_param or (d.dim_value if d.dim_value > 0 else None) for d in tensor.shape.dim]
-
-
-def substituted(shape: Sequence[Dim] | None, symbols: Mapping[str, int]) -> list[Dim] | None:
-    """A declared shape with the size of every symbol that has one."""
-    if shape is None:
-        return None
-    return [symbols.get(d, d) if isinstance(d, str) else d for d in shape]
 
 
 # ---- shapes -----------------------------------------------------------------------------------

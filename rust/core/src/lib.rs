@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod search;
 pub mod simulate;
 pub mod topo;
+pub mod transitive;
 pub mod workload;
 
 pub use error::{ClusterError, Error};

@@ -8,6 +8,7 @@ use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{self, OnOom};
 use loadmaster_core::simulate::{LinkOrder, Options, Policy, Simulator};
+use loadmaster_core::transitive::NeededControl;
 use loadmaster_core::workload::{Times, Workload};
 use loadmaster_core::{Error, bounds as core_bounds, contract as core_contract, fusion, lifetime, topo};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
@@ -357,6 +358,38 @@ pub fn segments<'py>(
     }
     let cuts: Vec<u32> = cuts.into_iter().map(|c| c as u32).collect();
     Ok(ids(py, fusion::segments(&order, &cuts).into_iter()))
+}
+
+/// The control edges that no other path implies: their transitive reduction. Can be interrupted.
+///
+/// Edges that carry data stay whatever they imply. What an op reaches without the other control edges is
+/// what it reached with them. O((V + E) D / 512) for D destinations of control edges, 64 bytes per op.
+///
+/// Returns
+/// -------
+/// src, dst : int32
+///     Ends of each needed control edge, once each.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> control = np.full(3, -1)
+/// >>> g = fast.Graph(3, np.array([0, 1, 0]), np.array([1, 2, 2]), control)
+/// >>> src, dst = fast.needed_control(g)
+/// >>> src.tolist(), dst.tolist()
+/// ([0, 1], [1, 2])
+#[pyfunction]
+pub fn needed_control<'py>(py: Python<'py>, graph: &Graph) -> PyResult<(Ids<'py>, Ids<'py>)> {
+    let mut blocks = NeededControl::of(&graph.work.graph);
+    let mut needed = Vec::new();
+    while let Some(edges) = py.detach(|| blocks.next()) {
+        needed.extend(edges);
+        py.check_signals()?;
+    }
+    needed.sort_unstable_by_key(|&(u, v)| (graph.work.graph.index(u), graph.work.graph.index(v)));
+    let src = graph.indices(py, needed.iter().map(|edge| edge.0));
+    Ok((src, graph.indices(py, needed.iter().map(|edge| edge.1))))
 }
 
 /// The coarse graph: one op per group, tensors between groups counted once per reading group.

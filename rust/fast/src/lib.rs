@@ -35,7 +35,7 @@ mod fast {
     #[pymodule_export]
     use super::functions::{
         bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, heads_and_tails,
-        levels, m_topo, mean_time, peak_bytes, round_robin, segments, simulate,
+        levels, m_topo, mean_time, needed_control, peak_bytes, round_robin, segments, simulate,
     };
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};

@@ -1,0 +1,253 @@
+"""A graph of ATen ops as it grows, op by op in the program's order: for readers of PyTorch.
+
+A value knows the op that owns its storage, so that views and in-place ops are told apart from ops
+that make something new, and so that a write comes after the reads before it (control edges).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
+from loadmaster.readers.names import unique
+
+_FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+_OP_COLUMNS = (
+    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
+)
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor of the graph.
+
+    ``op`` puts it out, ``owner`` has the storage that it shows, ``written`` is the last in-place
+    op whose result it shows (-1: none), ``id`` its tensor's among the edges.
+    """
+
+    op: int
+    tensor: Tensor
+    owner: int
+    written: int = -1
+    id: int = -1
+
+
+class AtenGraph:
+    """Columns of an opgraph document.
+
+    >>> graph = AtenGraph()
+    >>> x = graph.placeholder("x", "input", Tensor("f32", (2, 3)))
+    >>> [y] = graph.op("aten.t.default", [x], [Tensor("f32", (3, 2))], view_of=x)
+    >>> _ = graph.op("aten.mm.default", [x, y], [Tensor("f32", (2, 2))])
+    >>> graph.document("products", {})["ops"]["flops"]
+    [0, 0, 24]
+    """
+
+    def __init__(self) -> None:
+        self.ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
+        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
+        self.unknown: Counter[str] = Counter()  # kinds
+        self._sizeless: Counter[str] = Counter()  # element types
+        self._n_tensors = 0
+        self._last_write: dict[int, int] = {}
+        self._reads: dict[int, dict[int, None]] = {}  # ops, since that write
+        self._together: dict[int, int] = {}  # union-find over ops that share a device
+        self._float_bytes: Counter[str] = Counter()
+
+    @property
+    def n_ops(self) -> int:
+        """Ops so far."""
+        return len(self.ops["name"])
+
+    # -- ops -------------------------------------------------------------------------------------
+
+    def placeholder(self, name: str, kind: str, tensor: Tensor, module: str = "") -> Value:
+        """A tensor that is there when the step begins: parameter, buffer, input, constant."""
+        stored = tensor.nbytes if kind in ("parameter", "buffer") else 0
+        op = self._add(
+            name=name, kind=kind, module=module, output_bytes=tensor.nbytes, param_bytes=stored,
+            output=str(tensor),
+        )  # fmt: skip
+        self._float_bytes[tensor.dtype] += tensor.nbytes
+        self._look_at(tensor)
+        return Value(op, tensor, op)
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[Any],
+        outputs: Sequence[Tensor | None],
+        *,
+        name: str = "",
+        module: str = "",
+        phase: str = "f",
+        view_of: Value | None = None,
+        writes: Sequence[Value] = (),
+        in_place: bool = False,
+        work: Cost | None = None,
+    ) -> list[Value | None]:
+        """An op, and its results.
+
+        ``inputs`` are the arguments of its schema in order: values, lists of them, plain ones.
+        ``view_of``: its results show that value's storage. ``writes``: the values it changes;
+        ``in_place``: and returns, the first of them. ``work`` stands in for what its kind costs.
+        """
+        read = list(_values(inputs))
+        shared = view_of or (writes[0] if in_place else None)
+        if view_of is not None:
+            work = Cost(0, 0, True)
+        elif work is None:
+            work = cost(kind, [_tensor_of(argument) for argument in inputs], outputs)
+        if not work.known:
+            self.unknown[kind] += 1
+        made = [tensor for tensor in outputs if tensor is not None]
+        for tensor in made:
+            self._look_at(tensor)
+        op = self._add(
+            name=name or bare(kind), kind=kind, module=module, phase=phase, flops=work.flops,
+            bytes_accessed=work.bytes, output_bytes=0 if shared else sum(t.nbytes for t in made),
+            view=int(view_of is not None), alias_of=shared.owner if shared else -1,
+            output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
+        )  # fmt: skip
+        before = {value.op for value in read}
+        for value in read:
+            self._connect(value, op)
+        if view_of is None:
+            self._order(op, read, writes, before)
+        written = op if in_place else view_of.written if view_of else -1
+        owner = shared.owner if shared else op
+        return [t if t is None else Value(op, t, owner, written) for t in outputs]
+
+    def getitem(self, value: Value, *, name: str, module: str = "", phase: str = "f") -> Value:
+        """One of several results, taken out: it forwards its producer's tensor."""
+        op = self._add(
+            name=name, kind="getitem", module=module, phase=phase, view=1, alias_of=value.owner,
+            output=str(value.tensor),
+        )  # fmt: skip
+        self._connect(value, op)
+        return Value(op, value.tensor, value.owner, value.written, value.id)
+
+    def share_device(self, a: int, b: int) -> None:
+        """Keep two ops on one device: a parameter and its update, say."""
+        a, b = self._root(a), self._root(b)
+        self._together[max(a, b)] = min(a, b)
+
+    def _look_at(self, tensor: Tensor) -> None:
+        if tensor.dtype not in ITEM_BYTES:
+            self._sizeless[tensor.dtype] += 1
+
+    def _add(self, **row: Any) -> int:
+        for column, values in self.ops.items():
+            values.append(row.get(column, _DEFAULTS[column]))
+        return self.n_ops - 1
+
+    # -- edges -----------------------------------------------------------------------------------
+
+    def _connect(self, value: Value, op: int) -> None:
+        if value.id < 0:
+            value.id = self._n_tensors
+            self._n_tensors += 1
+        self._edge(value.op, op, value.id, value.tensor.shown_bytes)
+
+    def _order(
+        self, op: int, read: Sequence[Value], writes: Sequence[Value], before: set[int]
+    ) -> None:
+        """Control edges: a read of an alias after the write before it, a write after the reads."""
+        for value in read:
+            last = self._last_write.get(value.owner, -1)
+            if last not in (-1, value.written):
+                self._control(last, op, before)
+        for value in writes:
+            for reader in self._reads.pop(value.owner, ()):
+                self._control(reader, op, before)
+            self._last_write[value.owner] = op
+            if self.ops["kind"][value.owner] in ("parameter", "buffer"):
+                self.share_device(value.owner, op)
+        changed = {value.owner for value in writes}
+        for value in read:
+            if value.owner not in changed:
+                self._reads.setdefault(value.owner, {})[op] = None
+
+    def _control(self, source: int, op: int, before: set[int]) -> None:
+        if source not in before:
+            before.add(source)
+            self._edge(source, op, -1, 0)
+
+    def _edge(self, *entry: int) -> None:
+        for column, number in zip(self.edges.values(), entry, strict=True):
+            column.append(number)
+
+    def _root(self, op: int) -> int:
+        root = op
+        while (above := self._together.get(root, root)) != root:
+            root = above
+        while (above := self._together.get(op, op)) != root:
+            self._together[op], op = root, above
+        return root
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        """What the costs leave out, one sentence each."""
+        notes = []
+        if self.unknown:
+            notes.append(
+                f"no FLOPs are known for {_counts(self.unknown)}: these ops are costed by "
+                "the bytes they move"
+            )
+        if self._sizeless:
+            notes.append(
+                "tensors of an element type of unknown size count as 0 bytes: "
+                + _counts(self._sizeless)
+            )
+        return notes
+
+    def float_type(self) -> str:
+        """The floating-point type most bytes of placeholders are of; empty when there is none."""
+        found = [(n, t) for t, n in self._float_bytes.items() if t in _FLOAT_NAMES]
+        return _FLOAT_NAMES[max(found)[1]] if found else ""
+
+    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """The opgraph v1 document."""
+        names = unique(self.ops["name"])
+        colocation = [""] * self.n_ops
+        for op in self._together:
+            colocation[op] = colocation[self._root(op)] = names[self._root(op)]
+        return {
+            "format": "opgraph",
+            "version": 1,
+            "name": name,
+            "meta": dict(meta),
+            "ops": {**self.ops, "name": names, "colocation": colocation},
+            "edges": self.edges,
+        }
+
+
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(_OP_COLUMNS.split(), 0), "module": "", "phase": "f", "alias_of": -1,
+}  # fmt: skip
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} ({n})" for name, n in sorted(counter.items()))
+
+
+def _values(arguments: Sequence[Any]) -> Iterator[Value]:
+    """The distinct values among arguments, those in lists too."""
+    seen = set()
+    for argument in arguments:
+        for each in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if isinstance(each, Value) and each not in seen:
+                seen.add(each)
+                yield each
+
+
+def _tensor_of(argument: Any) -> Any:
+    if isinstance(argument, Value):
+        return argument.tensor
+    if isinstance(argument, (list, tuple)):
+        return [each.tensor if isinstance(each, Value) else each for each in argument]
+    return argument

@@ -1,0 +1,114 @@
+"""Puts the measured times of a profile into the columns of the graph that they belong to.
+
+What was measured and is no op of the graph, and ops that were not measured, are counted and named;
+an op without a measurement gets a time by its bytes, never a silent zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.graph import PLACEHOLDERS
+from loadmaster.profile import Profile
+
+#: How many names a note gives.
+_NAMED = 3
+
+
+def check_same(ops: Mapping[str, Any], profile: Profile) -> None:
+    """Refuses a profile of another graph.
+
+    Raises
+    ------
+    InputError
+        Neither half of what was measured nor half of the ops that run have names in common.
+    """
+    kinds = ops.get("kind") or [""] * len(ops["name"])
+    runs = {n for n, kind in zip(ops["name"], kinds, strict=True) if kind not in PLACEHOLDERS}
+    common = len(runs.intersection(profile.names))
+    if 2 * common < min(len(runs), profile.n_ops) or not common:
+        raise InputError(
+            f"the profile belongs to another graph: {common} of the {profile.n_ops} ops that it "
+            f"measured ({_some(profile.names)}) are among the graph's {len(runs)} "
+            f"({_some(sorted(runs))})"
+        )
+
+
+def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] = ()) -> list[str]:
+    """Gives an opgraph document the profile's times, in place; notes on what did not join.
+
+    Parameters
+    ----------
+    document
+        An opgraph v1 document without times.
+    profile
+        Each op takes its median over the steps, in seconds.
+    idle
+        Names of ops that are known not to have run: they take no time.
+
+    Raises
+    ------
+    InputError
+        The profile belongs to another graph.
+
+    Examples
+    --------
+    >>> document = {"ops": {"name": ["a", "b"], "bytes_accessed": [100, 200]}}
+    >>> add_times(document, Profile(("a",), ("Relu",), np.array([[4e-6]]), "cpu"))
+    ["1 of 2 ops ('b') were not measured: costed by their bytes at the measured ops' 0.025 GB/s"]
+    >>> document["ops"]["time"]["cpu"]
+    [4e-06, 8e-06]
+    """
+    ops = document["ops"]
+    check_same(ops, profile)
+    index = {name: i for i, name in enumerate(ops["name"])}
+    median = profile.median()
+    known = np.array([name in index for name in profile.names], dtype=bool)
+    notes = []
+    stray = np.flatnonzero(~known).tolist()
+    if stray:
+        share = median[stray].sum() / (median.sum() or 1.0)
+        notes.append(
+            f"{len(stray)} measured ops ({_some([profile.names[i] for i in stray])}), "
+            f"{share:.1%} of the measured time, are no ops of the graph: left out"
+        )
+    seconds = np.full(len(index), np.nan)
+    at = np.array([index[name] for name in np.array(profile.names, dtype=object)[known]])
+    seconds[at] = median[known]
+    seconds[[index[name] for name in idle]] = 0.0
+    notes += _fill(ops, seconds)
+    ops["time"] = {profile.device_type: seconds.tolist()}
+    return notes
+
+
+def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> list[str]:
+    """Times, in place, of ops that were not measured: 0 for what costs nothing, else by bytes."""
+    n = len(seconds)
+    moved = np.array(ops.get("bytes_accessed") or [0] * n, dtype=np.float64)
+    kinds, views = ops.get("kind") or [""] * n, ops.get("view") or [0] * n
+    free = [kind in PLACEHOLDERS or bool(view) for kind, view in zip(kinds, views, strict=True)]
+    missing = np.isnan(seconds)
+    rated = ~missing & (moved > 0)
+    rate = seconds[rated].sum() / moved[rated].sum() if rated.any() else 0.0
+    positive = seconds[~missing & (seconds > 0)]
+    least = float(positive.min()) if len(positive) else 0.0
+    by_bytes = missing & ~np.array(free, dtype=bool)
+    seconds[missing] = 0.0
+    seconds[by_bytes] = np.maximum(moved[by_bytes] * rate, least)
+    if not by_bytes.any():
+        return []
+    names = [ops["name"][i] for i in np.flatnonzero(by_bytes)]
+    speed = f" at the measured ops' {1e-9 / rate:.3g} GB/s" if rate else ""
+    return [
+        f"{len(names)} of {n} ops ({_some(names)}) were not measured: costed by their bytes{speed}"
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few names, as a message gives them."""
+    return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")

@@ -1,0 +1,219 @@
+"""TensorFlow's protobuf messages, the fields that a graph is read from, without TensorFlow.
+
+Fields not named here are skipped by the parser. Numbers and types are those of TensorFlow's
+``graph``, ``node_def``, ``attr_value``, ``step_stats``, ``cost_graph``, ``config`` and
+``meta_graph.proto``; they never change.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from loadmaster.errors import InputError, MissingExtraError
+from loadmaster.files import read_bytes
+
+#: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
+_MESSAGES = {
+    "Dim": "size 1 int64",
+    "TensorShape": "dim 2 *Dim, unknown_rank 3 bool",
+    "Tensor": "dtype 1 int32, tensor_shape 2 TensorShape",
+    "AttrList": "s 2 *bytes, i 3 *int64, type 6 *int32, shape 7 *TensorShape",
+    "AttrValue": "list 1 AttrList, s 2 bytes, i 3 int64, b 5 bool, type 6 int32, "
+    "shape 7 TensorShape, tensor 8 Tensor",
+    "NodeDef": "name 1 string, op 2 string, input 3 *string, device 4 string, attr 5 {}AttrValue",
+    "Versions": "producer 1 int32",
+    "GraphDef": "node 1 *NodeDef, versions 4 Versions",
+    "MetaInfo": "tensorflow_version 5 string",
+    "MetaGraphDef": "meta_info_def 1 MetaInfo, graph_def 2 GraphDef",
+    "Allocation": "requested_bytes 1 int64",
+    "TensorDescription": "dtype 1 int32, shape 2 TensorShape, allocation_description 4 Allocation",
+    "NodeOutput": "slot 1 int32, tensor_description 3 TensorDescription",
+    "MemoryStats": "temp_memory_size 1 int64",
+    "NodeStats": "node_name 1 string, op_start_rel_micros 3 int64, op_end_rel_micros 4 int64, "
+    "output 7 *NodeOutput, timeline_label 8 string, memory_stats 12 MemoryStats, "
+    "op_start_rel_nanos 14 int64, op_end_rel_nanos 15 int64",
+    "DeviceStats": "device 1 string, node_stats 2 *NodeStats",
+    "StepStats": "dev_stats 1 *DeviceStats",
+    "CostOutput": "size 1 int64, shape 3 TensorShape, dtype 4 int32",
+    "CostNode": "name 1 string, device 2 string, output_info 5 *CostOutput, compute_cost 9 int64",
+    "CostGraph": "node 1 *CostNode",
+    "RunMetadata": "step_stats 1 StepStats, cost_graph 2 CostGraph",
+}
+_PACKAGE = "loadmaster.tensorflow"
+_FIELD = re.compile(r"(\w+) (\d+) (\*|\{\})?(\w+)")
+#: What the name of an op looks like; bytes read as the wrong message do not.
+_OP = re.compile(r"[A-Za-z_][\w.>/-]*")
+
+
+def load_graph(path: str | os.PathLike[str]) -> Any:
+    """The GraphDef in a file: itself, or inside a MetaGraphDef; plain or gzipped.
+
+    Raises
+    ------
+    InputError
+        Another kind of file, or a damaged one.
+    MissingExtraError
+        The package ``protobuf`` is not installed.
+    """
+    data = read_bytes(path)
+    name = os.fspath(path)
+    if not data:
+        raise InputError(f"{name} is empty")
+    found = graph_in(data)
+    if found is not None:
+        return found
+    if _parsed(data, "RunMetadata") is not None and is_run(_parsed(data, "RunMetadata")):
+        raise InputError(
+            f"{name} is RunMetadata: it says how long ops took, not which graph they are of; give "
+            "the GraphDef, and this as profile="
+        )
+    raise InputError(f"{name} is no TensorFlow GraphDef, or a truncated one")
+
+
+def graph_in(data: bytes) -> Any:
+    """The GraphDef that some bytes are, or hold as a MetaGraphDef; None if they are neither."""
+    graph = _parsed(data, "GraphDef")
+    if graph is not None and is_graph(graph):
+        return graph
+    meta = _parsed(data, "MetaGraphDef")
+    return meta.graph_def if meta is not None and is_graph(meta.graph_def) else None
+
+
+def load_run(path: str | os.PathLike[str]) -> Any:
+    """The RunMetadata in a file, plain or gzipped.
+
+    Raises
+    ------
+    InputError, MissingExtraError
+        As :func:`load_graph`.
+    """
+    run = _parsed(read_bytes(path), "RunMetadata")
+    if run is None or not is_run(run):
+        raise InputError(
+            f"{os.fspath(path)} is no RunMetadata, a truncated one, or one without step stats (run "
+            "with RunOptions(trace_level=FULL_TRACE))"
+        )
+    return run
+
+
+def is_graph(graph: Any) -> bool:
+    """Whether a message parsed as a GraphDef is one: every node has a name and an op."""
+    return bool(graph.node) and all(n.name and _OP.fullmatch(n.op) for n in graph.node)
+
+
+def is_run(run: Any) -> bool:
+    """Whether a message parsed as RunMetadata is one: it has ops, with names."""
+    stats = [node for device in run.step_stats.dev_stats for node in device.node_stats]
+    named = [*(s.node_name for s in stats), *(n.name for n in run.cost_graph.node)]
+    return bool(named) and all(named)
+
+
+def _parsed(data: bytes, message: str) -> Any:
+    """The bytes as a message; None if they cannot be one."""
+    parsed = _classes()[message]()
+    from google.protobuf.message import DecodeError
+
+    try:
+        parsed.ParseFromString(data)
+    except DecodeError:
+        return None
+    return parsed
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    """A class per message, in a pool of their own: TensorFlow may be imported beside them."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        raise MissingExtraError("protobuf", "protobuf", "reading TensorFlow graphs") from None
+    file = descriptor_pb2.FileDescriptorProto(
+        name="loadmaster/tensorflow.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, mark, kind in _FIELD.findall(fields):
+            if mark == "{}":
+                _add_map(message, field, kind)
+                kind = f"{name}.{_entry(field)}"
+            _add_field(message, field, int(number), kind, repeated=bool(mark))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(found) for name, found in names.items()}
+
+
+def _entry(field: str) -> str:
+    return f"{field.title()}Entry"
+
+
+def _add_map(message: Any, field: str, kind: str) -> None:
+    entry = message.nested_type.add(name=_entry(field))
+    entry.options.map_entry = True
+    _add_field(entry, "key", 1, "string")
+    _add_field(entry, "value", 2, kind)
+
+
+def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool = False) -> None:
+    field = message.field.add(name=name, number=number)
+    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+    scalar = getattr(field, f"TYPE_{kind.upper()}", None)
+    if scalar is None:
+        field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+    else:
+        field.type = scalar
+
+
+# ---- without parsing --------------------------------------------------------------------------
+
+
+def may_be_graph(data: bytes) -> bool:
+    r"""Whether bytes can be a GraphDef or a MetaGraphDef, told by the fields they start with.
+
+    Both begin with field 1 as a message; an ONNX model has a number there. Whatever else begins
+    with a line feed (which is how that field is marked) does not add up to whole fields.
+
+    >>> may_be_graph(b"\n\x05\n\x01a\x12\x00"), may_be_graph(b'\n{"format": "opgraph"}')
+    (True, False)
+    """
+    if data[:1] != b"\n":
+        return False
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return True
+    return max(_field_ends(data), default=0) == len(data)
+
+
+def _field_ends(data: bytes) -> Iterator[int]:
+    """Where each field ends; up to the first that is none."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        match key & 7:
+            case 0:
+                _, at = _varint(data, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(data, at)
+                at += size
+            case 5:
+                at += 4
+            case _:
+                return
+        if key >> 3 == 0 or at > len(data):
+            return
+        yield at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of at most ten bytes, and where it ends; past the end if it is cut off."""
+    value = 0
+    for shift, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, at + shift + 1
+    return value, len(data) + 1

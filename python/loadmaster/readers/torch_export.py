@@ -1,0 +1,308 @@
+"""Reads programs that ``torch.export.save`` wrote (``.pt2``), without PyTorch.
+
+Such a file is a zip with the program as JSON beside its weights, which are never read. The JSON's
+schema is ``torch/_export/serde/schema.py`` of PyTorch; files of PyTorch 2.5 and later are read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import InputError
+from loadmaster.files import parse_json
+from loadmaster.graph import OpGraph
+from loadmaster.readers.aten_program import (
+    Node,
+    Placeholder,
+    Program,
+    Ref,
+    Size,
+    Sized,
+    Stored,
+    sign,
+    to_graph,
+)
+from loadmaster.readers.nn_modules import innermost
+
+#: Bytes of JSON that are read at most: a program of 100,000 ops has some 150 MB.
+LARGEST = 2**29
+
+# Spelling of an element type by its number in the schema.
+_DTYPES = {
+    1: "u8", 2: "i8", 3: "i16", 4: "i32", 5: "i64", 6: "f16", 7: "f32", 8: "f64", 9: "c32",
+    10: "c64", 11: "c128", 12: "b8", 13: "bf16", 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2",
+    31: "f8e4m3fnuz", 32: "f8e5m2fnuz", 33: "f8e8m0", 34: "u32", 35: "u64",
+}  # fmt: skip
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> OpGraph:
+    """Read a program that ``torch.export.save`` wrote, as an op graph.
+
+    Parameters
+    ----------
+    path
+        A ``.pt2`` file. Its weights are not looked at.
+    batch
+        Size of the first dimension of every input that leaves it open.
+    shapes
+        Complete shapes of inputs by name, for what ``batch`` does not settle.
+    sizes
+        Sizes of the program's symbols by name, as ``{"s0": 8}``.
+
+    Raises
+    ------
+    InputError
+        The file holds no such program or a damaged one, a size is left open, or what was given
+        contradicts the program.
+
+    Warns
+    -----
+    UserWarning
+        What the costs leave out: kinds of ops they do not know, sizes known only at run time, and
+        how often control flow was assumed to run. ``graph.meta["assumed"]`` keeps the same.
+
+    Example
+    -------
+    >>> graph = read("resnet18.pt2", batch=8)                         # doctest: +SKIP
+    """
+    try:
+        document, tied = _load(path)
+        program = _checked(document, tied)
+        framework = f"torch {document.get('torch_version', '')}".strip()
+        return to_graph(
+            program,
+            name=Path(path).stem,
+            framework=framework,
+            batch=batch,
+            shapes=shapes,
+            sizes=sizes,
+        )
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{os.fspath(path)}: its programs are nested too deeply") from None
+
+
+# ---- the archive ------------------------------------------------------------------------------
+
+
+def _load(path: str | os.PathLike[str]) -> tuple[Any, dict[str, str]]:
+    """The program's JSON, and the file of its weights by parameter."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = _program_in(archive)
+            document = parse_json(_bytes(archive, member), member)
+            return document, _weight_files(archive, member)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise InputError(f"a damaged or truncated zip file: {error}") from None
+
+
+def _program_in(archive: zipfile.ZipFile) -> str:
+    names = archive.namelist()
+    models = [n for n in names if re.fullmatch(r"(.*/)?models/[^/]+\.json", n)]
+    models += [n for n in names if n.rpartition("/")[2] == "serialized_exported_program.json"]
+    if len(models) == 1:
+        return models[0]
+    if models:
+        named = [n for n in models if n.endswith("/model.json")]
+        if len(named) == 1:
+            return named[0]
+        raise InputError(f"it holds {len(models)} programs ({', '.join(models)}): save one alone")
+    raise InputError(_what_else(names))
+
+
+def _what_else(names: Sequence[str]) -> str:
+    """What a zip file without a program is, and what to do instead."""
+    parts = {name.partition("/")[2] for name in names}
+    if any(part.startswith("code/") for part in parts):
+        return (
+            "a TorchScript archive, which has no sizes of tensors: export the model with "
+            "torch.export.export(model, inputs) and torch.export.save, or use lm.capture"
+        )
+    if any("aotinductor/" in name for name in names):
+        return "a package of compiled code (AOTInductor): read the program it was compiled from"
+    if "data.pkl" in parts:
+        return (
+            "a checkpoint of torch.save: weights without a graph. Export the model with "
+            "torch.export.export(model, inputs) and torch.export.save, or use lm.capture"
+        )
+    return "a zip file without a program of torch.export (models/model.json)"
+
+
+def _bytes(archive: zipfile.ZipFile, member: str) -> bytes:
+    size = archive.getinfo(member).file_size
+    if size > LARGEST:
+        raise InputError(
+            f"{member} has {size} bytes, more than the {LARGEST} that are read: is it a program?"
+        )
+    with archive.open(member) as file:
+        return file.read(LARGEST)
+
+
+def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
+    """Parameters with the same file have the same storage; older archives do not tell."""
+    config = member.partition("models/")[0] + "data/weights/model_weights_config.json"
+    if config not in archive.namelist():
+        return {}
+    document = parse_json(_bytes(archive, config), config)
+    try:
+        return {name: str(entry["path_name"]) for name, entry in document["config"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{config} has not the schema of torch.export ({error!r})") from None
+
+
+# ---- the program ------------------------------------------------------------------------------
+
+
+def _checked(document: Any, files: Mapping[str, str]) -> Program:
+    """The program of a whole document; anything that lacks its schema is an `InputError`."""
+    try:
+        module = document["graph_module"]
+        program = _program(module["graph"])
+        sign(program, *_signature(module["signature"], files))
+        program.ranges = {
+            str(symbol): (_bound(entry["min_val"]), _bound(entry["max_val"]))
+            for symbol, entry in (document.get("range_constraints") or {}).items()
+        }
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"its JSON has not the schema of torch.export ({type(error).__name__}: {error})"
+        ) from None
+    if not program.nodes:
+        raise InputError("the program has no ops")
+    return program
+
+
+def _bound(value: Any) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 2**62 else None
+
+
+def _program(graph: Mapping[str, Any]) -> Program:
+    """A graph of the schema; its inputs are plain ones until a signature says more."""
+    metas = {name: _meta(value) for name, value in graph["tensor_values"].items()}
+    program = Program()
+    for argument in graph["inputs"]:
+        for name in _tensor_names(argument):
+            program.placeholders.append(Placeholder(name, name, "input", metas[name]))
+    for node in graph["nodes"]:
+        program.nodes.append(_node(node, metas))
+    return program
+
+
+_STRIDED = 7  # the layout's number in the schema
+
+
+def _meta(value: Mapping[str, Any]) -> Sized:
+    dtype = _DTYPES.get(value["dtype"], f"type{value['dtype']}")
+    sizes = tuple(map(_size, value["sizes"]))
+    if value.get("layout", _STRIDED) != _STRIDED:
+        return Sized(dtype, sizes)
+    strides = tuple(map(_size, value["strides"]))
+    if len(strides) != len(sizes):
+        raise ValueError(f"{len(strides)} strides for {len(sizes)} sizes")
+    return Sized(dtype, sizes, strides)
+
+
+def _size(value: Mapping[str, Any]) -> Size:
+    if "as_int" in value:
+        size = value["as_int"]
+        if not isinstance(size, int) or size < 0 or size >= 2**62:
+            raise ValueError(f"size {size!r}")
+        return int(size)
+    return str(value["as_expr"]["expr_str"])
+
+
+def _node(node: Mapping[str, Any], metas: Mapping[str, Sized]) -> Node:
+    outputs = node["outputs"]
+    names = [name for output in outputs for name in _tensor_names(output)]
+    several = len(outputs) > 1 or any("as_tensor" not in output for output in outputs)
+    kind = str(node["target"]).removeprefix("torch.ops.")
+    name = node.get("name") or (kind.split(".")[-2:][0] if several or not names else names[0])
+    if "higher_order." in kind and node.get("is_hop_single_tensor_return") is False:
+        several = True
+    return Node(
+        name=str(name),
+        kind=kind,
+        arguments=[_argument(entry["arg"], metas) for entry in node["inputs"]],
+        results=[("" if "_unused_" in n else n, metas.get(n)) for n in names],
+        several=several,
+        module=innermost(str((node.get("metadata") or {}).get("nn_module_stack", ""))),
+    )
+
+
+def _tensor_names(argument: Mapping[str, Any]) -> list[str]:
+    """Names of the tensors in an argument, in order."""
+    [(kind, value)] = argument.items()
+    if kind == "as_tensor":
+        return [str(value["name"])]
+    if kind == "as_tensors":
+        return [str(each["name"]) for each in value]
+    if kind == "as_nested_tensors":
+        return [str(each["name"]) for row in value for each in row]
+    if kind == "as_optional_tensor":
+        return _tensor_names(value)
+    if kind == "as_optional_tensors":
+        return [name for each in value for name in _tensor_names(each)]
+    if kind == "as_string_to_argument":
+        return [name for each in value.values() for name in _tensor_names(each)]
+    return []
+
+
+def _argument(argument: Mapping[str, Any], metas: Mapping[str, Sized]) -> Any:
+    [(kind, value)] = argument.items()
+    if kind == "as_graph":
+        return _program(value["graph"])
+    names = _tensor_names(argument)
+    if kind == "as_tensor" or (kind == "as_optional_tensor" and names):
+        return Ref(names[0])
+    if kind == "as_optional_tensors":
+        return [Ref(str(e["as_tensor"]["name"])) if "as_tensor" in e else None for e in value]
+    if kind.endswith(("tensors", "argument")):
+        return [Ref(name) for name in names]
+    if kind in ("as_bool", "as_int", "as_float", "as_string"):
+        return value
+    return None
+
+
+# ---- the signature ----------------------------------------------------------------------------
+
+_STORED = {
+    "parameter": ("parameter", "parameter_name"),
+    "buffer": ("buffer", "buffer_name"),
+    "tensor_constant": ("constant", "tensor_constant_name"),
+}
+
+
+def _signature(
+    signature: Mapping[str, Any], files: Mapping[str, str]
+) -> tuple[dict[str, Stored], list[tuple[str, str, str]]]:
+    """Inputs that the model holds, and outputs with their roles."""
+    stored = {}
+    for spec in signature["input_specs"]:
+        [(role, entry)] = spec.items()
+        if role in _STORED:
+            kind, key = _STORED[role]
+            name = str(entry[key])
+            stored[str(entry["arg"]["name"])] = Stored(kind, name, files.get(name, name))
+    outputs = []
+    for spec in signature["output_specs"]:
+        [(role, entry)] = spec.items()
+        argument = entry["arg"]
+        names = [str(argument["name"])] if "name" in argument else _tensor_names(argument)
+        targets = [str(text) for key, text in entry.items() if key != "arg"]
+        outputs += [(role, name, targets[0] if targets else "") for name in names]
+    return stored, outputs

@@ -1,0 +1,291 @@
+"""Records what PyTorch dispatches while a step runs on fake tensors, into a graph of ATen ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from loadmaster.errors import InputError
+from loadmaster.readers.aten_costs import Tensor, bare, is_view, written
+from loadmaster.readers.aten_graph import AtenGraph, Value
+from loadmaster.readers.torch_tensors import dtype_name, layout
+
+_ON_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
+
+#: Ops between two calls of a progress callback: some tenths of a second.
+_OPS_PER_WORD = 256
+
+#: Steps that an optimizer finds it has done: past what it does differently at first.
+_STEPS = 1000.0
+
+
+def described(tensor: torch.Tensor) -> Tensor:
+    """Type, sizes and strides of a tensor."""
+    sizes, strides = layout(tensor)
+    return Tensor(dtype_name(tensor.dtype), sizes, strides)
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Puts every op that is dispatched while it is active into a graph.
+
+    Tensors are known by identity, and by storage where autograd hands on another tensor of it;
+    neither is kept alive, or autograd would copy where it need not.
+    """
+
+    def __init__(
+        self, graph: AtenGraph, progress: Callable[[str, int], None] | None = None
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self._progress = progress
+        self.phase = "f"
+        self.muted = False
+        self._values = WeakIdKeyDictionary()
+        self._storages: dict[int, tuple[StorageWeakRef, Value]] = {}
+        self._counters: dict[int, StorageWeakRef] = {}
+        self._modules: list[str] = []
+        self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
+        self._last_module = ""
+        self._recorded = 0
+        self._updates: dict[int, int] = {}  # the parameter that the storage of an op belongs to
+
+    # -- what is there before the step
+
+    def placeholder(self, tensor: torch.Tensor, name: str, kind: str, module: str = "") -> Value:
+        """Makes a tensor known as a placeholder."""
+        value = self.graph.placeholder(name, kind, described(tensor), module)
+        self._bind(tensor, value)
+        return value
+
+    def counter(self, tensor: torch.Tensor) -> None:
+        """A scalar that the host keeps, as an optimizer's count of steps: not recorded."""
+        reference = _storage(tensor)
+        self._counters[reference.cdata] = reference
+
+    def belongs(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
+        """What updates the tensor updates the parameter."""
+        value, owner = self.value_of(tensor), self.value_of(parameter).owner
+        self._updates[value.owner] = owner
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """The value a tensor is; one that nothing made is a constant of the model."""
+        if tensor in self._values:
+            found: Value = self._values[tensor]
+            return found
+        known = self._storages.get(_storage(tensor).cdata)
+        if known is None:
+            return self.placeholder(tensor, "constant", "constant", self._module())
+        latest = known[1]
+        value = Value(latest.op, described(tensor), latest.owner, latest.written)
+        self._values[tensor] = value
+        return value
+
+    def _bind(self, tensor: torch.Tensor, value: Value) -> None:
+        self._values[tensor] = value
+        reference = _storage(tensor)
+        self._storages[reference.cdata] = (reference, value)
+
+    # -- modules
+
+    @contextmanager
+    def following(self, model: torch.nn.Module) -> Iterator[None]:
+        """Knows which of the model's modules runs."""
+        hooks = []
+        for name, module in model.named_modules():
+            hooks.append(module.register_forward_pre_hook(self._entering(name), prepend=True))
+            hooks.append(module.register_forward_hook(self._leaving, always_call=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        return lambda *_: self._modules.append(name)
+
+    def _leaving(self, *_: Any) -> None:
+        self._modules.pop()
+
+    def _module(self) -> str:
+        """The module of the op at hand; of its forward op, when autograd runs it."""
+        node = torch._C._current_autograd_node()
+        if self._modules:
+            module = self._modules[-1]
+        elif node is not None:
+            module = self._module_of.get(node._sequence_nr(), self._last_module)
+        else:
+            module = self._last_module if self.phase == "b" else ""
+        if self.phase == "f" or self._modules:
+            self._module_of.setdefault(torch.autograd._get_sequence_nr() - 1, module)
+        self._last_module = module
+        return module
+
+    # -- ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
+            return _as_if_read(args[0])
+        try:
+            result = func(*args, **kwargs)
+        except _ON_VALUES:
+            raise InputError(self._depends(str(func))) from None
+        if isinstance(result, tuple):
+            result = _distinct(result)
+        if not self.muted:
+            self._record(func, args, kwargs, result)
+        return result
+
+    def _depends(self, kind: str) -> str:
+        module = self._modules[-1] if self._modules else ""
+        where = f" in module {module!r}" if module else ""
+        what = f"the size of what {bare(kind)} gives{where} depends on values"
+        if bare(kind) == "_local_scalar_dense":
+            what = f"a number is read off a tensor{where} (item(), or a branch on it)"
+        return (
+            f"{what}, which no capture without data can know: rewrite it (torch.where, torch.cond "
+            "and torch.export.export), or read a trace of a real step"
+        )
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if func.namespace == "prim":
+            return  # asks for a tensor's device, or its sizes
+        schema = func._schema.arguments
+        arguments = [
+            args[i] if i < len(args) else kwargs.get(argument.name)
+            for i, argument in enumerate(schema)
+        ]
+        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+        outputs = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        if self._counters and tensors and all(map(self._is_counter, tensors)):
+            for tensor in outputs:
+                self.counter(tensor)
+            return
+        inputs = [self._argument(argument) for argument in arguments]
+        kind = str(func)
+        view = is_view(kind)
+        changes = () if view else self._written(func, kind, inputs)
+        if not outputs and not changes:
+            return
+        self._add(kind, inputs, result, outputs, changes)
+        self._recorded += 1
+        if self._progress is not None and self._recorded % _OPS_PER_WORD == 0:
+            self._progress(self.phase, self.graph.n_ops)
+
+    def _add(
+        self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
+    ) -> None:
+        several = not isinstance(result, torch.Tensor)
+        read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
+        shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
+        changed = [v for v in changes if shared is not None and v.owner == shared.owner]
+        module, parameter = self._module(), None
+        if self.phase == "o":
+            parameter = self._parameter(read, changes)
+            updated = "" if parameter is None else self.graph.ops["name"][parameter]
+            module = f"optim.{updated}".rstrip(".")
+        flat = list(result) if isinstance(result, (list, tuple)) else [result]
+        results = self.graph.op(
+            kind,
+            inputs,
+            [described(t) if isinstance(t, torch.Tensor) else None for t in flat],
+            module=module,
+            phase=self.phase,
+            view_of=None if changed else shared,
+            writes=[*changed, *(value for value in changes if value not in changed)],
+            in_place=bool(changed),
+        )
+        if parameter is not None:
+            self.graph.share_device(parameter, self.graph.n_ops - 1)
+            self._updates.setdefault(results[0].owner if results[0] else -1, parameter)
+        for tensor, value in zip(flat, results, strict=True):
+            if value is not None:
+                if several:
+                    value = self.graph.getitem(
+                        value, name="getitem", module=module, phase=self.phase
+                    )
+                self._bind(tensor, value)
+
+    def _argument(self, argument: Any) -> Any:
+        """With values for tensors; what the host counts is no value."""
+        if isinstance(argument, torch.Tensor):
+            return None if self._is_counter(argument) else self.value_of(argument)
+        if isinstance(argument, (list, tuple)):
+            return [self._argument(each) for each in argument]
+        return argument
+
+    def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[Value]:
+        """The values an op changes, as its schema says or is known to leave out."""
+        positions = {
+            i
+            for i, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        }
+        positions |= set(written(kind, tree_map_only(Value, lambda v: v.tensor, list(inputs))))
+        return [
+            value
+            for position in sorted(positions)
+            for value in tree_iter(inputs[position])
+            if isinstance(value, Value)
+        ]
+
+    def _shown(self, tensor: torch.Tensor, read: Sequence[Value]) -> Value | None:
+        """The value read whose storage an output shows."""
+        known = self._storages.get(_storage(tensor).cdata)
+        if known is None:
+            return None
+        return next((v for v in read if v.owner == known[1].owner), None)
+
+    def _is_counter(self, tensor: torch.Tensor) -> bool:
+        return bool(self._counters) and _storage(tensor).cdata in self._counters
+
+    def _parameter(self, read: Sequence[Value], changes: Sequence[Value]) -> int | None:
+        """The parameter that an op of the optimizer updates, or helps to."""
+        for values in (changes, read):
+            found = {self._updates[v.owner] for v in values if v.owner in self._updates}
+            if len(found) == 1:
+                return found.pop()
+        return None
+
+
+def _storage(tensor: torch.Tensor) -> StorageWeakRef:
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
+        raise InputError(
+            f"the model uses a tensor of layout {tensor.layout}, which has no storage to place: "
+            "only strided tensors are captured (an embedding with sparse=False, say)"
+        ) from None
+
+
+def _as_if_read(tensor: torch.Tensor) -> float | bool:
+    """What an optimizer reads off a tensor: it has counted many steps, and met nothing unusual."""
+    return False if tensor.dtype == torch.bool else _STEPS
+
+
+def _distinct(results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tensor for every result, as kernels give: some fake ones give the same tensor twice."""
+    seen: set[int] = set()
+    kept = []
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            result = torch.empty_like(result) if id(result) in seen else result
+            seen.add(id(result))
+        kept.append(result)
+    return tuple(kept)

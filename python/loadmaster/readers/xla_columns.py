@@ -1,0 +1,174 @@
+"""The columns of a graph as they grow, one entry per op and per edge, in program order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.readers.xla_program import Type
+
+_COLUMNS = (
+    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the program: its type, the op that gives it, and the tensor that carries it.
+
+    ``op`` is -1 for what needs no op, a literal or a counter; ``number`` is what a literal is, if
+    that is one number and known. ``size`` is what the tensor weighs, which for a view is the size
+    of what it shows. ``owner`` is the op whose storage it lies in. ``carried``: in storage that
+    the loop around it keeps from trip to trip.
+    """
+
+    type: Type
+    op: int = -1
+    tensor: int = -1
+    size: int = 0
+    owner: int = -1
+    number: complex | None = None
+    carried: bool = False
+
+
+class Columns:
+    """Ops and edges, appended."""
+
+    def __init__(self) -> None:
+        self.ops: dict[str, list[Any]] = {column: [] for column in _COLUMNS.split()}
+        self.paths: list[str] = []
+        #: The op that opens the outermost loop or branch around each op; -1: none.
+        self.groups: list[int] = []
+        #: Ops of which an element of the result needs that element of the operands only.
+        self.elementwise: set[int] = set()
+        #: Ops that stay though nothing reads them: they have effects.
+        self.keep: set[int] = set()
+        self.colocation: dict[int, str] = {}
+        #: Trips of each loop, by the op that opens it; None: not known.
+        self.loops: dict[int, int | None] = {}
+        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
+        self._n_tensors = 0
+        self._drawn: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def add(self, *, name: str, kind: str, path: str = "", group: int = -1, **row: Any) -> int:
+        """Append an op; its index. Columns that are not given say nothing."""
+        filled = {
+            "name": name, "kind": kind, "module": "", "phase": "f", "flops": 0,
+            "bytes_accessed": 0, "output_bytes": 0, "param_bytes": 0, "alias_of": -1, "output": "",
+            **row, "view": int(row.get("view", False)),
+        }  # fmt: skip
+        for column, value in filled.items():
+            self.ops[column].append(value)
+        self.paths.append(path)
+        self.groups.append(group)
+        return len(self.paths) - 1
+
+    def placeholder(self, name: str, kind: str, type_: Type) -> Value:
+        """An op that stands for a tensor that is there before the step."""
+        op = self.add(name=name, kind=kind, output_bytes=type_.nbytes, output=str(type_))
+        return self.value(op, type_)
+
+    def value(self, op: int, type_: Type) -> Value:
+        """A new tensor of an op."""
+        self._n_tensors += 1
+        return Value(type_, op, self._n_tensors - 1, type_.nbytes, op)
+
+    def edge(self, src: int, dst: int, tensor: int = -1, size: int = 0) -> None:
+        """An edge, unless it is there; without a tensor, a control edge."""
+        if tensor < 0 and (src, dst) in self._drawn:
+            return
+        self._drawn.add((src, dst))
+        for column, number in zip(self.edges.values(), (src, dst, tensor, size), strict=True):
+            column.append(number)
+
+    def read(self, values: Sequence[Value], op: int) -> list[int]:
+        """Edges that carry values to an op, each tensor once; the ops they come from."""
+        tensors = {(v.op, v.tensor): v for v in values if v.op >= 0}
+        for v in tensors.values():
+            self.edge(v.op, op, v.tensor, v.size)
+        return [v.op for v in tensors.values()]
+
+    def drop_unread(self, outputs: Sequence[Value]) -> int:
+        """Leaves out every op that neither an output nor an effect needs; how many."""
+        n = len(self)
+        alias_of = self.ops["alias_of"]
+        before: list[list[int]] = [[] for _ in range(n)]
+        for src, dst in zip(self.edges["src"], self.edges["dst"], strict=True):
+            before[dst].append(src)
+        alive = [kind in ("input", "parameter", "buffer") for kind in self.ops["kind"]]
+        stack = [v.op for v in outputs if v.op >= 0] + sorted(self.keep)
+        needed = [False] * n
+        while stack:
+            op = stack.pop()
+            if needed[op]:
+                continue
+            needed[op] = alive[op] = True
+            stack += before[op]
+            if alias_of[op] >= 0:
+                stack.append(alias_of[op])
+            if self.groups[op] >= 0:
+                stack.append(self.groups[op])
+        self._take([op for op in range(n) if alive[op]])
+        return n - len(self)
+
+    def _take(self, rows: list[int]) -> None:
+        index = {op: i for i, op in enumerate(rows)}
+        index[-1] = -1
+        for column, values in self.ops.items():
+            self.ops[column] = [values[op] for op in rows]
+        self.ops["alias_of"] = [index[op] for op in self.ops["alias_of"]]
+        self.paths = [self.paths[op] for op in rows]
+        self.groups = [index[self.groups[op]] for op in rows]
+        self.colocation = {index[op]: text for op, text in self.colocation.items() if op in index}
+        self.loops = {index[op]: trips for op, trips in self.loops.items() if op in index}
+        kept = [
+            (index[src], index[dst], tensor, size)
+            for src, dst, tensor, size in zip(*self.edges.values(), strict=True)
+            if src in index and dst in index
+        ]
+        for position, column in enumerate(self.edges):
+            self.edges[column] = [edge[position] for edge in kept]
+
+    def unique_names(self) -> list[str]:
+        """The names with a number behind every repeated one; the first of a name keeps it."""
+        names = self.ops["name"]
+        taken = set(names)
+        seen: Counter[str] = Counter()
+        result = []
+        for name in names:
+            unique = name
+            if seen[name]:
+                while unique in taken:
+                    unique = f"{name}_{seen[name]}"
+                    seen[name] += 1
+                taken.add(unique)
+            else:
+                seen[name] = 1
+            result.append(unique)
+        return result
+
+    def trips(self) -> dict[str, int | None]:
+        """Trips of each loop, by the name of the op that opens it."""
+        names = self.unique_names()
+        return {names[op]: trips for op, trips in self.loops.items()}
+
+    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """The opgraph v1 document."""
+        names = self.unique_names()
+        colocation = [
+            self.colocation.get(op, names[group] if group >= 0 else "")
+            for op, group in enumerate(self.groups)
+        ]
+        return {
+            "format": "opgraph",
+            "version": 1,
+            "name": name,
+            "meta": dict(meta),
+            "ops": {**self.ops, "name": names, "colocation": colocation},
+            "edges": self.edges,
+        }

@@ -1,0 +1,54 @@
+"""What texts of programs have in common: brackets, commas outside of them, UTF-8."""
+
+from __future__ import annotations
+
+import re
+
+from loadmaster.errors import InputError
+
+#: What nesting and separating are made of; arrows, comparisons and what is quoted are not.
+_MARK = re.compile(r"\"(?:[^\"\\]|\\.)*\"|->|<=|[()\[\]{}<>,]")
+
+
+def closing(text: str, start: int) -> int:
+    """Where the bracket at ``start`` closes; -1 if nowhere.
+
+    >>> closing("f(a, [b]) + c", 1)
+    8
+    """
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        if mark[0] in "([{<":
+            depth += 1
+        elif mark[0] in ")]}>":
+            depth -= 1
+            if depth == 0:
+                return mark.start()
+    return -1
+
+
+def split(text: str) -> list[str]:
+    """Parts between commas that stand in no brackets.
+
+    >>> split("tensor<2xf32>, (a, b) -> c")
+    ['tensor<2xf32>', '(a, b) -> c']
+    """
+    parts, depth, last = [], 0, 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in "([{<":
+            depth += 1
+        elif mark[0] in ")]}>":
+            depth -= 1
+        elif mark[0] == "," and depth == 0:
+            parts.append(text[last : mark.start()].strip())
+            last = mark.end()
+    return [part for part in (*parts, text[last:].strip()) if part]
+
+
+def decoded(data: bytes) -> str:
+    """Text of a file, which must be UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError(f"line {line}: not UTF-8 text") from None

@@ -1,0 +1,299 @@
+"""What the inputs of a program for XLA are, and which of its ops train: neither is written in it.
+
+A training step takes state (parameters, slots of the optimizer, counters) and returns it anew, in
+the same order. So state is told by its place and by its update: the k-th input of a run of inputs
+comes back as the k-th output of a run of outputs, of the same type, made of the old value by
+elementwise ops. Those ops are the optimizer's. State that only they read is the optimizer's too;
+the rest of it, if floating, are the parameters.
+
+Backward ops are those that JAX's name stacks call transposed. Where there are no name stacks, they
+are the ops before the optimizer that nothing else that is returned (the loss) depends on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from loadmaster.readers.xla_columns import Columns, Value
+from loadmaster.readers.xla_costs import VIEWS, plain
+from loadmaster.readers.xla_program import Program, Type
+
+#: Ops that are looked through for the old value of an output.
+_DEPTH = 256
+
+#: Of a path: what JAX puts around the names of modules.
+_WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|remat|rematted_computation|checkpoint)\((.*)\)$")
+_NO_MODULE = re.compile(
+    r"^(?:jit|pjit|jit\(.*\)|pjit\(.*\)|while|scan|cond|body|branch_\d+(?:_fun)?|closed_call|"
+    r"checkpoint|remat2?|rematted_computation|custom_[jv]{1,2}[pj]+_call|shard_map|)$"
+)
+
+
+def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list[str]:
+    """Fills phases, modules, kinds and names of inputs, colocation; what it had to assume.
+
+    O(V + E), and a bounded walk per output.
+    """
+    types = [type_ for _, type_ in program.entry.inputs]
+    columns.ops["module"] = [module(path) for path in columns.paths]
+    _name_inputs(columns, program, len(types))
+    step = _Step(columns, types, outputs)
+    if not step.is_training:
+        parameters = [i for i in range(len(types)) if "params" in _words(columns.ops["name"][i])]
+        for i in parameters:
+            _mark(columns, i, "parameter")
+        if parameters or not types:
+            return []
+        return ["which inputs are parameters is not written: all count as inputs"]
+    _set_phases(columns, step, outputs)
+    _set_state(columns, program, step, types)
+    _share_modules(columns, step)
+    _colocate(columns, step)
+    kept = _update_in_place(columns, program, step)
+    notes = [
+        f"a training step: {len(step.state)} inputs that come back updated are its parameters and "
+        "the optimizer's state"
+    ]
+    if kept:
+        notes.append(f"{kept} donated inputs are updated in place")
+    return notes
+
+
+def module(path: str) -> str:
+    """The module of an op by its name stack.
+
+    >>> module("jit(step)/transpose(jvp(MLP))/Dense_0"), module("jit(step)/while/body")
+    ('MLP.Dense_0', '')
+    """
+    parts = []
+    for part in re.split(r"/(?![^(]*\))", path):
+        while found := _WRAPPED.match(part):
+            part = found[1]
+        if not _NO_MODULE.match(part) and "->" not in part:  # an einsum has its formula there
+            parts.append(part)
+    return ".".join(parts)
+
+
+def dotted(name: str) -> str:
+    """The path of a leaf of a tree, without brackets.
+
+    >>> dotted("state.params['Dense_0']['kernel']"), dotted("result[1][0].mu['w']")
+    ('state.params.Dense_0.kernel', 'result.1.0.mu.w')
+    """
+    return re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name).strip(".")
+
+
+def _words(name: str) -> list[str]:
+    return name.split(".")
+
+
+class _Step:
+    """Which inputs come back updated, as which outputs, and by which ops."""
+
+    def __init__(self, columns: Columns, types: Sequence[Type], outputs: Sequence[Value]) -> None:
+        self.columns = columns
+        self.n_inputs = len(types)
+        self.before: list[list[int]] = [[] for _ in range(len(columns))]
+        self.readers: list[list[int]] = [[] for _ in range(len(columns))]
+        for src, dst in zip(columns.edges["src"], columns.edges["dst"], strict=True):
+            self.before[dst].append(src)
+            self.readers[src].append(dst)
+        paths = columns.paths
+        #: Whether the program says which of its ops are transposed ones.
+        self.told = any("jvp(" in path for path in paths)
+        walks = [self._walk(value) for value in outputs]
+        shifts = Counter(
+            j - i
+            for j, (value, (reached, _)) in enumerate(zip(outputs, walks, strict=True))
+            for i in reached
+            if types[i] == value.type
+        )
+        shift = min(shifts, key=lambda s: (-shifts[s], abs(s)), default=0)
+        #: Output by the input that it updates.
+        self.state: dict[int, int] = {}
+        updates: set[int] = set()
+        for j, (reached, ops) in enumerate(walks):
+            i = j - shift
+            if not 0 <= i < len(types) or types[i] != outputs[j].type:
+                continue
+            # A fusion may make the gradient within: then that it reads the old value must do.
+            if i in reached or i in self._sources(outputs[j].op):
+                self.state[i] = outputs[j].op
+                updates |= ops | ({outputs[j].op} if i not in reached else set())
+        self.shift = shift
+        self.updates = {op for op in updates if "jvp(" not in paths[op]}
+        #: State that more than the optimizer reads.
+        self.read = {i for i in self.state if not self._readers(i) <= self.updates}
+        trained = [i for i in self.read if types[i].dtype.startswith(("f", "bf"))]
+        if self.told:
+            transposed = any("transpose(" in path for path in paths)
+            self.is_training = transposed and bool(trained)
+        else:
+            self.is_training = bool(trained) and len(self.state) > 1
+
+    def _walk(self, value: Value) -> tuple[set[int], set[int]]:
+        """Inputs that an output is made of by elementwise ops of its shape, and these ops."""
+        inputs: set[int] = set()
+        ops: set[int] = set()
+        shape = str(value.type).partition("[")[2]
+        stack = [value.op] if value.op >= 0 else []
+        while stack and len(ops) < _DEPTH:
+            op = stack.pop()
+            if op in ops or op in inputs:
+                continue
+            made = self.columns.ops["output"][op].partition("[")[2]
+            if made not in (shape, "]"):
+                continue
+            if op < self.n_inputs:
+                inputs.add(op)
+            elif self._updates(op):
+                ops.add(op)
+                stack += self.before[op]
+        return inputs, ops
+
+    def _sources(self, op: int) -> list[int]:
+        return self.before[op] if op >= self.n_inputs else []
+
+    def _updates(self, op: int) -> bool:
+        kind = self.columns.ops["kind"][op]
+        if "jvp(" in self.columns.paths[op] or plain(kind) == "add_any":
+            return False
+        return op in self.columns.elementwise or plain(kind) in VIEWS
+
+    def _readers(self, op: int) -> set[int]:
+        """What reads an op's data, views looked through."""
+        found: set[int] = set()
+        stack = list(self.readers[op])
+        while stack:
+            reader = stack.pop()
+            if reader in found:
+                continue
+            if self.columns.ops["view"][reader]:
+                stack += self.readers[reader]
+                if reader not in self.updates:
+                    continue
+            found.add(reader)
+        return found
+
+
+def _name_inputs(columns: Columns, program: Program, n: int) -> None:
+    names = columns.ops["name"]
+    for i in range(n):
+        names[i] = dotted(names[i]) or f"input{i}"
+    # A module is where the leaf of a tree lies; a plain argument lies nowhere.
+    for i in range(n):
+        if i < len(program.names) and program.names[i]:
+            columns.ops["module"][i] = names[i].rpartition(".")[0]
+
+
+def _share_modules(columns: Columns, step: _Step) -> None:
+    """A parameter is of the module that reads it; where that is not told, its reader is of its."""
+    modules, phases = columns.ops["module"], columns.ops["phase"]
+    for i in step.read:
+        readers = sorted(r for r in step._readers(i) if r not in step.updates)
+        if step.told:
+            modules[i] = next((modules[r] for r in readers if modules[r]), modules[i])
+            continue
+        for reader in readers:
+            if columns.groups[reader] < 0 and phases[reader] != "o":
+                modules[reader] = modules[reader] or modules[i]
+
+
+def _mark(columns: Columns, i: int, kind: str) -> None:
+    columns.ops["kind"][i] = kind
+    columns.ops["param_bytes"][i] = columns.ops["output_bytes"][i]
+
+
+def _set_state(columns: Columns, program: Program, step: _Step, types: Sequence[Type]) -> None:
+    """Kinds, names and modules of what comes back updated."""
+    names, modules = columns.ops["name"], columns.ops["module"]
+    for i in step.state:
+        result = i + step.shift
+        if not program.names and result < len(program.result_names):
+            # The input has no name, but the output that it comes back as.
+            words = [w for w in _words(dotted(program.result_names[result])) if not w.isdecimal()]
+            names[i] = ".".join(w for w in words if w != "result") or names[i]
+            modules[i] = names[i].rpartition(".")[0]
+        trained = i in step.read and types[i].dtype.startswith(("f", "bf"))
+        _mark(columns, i, "parameter" if trained else "buffer")
+        if i not in step.read and "batch_stats" not in names[i]:
+            modules[i] = f"optim.{modules[i]}".rstrip(".")
+
+
+def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None:
+    phases = columns.ops["phase"]
+    if step.told:
+        for op, path in enumerate(columns.paths):
+            if "transpose(" in path:
+                phases[op] = "b"
+    else:
+        state = {i + step.shift for i in step.state}
+        others = [v.op for j, v in enumerate(outputs) if j not in state and v.op >= 0]
+        updated = [v.op for j, v in enumerate(outputs) if j in state and v.op >= 0]
+        if others:
+            forward = _ancestors(step, others)
+            for op in _ancestors(step, updated) - forward:
+                phases[op] = "b"
+    for op in step.updates:
+        phases[op] = "o"
+    for i in range(step.n_inputs):
+        phases[i] = "f"
+
+
+def _ancestors(step: _Step, ops: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    stack = list(ops)
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack += step.before[op]
+    return found
+
+
+def _colocate(columns: Columns, step: _Step) -> None:
+    """A parameter, its slots and its update share a device: they meet there every step."""
+    root = {op: op for op in (*step.state, *step.updates)}
+
+    def find(op: int) -> int:
+        while root[op] != op:
+            root[op] = root[root[op]]
+            op = root[op]
+        return op
+
+    outputs = columns.ops["output"]
+    for src, dst, tensor in zip(
+        columns.edges["src"], columns.edges["dst"], columns.edges["tensor"], strict=True
+    ):
+        joined = src in root and dst in root and tensor >= 0
+        if joined and outputs[src] == outputs[dst] and not outputs[src].endswith("[]"):
+            root[find(dst)] = find(src)
+    for i, op in step.state.items():
+        if op in root:
+            root[find(op)] = find(i)
+    labels: dict[int, str] = {}
+    for i in sorted(step.state, key=lambda i: (columns.ops["kind"][i] != "parameter", i)):
+        labels.setdefault(find(i), columns.ops["name"][i])
+    for op in root:
+        if find(op) in labels and columns.groups[op] < 0 and not columns.ops["view"][op]:
+            columns.colocation[op] = labels[find(op)]
+
+
+def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
+    """Donated state is updated where it lies, after all that reads the old value; how many."""
+    count = 0
+    for i, op in step.state.items():
+        donated = i < len(program.donated) and program.donated[i]
+        readers = step._readers(i) - {op}
+        if not donated or op < step.n_inputs or columns.ops["view"][op] or columns.groups[op] >= 0:
+            continue
+        if columns.ops["alias_of"][op] >= 0 or any(reader > op for reader in readers):
+            continue
+        columns.ops["alias_of"][op] = i
+        columns.ops["output_bytes"][op] = 0
+        for reader in sorted(readers):
+            columns.edge(reader, op)
+        count += 1
+    return count
