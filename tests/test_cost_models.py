@@ -370,6 +370,16 @@ def test_costs_say_where_each_time_is_from():
     assert sum(costs.shares().values()) == pytest.approx(1.0)
 
 
+def test_no_op_is_free_in_silence():
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    model = CostModel()
+    model.update(profile([[1e-3]], device_type=cluster.types[0].name))
+    graph = chain(3, kind=["k", "k", "input"])
+    with pytest.warns(UserWarning, match="1 op free on .*, 'op1' first"):
+        costs = model.costs(graph, cluster)
+    assert costs.time[:, 0].tolist() == [1e-3, 0.0, 0.0]
+
+
 def test_what_is_known_on_one_type_only_is_scaled_by_rooflines():
     cluster = lm.Cluster.preset("cpu+gpu")
     cpu, gpu = cluster.types
