@@ -214,6 +214,12 @@ def test_a_first_profile_is_held_against_the_roofline():
     assert "without a profile" in str(found)
 
 
+def test_a_first_profile_needs_no_roofline():
+    found = lm.calibrate(cluster(), graph(), [at(4)])
+    assert found.trust is None
+    assert found.shares == {"measured": 1.0}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
