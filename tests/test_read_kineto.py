@@ -426,7 +426,7 @@ def test_a_damaged_trace_is_refused_or_read(tmp_path_factory, data):
 def test_lm_read_tells_a_trace_by_its_content(tmp_path):
     path = write_trace(tmp_path / "anything.gz", three_steps([30, 10, 20]))
     assert lm.read(path, step=5).names == ["aten::mm", "aten::add"]
-    with pytest.raises(InputError, match="a Kineto trace takes no option 'batch'; it takes"):
+    with pytest.raises(InputError, match="a Kineto trace takes no option 'batch': it takes"):
         lm.read(path, batch=4)
 
 

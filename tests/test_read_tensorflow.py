@@ -651,7 +651,9 @@ def test_bad_graphs(tmp_path):
         Made().node("a", "Relu", "gone:1").read(tmp_path)
     with pytest.raises(InputError, match=r"no node is called 'net/rel'; did you mean 'net/relu'"):
         step().read(tmp_path, fetches=["net/rel"])
-    with pytest.raises(InputError, match=r"a TensorFlow graph takes no option 'batch', but profil"):
+    with pytest.raises(
+        InputError, match=r"a TensorFlow graph takes no option 'batch': it takes profil"
+    ):
         step().read(tmp_path, batch=3)
 
 

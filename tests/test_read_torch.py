@@ -850,4 +850,6 @@ def test_capturing_without_torch_names_the_extra(monkeypatch):
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
         lm.capture(None, None)
     with pytest.raises(lm.MissingExtraError, match=r"loadmaster\[torch\]"):
+        lm.read(type("GraphModule", (), {"__module__": "torch.fx.graph_module"})())
+    with pytest.raises(InputError, match=r"not from BytesIO; lm.capture takes a PyTorch model"):
         lm.read(io.BytesIO())

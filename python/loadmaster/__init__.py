@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from loadmaster.plan import Plan
     from loadmaster.profile import Profile
     from loadmaster.readers import read
-    from loadmaster.readers.torch_capture import capture
     from loadmaster.readers.profiles import read_profiles
+    from loadmaster.readers.torch_capture import capture
     from loadmaster.scenarios import WhatIf, what_if
     from loadmaster.simulation import Simulation, simulate
     from loadmaster.strategies import strategy
@@ -70,8 +70,8 @@ __all__ = [
     "SolverError",
     "Sweep",
     "WhatIf",
-    "capture",
     "calibrate",
+    "capture",
     "check",
     "coarsen",
     "compare",

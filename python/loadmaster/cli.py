@@ -229,9 +229,7 @@ def _parser() -> argparse.ArgumentParser:
         _calibrate,
         "learn costs from measurements, and how far to trust them",
     )
-    calibrate.add_argument(
-        "graph", nargs="?", help="what the costs are for, as place takes it"
-    )
+    calibrate.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")
     _shape_arguments(calibrate)
     _cluster_argument(calibrate)
     calibrate.add_argument(
@@ -306,8 +304,12 @@ _GRAPH = (
 
 #: What readers take besides --batch and --shape.
 _READING = (
-    ("--profile", "FILE", "measured times of the same graph: a Kineto trace beside an execution "
-     "trace, ONNX Runtime's profile, TensorFlow's RunMetadata, JAX's trace beside HLO"),
+    (
+        "--profile",
+        "FILE",
+        "measured times of the same graph: a Kineto trace beside an execution "
+        "trace, ONNX Runtime's profile, TensorFlow's RunMetadata, JAX's trace beside HLO",
+    ),
     ("--device-type", "TYPE", "device type that the measured times are of"),
     ("--step", "N", "PyTorch: which ProfilerStep to read"),
     ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),

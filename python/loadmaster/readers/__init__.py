@@ -24,8 +24,8 @@ def read(source: Any, **options: Any) -> OpGraph:
     * opgraph JSON, and examples: none
     * ONNX: ``batch``, ``shapes``; with ``profile`` (ONNX Runtime's): ``device_type``, too
     * ``torch.export`` (.pt2): ``batch``, ``shapes``, ``sizes``
-    * PyTorch's execution traces (Chakra): ``profile`` (the Kineto trace of the same step), ``step``,
-      ``device_type``
+    * PyTorch's execution traces (Chakra): ``profile`` (the Kineto trace of the same step),
+      ``step``, ``device_type``
     * PyTorch's profiler traces (Kineto): ``step``, ``device_type``
     * TensorFlow's GraphDef: ``profile`` (RunMetadata), ``fetches``, ``device_type``
     * text of JAX: jaxpr (``sizes``), StableHLO, HLO (``profile``: the profiler's trace,

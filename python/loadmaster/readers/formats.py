@@ -29,13 +29,11 @@ def of_program(program: Any) -> Format:
     InputError
         None that is known.
     """
-    home, kind = type(program).__module__, type(program).__name__
-    if home.startswith("torch.") or hasattr(program, "graph_signature"):
+    kind = type(program).__name__
+    if any(base.__module__.startswith("torch.") for base in type(program).__mro__):
         return Format("a program of PyTorch", "torch_fx")
     if kind == "ClosedJaxpr":
         return Format("a jaxpr", "jaxpr")
-    if any(base.__module__.startswith("torch.fx") for base in type(program).__mro__):
-        return Format("a program of PyTorch", "torch_fx")
     raise InputError(
         f"a graph is read from a path, a torch.fx.GraphModule, a torch.export.ExportedProgram or a "
         f"jax.core.ClosedJaxpr, not from {kind}; lm.capture takes a PyTorch model"
@@ -62,12 +60,12 @@ def of_file(path: str | os.PathLike[str], has_profile: bool) -> Format:
     for format_, begins in _KINDS:
         if begins(head):
             return format_
-    if text[:1] == b"[":
+    if text[:1] == b"[" and re.search(rb'"cat"\s*:\s*"(Session|Node)"', text):
         raise InputError(
-            f"{os.fspath(path)} is a list of events, which has times and no graph (an ONNX Runtime "
-            "profile?): read the optimised model, and give this as its profile"
+            f"{os.fspath(path)} is an ONNX Runtime profile, which has times and no graph: read the "
+            "optimised model, and give this as profile="
         )
-    if text[:1] == b"{":
+    if text[:1] in (b"{", b"["):
         return Format("opgraph JSON", "opgraph")
     # ONNX is a protobuf without a magic number: whatever is nothing else is tried as one.
     return Format("an ONNX model", "ort_profile" if has_profile else "onnx")

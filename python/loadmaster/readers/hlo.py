@@ -96,13 +96,14 @@ def profile(
     path
         As ``profile`` of :func:`read`.
     graph, device_type
-        As ``path`` and ``device_type`` there; errors are its own, and ops have the names that it gives.
+        As ``path`` and ``device_type`` there; errors are its own, and ops have the names that it
+        gives.
     batch
         Size of the batch, if the cost models shall know it.
 
     Example
     -------
-    >>> measured = profile("step.trace.json.gz", graph="step.optimized_hlo.txt.gz")   # doctest: +SKIP
+    >>> profile("step.trace.json.gz", graph="step.optimized_hlo.txt.gz")   # doctest: +SKIP
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of costs, which a profile has not

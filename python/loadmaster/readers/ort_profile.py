@@ -27,9 +27,9 @@ from loadmaster.graph import PLACEHOLDERS, OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers import onnx
 from loadmaster.readers.measured import add_times, check_same
+from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
-from loadmaster.readers.notes import warn
 
 #: What ONNX Runtime appends to the name of a node whose kernel ran.
 _KERNEL = "_kernel_time"

@@ -21,6 +21,7 @@ from loadmaster.errors import InputError
 from loadmaster.graph import PLACEHOLDERS, OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers.measured import add_times
+from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
     HANDLES,
@@ -45,7 +46,6 @@ from loadmaster.readers.tensorflow_roles import Roles
 from loadmaster.readers.tensorflow_run import Execution, Run, profile_of
 from loadmaster.readers.tensorflow_tensors import Tensors
 from loadmaster.transforms.transitive import reduce_control
-from loadmaster.readers.notes import warn
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
