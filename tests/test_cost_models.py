@@ -198,6 +198,44 @@ def test_a_regression_gives_times_and_sizes_to_a_graph():
     assert "regressed" in large.meta["assumed"][0]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_graph_at_the_target_batch_is_what_is_traced_there():
+    """The LSTM's step at batch 4, and traces of 2, 4 and 8, against its step at 16."""
+    folder = ARTIFACTS / "torch"
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    profiles = [
+        p
+        for b in (2, 4, 8)
+        for p in lm.read_profiles(folder / f"lstm_b{b}.kineto.json.gz", batch=b)
+    ]
+    found = lm.costs.sweep(profiles, 16)
+    large = found.graph(lm.read(folder / "lstm_b4.et.json.gz"))
+    traced = lm.read(folder / "lstm_b16.et.json.gz")
+    assert "from those at 4" in large.meta["assumed"][-1]
+    sizes = [dict(zip(g.names, g.output_bytes.tolist(), strict=True)) for g in (large, traced)]
+    both = sizes[0].keys() & sizes[1].keys()
+    assert np.mean([sizes[0][name] == sizes[1][name] for name in both]) > 0.98
+    edges = [
+        {
+            (g.names[s], g.names[d]): b
+            for s, d, b in zip(g.src.tolist(), g.dst.tolist(), g.bytes.tolist(), strict=True)
+        }
+        for g in (large, traced)
+    ]
+    both = edges[0].keys() & edges[1].keys()
+    assert len(both) > 200
+    assert np.mean([edges[0][edge] == edges[1][edge] for edge in both]) > 0.98
+
+
+def test_a_graph_of_no_known_batch_is_asked_for_it():
+    graph = chain(2, output_bytes=[300, 100])
+    found = lm.costs.sweep([profile([[1e-3]] * 2, b, sizes=[100 * b, 100]) for b in (1, 2)], 8)
+    with pytest.raises(lm.errors.InputError, match="batch of the graph cannot be told"):
+        found.graph(graph)
+    assert found.graph(graph, batch=3).output_bytes.tolist() == [800, 100]
+
+
 @pytest.mark.parametrize(
     ("profiles", "batch", "words"),
     [
