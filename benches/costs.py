@@ -3,7 +3,8 @@
     python benches/costs.py [FOLDER]
 
 FOLDER holds ``torch/*.optimes.csv.gz`` (self times of every call of a training step, at six
-batches: the fastest and the median of nine steps), ``torch/*_bN.et.json.gz`` (sizes),
+batches: the fastest and the median of nine steps), ``torch/*_bN.et.json.gz`` and
+``torch/*_bN.kineto.json.gz`` (sizes, traces),
 ``onnx/*.ortprofile.json.gz`` (runs of ONNX Runtime) and ``comm/comm_cpu_2proc.csv``;
 ``../shared/data/artifacts`` if absent. Nothing is fitted to what is predicted: batches 8, 12 and 16
 are only looked at to say how far off the prediction is.
@@ -15,6 +16,7 @@ import csv
 import gzip
 import json
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,6 +161,32 @@ def sweeps(folder: Path) -> None:
         print(f"  output bytes from batches {KNOWN}: exact for {exact:.1%} of ops\n")
 
 
+def graphs(folder: Path) -> None:
+    """A graph at batch 4 and traces of 2, 4 and 8, against the graph that was traced at 16."""
+    print(f"Graphs at batch {TARGET} from traces of 2, 4 and 8: sizes that are exactly right\n")
+    for model in MODELS:
+        trace = str(folder / "torch" / f"{model}_b%d.%s.json.gz")
+        profiles = [p for b in (2, 4, 8) for p in lm.read_profiles(trace % (b, "kineto"), batch=b)]
+        large = lm.costs.sweep(profiles, TARGET).graph(lm.read(trace % (4, "et")))
+        traced = lm.read(trace % (TARGET, "et"))
+        cells = []
+        for sizes in (_by_op, _by_edge):
+            made, true = sizes(large), sizes(traced)
+            both = made.keys() & true.keys()
+            cells.append(f"{sum(made[k] == true[k] for k in both)} of {len(both)}")
+        print(f"{model:10} outputs of ops {cells[0]}, tensors on edges {cells[1]}")
+    print()
+
+
+def _by_op(graph: lm.OpGraph) -> dict[str, int]:
+    return dict(zip(graph.names, graph.output_bytes.tolist(), strict=True))
+
+
+def _by_edge(graph: lm.OpGraph) -> dict[tuple[str, str], int]:
+    ends = zip(graph.src.tolist(), graph.dst.tolist(), graph.bytes.tolist(), strict=True)
+    return {(graph.names[s], graph.names[d]): size for s, d, size in ends}
+
+
 def runtime(folder: Path) -> None:
     """ONNX Runtime's profiles have single runs: odd ones are held against even ones."""
     print(f"ONNX Runtime, batches {RUNTIME} -> {TARGET}, four runs each, whole microseconds\n")
@@ -214,6 +242,8 @@ def transfers(folder: Path) -> None:
 
 if __name__ == "__main__":
     here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data/artifacts")
+    warnings.simplefilter("ignore")  # What readers leave out.
     sweeps(here)
+    graphs(here)
     runtime(here)
     transfers(here)
