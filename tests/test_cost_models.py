@@ -144,6 +144,14 @@ def test_a_slow_batch_is_the_machines_where_ops_of_constant_size_are_slow_too():
     assert max(ratio) < 1.15
 
 
+def test_growth_of_ops_of_constant_size_is_no_drift():
+    """Gradients of weights: as large at every batch, and as slow as the batch is large."""
+    level = np.linspace(1e-5, 1e-4, 30)
+    profiles = [profile((level * b)[:, None], b, sizes=[64] * 30) for b in (2, 4, 6)]
+    found = lm.costs.sweep(profiles, 12)
+    assert found.seconds.sum() == pytest.approx(12 * level.sum(), rel=0.01)
+
+
 def test_long_ops_wait_as_long_ops_were_seen_to():
     """On a shared machine what needs more than 1 ms takes three times as long; ops that are shorter
     at the batches measured will be longer at the target.

@@ -224,6 +224,9 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     sizes, uneven = _bytes(told, names, batch)
     bytes_vary = _varying(told, len(names))
     groups = [f"{kinds[n]} {int(vary)}" for n, vary in zip(names, bytes_vary, strict=True)]
+    # A gradient of weights keeps its size and takes longer; but its kind does other things, too.
+    grows = {kinds[n] for n, vary in zip(names, bytes_vary, strict=True) if vary}
+    steady = np.array([len(told) > 1 and kinds[n] not in grows for n in names])
 
     # An op that always took no time goes on doing so; in others zero is below what can be measured.
     timed = usual.any(axis=1)
@@ -237,7 +240,7 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
             np.array(batches, dtype=np.float64),
             float(batch),
             np.unique(groups, return_inverse=True)[1][timed],
-            (~bytes_vary & (sizes is not None))[timed],
+            steady[timed],
         )
         seconds[timed], deviation[timed] = found.seconds, found.deviation
         shapes[timed] = found.weights.argmax(axis=1)
