@@ -484,7 +484,26 @@ def places(value, path=()):
             yield from places(each, (*path, key))
 
 
-FUZZED = linear()
+def everything():
+    """A program with lists, programs within it, in-place ops, several results, copies back."""
+    square = {"x": meta(2, 3), "z": meta(3, 3), "y": meta(2, 3)}
+    body = graph_of(["x", "z"], [node("y", "aten.linear.default", "x", "z")], square)
+    document = linear()
+    graph = document["graph_module"]["graph"]
+    graph["nodes"] += [
+        node("parts", "aten.split.Tensor", "z", 1, outputs=["a", "b"], several=True),
+        node("sum_1", "aten.add_.Tensor", "a", "b"),
+        node("scan", "higher_order.scan", body, "x", ["z"]),
+    ]
+    graph["tensor_values"] |= {n: meta(1, 5) for n in ("a", "b", "sum_1")} | {"scan": meta(2, 3)}
+    document["graph_module"]["signature"]["output_specs"] = [
+        {"user_input_mutation": {"arg": {"name": "scan"}, "user_input_name": "x"}},
+        {"user_output": {"arg": argument("sum_1")}},
+    ]
+    return document
+
+
+FUZZED = everything()
 PLACES = list(places(FUZZED))
 
 

@@ -126,14 +126,15 @@ def is_in_place(kind: str) -> bool:
 def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
     """Positions of the arguments that an op changes.
 
-    >>> written("aten.add_.Tensor", []), written("aten.add.Tensor", [])
+    >>> x = Tensor("f32", (2,))
+    >>> written("aten.add_.Tensor", [x, x]), written("aten.add.Tensor", [x, x])
     ((0,), ())
     """
     name = bare(kind)
     if name.startswith("_fused_") and is_in_place(kind):  # an optimizer: all lists but gradients
         return tuple(i for i, each in enumerate(inputs) if i != 1 and isinstance(each, list))
     if is_in_place(kind):
-        return (0,)
+        return (0,) if inputs else ()
     if name in _NORMS_OF_BATCHES and len(inputs) > 5 and inputs[5] is True:
         return tuple(i for i in (3, 4) if isinstance(inputs[i], Tensor))
     return ()

@@ -431,7 +431,9 @@ class _Lowering:
             self._control[f"{name}, its body once"] += 1
             return total
         if name in _OVER_ROWS:
-            rows = next((v.tensor.shape[0] for v in _all(inputs[_OVER_ROWS[name]])), 1)
+            over = inputs[_OVER_ROWS[name] :][:1]
+            shapes = [v.tensor.shape for each in over for v in _all(each)]
+            rows = next((shape[0] for shape in shapes if shape), 1)
             self._control[f"{name}, its body {rows} times"] += 1
             return Cost(total.flops * rows, total.bytes * rows, total.known)
         return total
