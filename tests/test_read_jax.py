@@ -540,7 +540,10 @@ def trace_of(*events: tuple, module: str = "jit_f") -> dict:
          "args": {"hlo_op": name, "hlo_module": module, "run_id": str(run)}}
         for name, run, tid, ts, dur in events
     ]  # fmt: skip
-    rows += [{"ph": "M", "pid": 1, "name": "process_name"}, {"ph": "X", "ts": 1, "dur": 2}]
+    rows += [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {"ph": "X", "ts": 1, "dur": 2},
+    ]
     return {"traceEvents": rows}
 
 
@@ -584,15 +587,29 @@ def test_times_of_a_trace_are_joined_by_instruction(hlo_file, tmp_path):
 def test_an_event_within_another_is_not_counted_twice(hlo_file, tmp_path):
     events = [("fusion.1", 1, 7, 0, 100), ("b", 1, 7, 10, 30), ("tanh.2", 1, 9, 20, 50)]
     path = write(tmp_path / "t.json.gz", trace_of(*events))
-    np.testing.assert_allclose(lm.read(hlo_file, profile=path).time["*"][2:], [70e-6, 30e-6, 50e-6])
+    np.testing.assert_allclose(
+        lm.read(hlo_file, profile=path).time["cpu"][2:], [70e-6, 30e-6, 50e-6]
+    )
 
 
 def test_ops_that_a_trace_lacks_are_filled_in_by_bytes_and_counted(hlo_file, tmp_path):
-    path = write(tmp_path / "t.json.gz", trace_of(("tanh.2", 1, 7, 0, 20)))
-    with pytest.warns(UserWarning, match=r"2 ops are not in the trace \(fusion.1, b, \.\.\.\)"):
+    events = [("tanh.2", 1, 7, 0, 20), ("b", 1, 7, 30, 10)]
+    path = write(tmp_path / "t.json.gz", trace_of(*events))
+    with pytest.warns(UserWarning, match=r"1 of 5 ops \('fusion.1'\) were not measured"):
         graph = lm.read(hlo_file, profile=path)
-    rate = 20e-6 / int(graph.bytes_accessed[4])
-    np.testing.assert_allclose(graph.time["*"], graph.bytes_accessed * rate)
+    moved = graph.bytes_accessed
+    rate = 30e-6 / int(moved[3] + moved[4])
+    assert graph.time["cpu"][2] == pytest.approx(int(moved[2]) * rate)
+
+
+def test_a_lane_of_all_ops_is_not_counted_beside_its_streams(hlo_file, tmp_path):
+    events = [(name, 1, 7, 0, 20) for name in ("fusion.1", "b", "tanh.2")]
+    document = trace_of(*events, *((name, run, 8, ts, dur) for name, run, _, ts, dur in events))
+    name = {"ph": "M", "pid": 1, "tid": 8, "name": "thread_name", "args": {"name": "XLA Ops"}}
+    document["traceEvents"].append(name)
+    path = write(tmp_path / "t.json.gz", document)
+    measured = hlo.profile(path, graph=hlo_file)
+    assert measured.seconds.sum() == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(
@@ -600,7 +617,7 @@ def test_ops_that_a_trace_lacks_are_filled_in_by_bytes_and_counted(hlo_file, tmp
     [
         (trace_of(("tanh.2", 1, 7, 0, 20), module="jit_g"), "'jit_f'; it has jit_g"),
         (trace_of(("tanh.2", 1, 7, 0, -3)), "dur -3"),
-        (trace_of(("other", 1, 7, 0, 3)), "compiled otherwise"),
+        (trace_of(("other", 1, 7, 0, 3)), "belongs to another graph"),
         (trace_of(), "no event names an hlo_op"),
         ({"events": []}, "no list 'traceEvents'"),
     ],
@@ -616,9 +633,9 @@ def test_the_measured_lstm():
     graph = read("lstm_scan.optimized_hlo.txt.gz", profile=TRACE)
     measured = hlo.profile(TRACE, graph=ARTIFACTS / "lstm_scan.optimized_hlo.txt.gz")
     assert set(measured.names) <= set(graph.names)
-    assert measured.n_steps == 1
+    assert (measured.n_steps, measured.device_type) == (1, "cpu")
     # The step took 1.64 ms on two threads; what ran in it cannot be much less on one.
-    assert 1.3e-3 < float(graph.time["*"].sum()) < 1.64e-3
+    assert 1.3e-3 < float(graph.time["cpu"].sum()) < 1.64e-3
     events = json.loads(gzip.decompress(TRACE.read_bytes()))["traceEvents"]
     dots = [e["dur"] for e in events if e.get("args", {}).get("hlo_op") == "dot.8"]
     assert len(dots) == 20
