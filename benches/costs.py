@@ -3,9 +3,11 @@
     python benches/costs.py [FOLDER]
 
 FOLDER holds ``torch/*.optimes.csv.gz`` (self times of every call of a training step, at six
-batches: the fastest and the median of nine steps), ``torch/*_bN.et.json.gz`` (sizes) and
-``comm/comm_cpu_2proc.csv``; ``../shared/data/artifacts`` if absent. Nothing is fitted to what is
-predicted: batches 8, 12 and 16 are only looked at to say how far off the prediction is.
+batches: the fastest and the median of nine steps), ``torch/*_bN.et.json.gz`` and
+``torch/*_bN.kineto.json.gz`` (sizes, traces),
+``onnx/*.ortprofile.json.gz`` (runs of ONNX Runtime) and ``comm/comm_cpu_2proc.csv``;
+``../shared/data/artifacts`` if absent. Nothing is fitted to what is predicted: batches 8, 12 and 16
+are only looked at to say how far off the prediction is.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import csv
 import gzip
 import json
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +25,13 @@ from numpy.typing import NDArray
 
 import loadmaster as lm
 from loadmaster.costs import TransferTimes
+from loadmaster.readers import ort_profile
 
 Floats = NDArray[np.float64]
 
 MODELS = ("bertmini", "lstm", "resnet18")
 LEARN, TARGET = (2, 4, 6), 16
+RUNTIME = (1, 2, 4)
 #: Batches whose sizes were recorded, and those that are learnt from.
 SIZES, KNOWN = (2, 4, 8, 16), (2, 4)
 
@@ -156,6 +161,57 @@ def sweeps(folder: Path) -> None:
         print(f"  output bytes from batches {KNOWN}: exact for {exact:.1%} of ops\n")
 
 
+def graphs(folder: Path) -> None:
+    """A graph at batch 4 and traces of 2, 4 and 8, against the graph that was traced at 16."""
+    print(f"Graphs at batch {TARGET} from traces of 2, 4 and 8: sizes that are exactly right\n")
+    for model in MODELS:
+        trace = str(folder / "torch" / f"{model}_b%d.%s.json.gz")
+        profiles = [p for b in (2, 4, 8) for p in lm.read_profiles(trace % (b, "kineto"), batch=b)]
+        large = lm.costs.sweep(profiles, TARGET).graph(lm.read(trace % (4, "et")))
+        traced = lm.read(trace % (TARGET, "et"))
+        cells = []
+        for sizes in (_by_op, _by_edge):
+            made, true = sizes(large), sizes(traced)
+            both = made.keys() & true.keys()
+            cells.append(f"{sum(made[k] == true[k] for k in both)} of {len(both)}")
+        print(f"{model:10} outputs of ops {cells[0]}, tensors on edges {cells[1]}")
+    print()
+
+
+def _by_op(graph: lm.OpGraph) -> dict[str, int]:
+    return dict(zip(graph.names, graph.output_bytes.tolist(), strict=True))
+
+
+def _by_edge(graph: lm.OpGraph) -> dict[tuple[str, str], int]:
+    ends = zip(graph.src.tolist(), graph.dst.tolist(), graph.bytes.tolist(), strict=True)
+    return {(graph.names[s], graph.names[d]): size for s, d, size in ends}
+
+
+def runtime(folder: Path) -> None:
+    """ONNX Runtime's profiles have single runs: odd ones are held against even ones."""
+    print(f"ONNX Runtime, batches {RUNTIME} -> {TARGET}, four runs each, whole microseconds\n")
+    print(f"{'':46}{'median':>8}{'p90':>8}{'weighted':>10}")
+    for model in ("bertmini_d64", "lstm_d64", "resnet18_w8", "resnet18_w8_noopt"):
+        by_batch = {
+            b: ort_profile.profile(folder / "onnx" / f"{model}_b{b}.ortprofile.json.gz", batch=b)
+            for b in (*RUNTIME, TARGET)
+        }
+        found = lm.costs.sweep([by_batch[b] for b in RUNTIME], TARGET)
+        times = {b: dict(zip(p.names, p.median(), strict=True)) for b, p in by_batch.items()}
+        rows = [i for i, name in enumerate(found.names) if times[TARGET].get(name, 0) > 0]
+        names = [found.names[i] for i in rows]
+        measured = np.array([times[TARGET][name] for name in names])
+        medians = [np.array([times[b][name] for name in names]) for b in RUNTIME]
+        at = {name: i for i, name in enumerate(by_batch[TARGET].names)}
+        runs = by_batch[TARGET].seconds[[at[name] for name in names]]
+        odd, even = (np.nanmedian(runs[:, part::2], axis=1) for part in (0, 1))
+        print(f"{model}, {len(names)} ops, {measured.sum() * 1e3:.1f} ms")
+        print(f"{'  a line per op (ordinary least squares)':46}"
+              f"{errors(line(medians, RUNTIME, TARGET), measured)}")  # fmt: skip
+        print(f"{'  lm.costs.sweep':46}{errors(found.seconds[rows], measured)}")
+        print(f"{'  floor: odd against even runs':46}{errors(odd, even)}\n")
+
+
 def transfers(folder: Path) -> None:
     times = TransferTimes.read(folder / "comm" / "comm_cpu_2proc.csv")
     print("Transfers: mean relative error per decade of bytes, of the median time per size\n")
@@ -186,5 +242,8 @@ def transfers(folder: Path) -> None:
 
 if __name__ == "__main__":
     here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data/artifacts")
+    warnings.simplefilter("ignore")  # What readers leave out.
     sweeps(here)
+    graphs(here)
+    runtime(here)
     transfers(here)

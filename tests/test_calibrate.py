@@ -65,7 +65,8 @@ def test_deviations_are_what_they_say():
 def test_bytes_are_held_against_bytes():
     seen = trust(lm.costs.sweep([at(2), at(4)], 16), at(16))
     assert seen.bytes_cdf == dict.fromkeys(seen.bytes_cdf, 1.0)
-    assert "output bytes of" in str(seen)
+    assert "output bytes are off by 0.0% on average" in str(seen)
+    assert seen.to_document()["bytes_mean"] == 0.0
 
 
 def test_a_sweep_is_tried_on_its_own_largest_batch():
@@ -212,6 +213,12 @@ def test_a_first_profile_is_held_against_the_roofline():
     found = lm.calibrate(place, costed, [profile])
     assert found.trust.shares == {"roofline": 1.0}
     assert "without a profile" in str(found)
+
+
+def test_a_first_profile_needs_no_roofline():
+    found = lm.calibrate(cluster(), graph(), [at(4)])
+    assert found.trust is None
+    assert found.shares == {"measured": 1.0}
 
 
 @pytest.mark.parametrize(

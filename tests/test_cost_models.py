@@ -144,6 +144,14 @@ def test_a_slow_batch_is_the_machines_where_ops_of_constant_size_are_slow_too():
     assert max(ratio) < 1.15
 
 
+def test_growth_of_ops_of_constant_size_is_no_drift():
+    """Gradients of weights: as large at every batch, and as slow as the batch is large."""
+    level = np.linspace(1e-5, 1e-4, 30)
+    profiles = [profile((level * b)[:, None], b, sizes=[64] * 30) for b in (2, 4, 6)]
+    found = lm.costs.sweep(profiles, 12)
+    assert found.seconds.sum() == pytest.approx(12 * level.sum(), rel=0.01)
+
+
 def test_long_ops_wait_as_long_ops_were_seen_to():
     """On a shared machine what needs more than 1 ms takes three times as long; ops that are shorter
     at the batches measured will be longer at the target.
@@ -196,6 +204,44 @@ def test_a_regression_gives_times_and_sizes_to_a_graph():
     assert large.meta["batch"] == 8
     assert large.time["cpu"].tolist() == pytest.approx([8e-3, 5e-3], rel=0.3)
     assert "regressed" in large.meta["assumed"][0]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_graph_at_the_target_batch_is_what_is_traced_there():
+    """The LSTM's step at batch 4, and traces of 2, 4 and 8, against its step at 16."""
+    folder = ARTIFACTS / "torch"
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    profiles = [
+        p
+        for b in (2, 4, 8)
+        for p in lm.read_profiles(folder / f"lstm_b{b}.kineto.json.gz", batch=b)
+    ]
+    found = lm.costs.sweep(profiles, 16)
+    large = found.graph(lm.read(folder / "lstm_b4.et.json.gz"))
+    traced = lm.read(folder / "lstm_b16.et.json.gz")
+    assert "from those at 4" in large.meta["assumed"][-1]
+    sizes = [dict(zip(g.names, g.output_bytes.tolist(), strict=True)) for g in (large, traced)]
+    both = sizes[0].keys() & sizes[1].keys()
+    assert np.mean([sizes[0][name] == sizes[1][name] for name in both]) > 0.98
+    edges = [
+        {
+            (g.names[s], g.names[d]): b
+            for s, d, b in zip(g.src.tolist(), g.dst.tolist(), g.bytes.tolist(), strict=True)
+        }
+        for g in (large, traced)
+    ]
+    both = edges[0].keys() & edges[1].keys()
+    assert len(both) > 200
+    assert np.mean([edges[0][edge] == edges[1][edge] for edge in both]) > 0.98
+
+
+def test_a_graph_of_no_known_batch_is_asked_for_it():
+    graph = chain(2, output_bytes=[300, 100])
+    found = lm.costs.sweep([profile([[1e-3]] * 2, b, sizes=[100 * b, 100]) for b in (1, 2)], 8)
+    with pytest.raises(lm.errors.InputError, match="batch of the graph cannot be told"):
+        found.graph(graph)
+    assert found.graph(graph, batch=3).output_bytes.tolist() == [800, 100]
 
 
 @pytest.mark.parametrize(
@@ -368,6 +414,16 @@ def test_costs_say_where_each_time_is_from():
     # Known on both types, op0 and op1 take 1 and 2 times as long on the CPU.
     assert costs.time[2] == pytest.approx([4e-3, 4e-3 * 0.75])
     assert sum(costs.shares().values()) == pytest.approx(1.0)
+
+
+def test_no_op_is_free_in_silence():
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    model = CostModel()
+    model.update(profile([[1e-3]], device_type=cluster.types[0].name))
+    graph = chain(3, kind=["k", "k", "input"])
+    with pytest.warns(UserWarning, match="1 op free on .*, 'op1' first"):
+        costs = model.costs(graph, cluster)
+    assert costs.time[:, 0].tolist() == [1e-3, 0.0, 0.0]
 
 
 def test_what_is_known_on_one_type_only_is_scaled_by_rooflines():

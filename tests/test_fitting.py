@@ -16,7 +16,7 @@ from loadmaster.cli import main
 from loadmaster.errors import InputError
 from loadmaster.fitting import METHODS
 from loadmaster.footprint import footprints, largest_op
-from loadmaster.transforms.batch import smaller_batch
+from loadmaster.transforms.batch import scaled_batch
 
 #: Four ops that keep 60 bytes each.
 FOUR = graph_of({x: 1 for x in "abcd"}, param_bytes=[60] * 4)
@@ -141,7 +141,7 @@ def test_a_batch_that_fits():
 
 
 def test_a_smaller_batch_leaves_parameters_and_their_gradients(lenet):
-    half = smaller_batch(lenet, Fraction(1, 2))
+    half = scaled_batch(lenet, Fraction(1, 2))
     at = lenet.index
     for name in ("convolution", "relu", "input0"):
         assert int(half.output_bytes[at(name)]) * 2 == int(lenet.output_bytes[at(name)])
@@ -153,7 +153,7 @@ def test_a_smaller_batch_leaves_parameters_and_their_gradients(lenet):
     read_by_optimizer = np.isin(lenet.dst, updates)
     assert not read_by_optimizer[grown].any()
     assert (half.bytes <= lenet.bytes).all()
-    whole = smaller_batch(lenet, Fraction(1))
+    whole = scaled_batch(lenet, Fraction(1))
     assert whole.digest == lenet.digest
     a, b, c = (lm.place(g, v100_mesh(1), "single").memory.peak[0] for g in (half, lenet, whole))
     assert a < b == c

@@ -9,7 +9,6 @@ from typing import Any
 from loadmaster.cluster import Cluster
 from loadmaster.costs import (
     CostModel,
-    Costs,
     Join,
     Links,
     Regression,
@@ -157,19 +156,18 @@ def calibrate(
         for regression in regressions:
             regression.teach(model)
         if measured:
-            checked = _trust(model, measured[0], graph)
+            checked = _trust(model, measured[0], graph, cluster)
             against = f"Regressed to batch {batch}, against what was measured there"
         elif len(regressions[0].batches) > 2:
             checked = held_out(by_type[regressions[0].device_type])
             largest = regressions[0].batches[-1]
             against = f"Batch {largest}, regressed from the smaller ones, against its profile"
     elif model is not None:
-        checked = _trust(model, measured[0], graph)
+        checked = _trust(model, measured[0], graph, cluster)
         against = "Costs as they were known before, against what was measured"
     else:
         model = CostModel(batch or (batches[0] if batches else None))
-        if graph is not None:
-            checked = _trust(estimate(graph, cluster), measured[0], graph)
+        checked = _trust(None, measured[0], graph, cluster)
         against = "What would be assumed without a profile, against what was measured"
     updates = tuple(model.update(profile) for profile in measured)
     return Calibration(
@@ -185,9 +183,15 @@ def calibrate(
     )
 
 
-def _trust(predicted: CostModel | Costs, profile: Profile, graph: OpGraph | None) -> Trust | None:
-    """Predicted against measured, where the two can be compared."""
+def _trust(
+    model: CostModel | None, profile: Profile, graph: OpGraph | None, cluster: Cluster
+) -> Trust | None:
+    """What was known before, or else would have been assumed, against a profile, where the two can
+    be compared.
+    """
     try:
-        return trust(predicted, profile, graph)
+        if model is not None:
+            return trust(model, profile, graph)
+        return None if graph is None else trust(estimate(graph, cluster), profile, graph)
     except InputError:
         return None

@@ -924,6 +924,7 @@ def _calibrate(arguments: argparse.Namespace) -> None:
         for text in arguments.profile:
             path, options = _profile_argument(text)
             profiles += read_profiles(path, **options)
+        progress("learning")
         found = calibrate(
             _read_cluster(arguments.cluster),
             graph,

@@ -167,7 +167,7 @@ def coarsen(
         How many groups to stop at. Where limits allow no fewer, ``report.note`` says why.
     cluster : Cluster, optional
         Whose times and mean link count; the preset ``4xV100-PCIe`` if absent.
-    costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
+    costs : as :func:`loadmaster.place` takes them, optional
         Seconds, as for :func:`loadmaster.place`.
     balance : float, optional
         Most time in a group, as a multiple of the mean over ``groups`` groups (or the longest op,

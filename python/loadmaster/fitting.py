@@ -22,7 +22,7 @@ from loadmaster.problem import Problem
 from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.strategies.registry import Method
 from loadmaster.summary import aligned
-from loadmaster.transforms.batch import ASSUMPTION, smaller_batch
+from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
 from loadmaster.units import format_bytes
 
 #: Methods that are tried, until one finds a placement that fits.
@@ -318,7 +318,7 @@ class _Trial:
 
         def helps(less: int) -> bool:
             self.progress(f"{parts - less} of {parts} parts of the batch", None)
-            smaller = smaller_batch(self.graph, Fraction(parts - less, parts))
+            smaller = scaled_batch(self.graph, Fraction(parts - less, parts))
             return self.placed(graph=smaller) is not None
 
         if not helps(parts - 1):

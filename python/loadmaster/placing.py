@@ -86,7 +86,7 @@ def place(
     method : str
         A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"auto"``, the
         best that its time buys, ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"metis"``, ...
-    costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
+    costs : Costs, CostModel, Regression, or float64 [n_ops] or [n_ops, n_types], optional
         Seconds; measured times where the graph has them, else the roofline, if absent.
     seed : int
         For methods that draw.

@@ -288,7 +288,7 @@ def simulate(
         False: unlimited channels, the classic model of the scheduling literature.
     link_order : "fifo" (default) or "priority"
         Whether a channel serves first come, first served, or by its consumers' priority.
-    costs : Costs or float64 [n_ops] or [n_ops, n_types], optional
+    costs : as :func:`loadmaster.place` takes them, optional
         Seconds; measured times or the roofline if absent.
     seed : int
         For the random policy.

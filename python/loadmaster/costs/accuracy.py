@@ -128,6 +128,7 @@ class Trust:
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON."""
+        off = self.bytes_deviation
         return {
             "ops": len(self.names),
             "unmeasured": self.unmeasured,
@@ -135,6 +136,7 @@ class Trust:
             "provenance": self.shares,
             "overall": vars(self.overall),
             "by_kind": {kind: vars(row) for kind, row in self.by_kind.items()},
+            "bytes_mean": None if off is None else float(off.mean()),
             "cdf": [list(row) for row in self.cdf.items()],
             "bytes_cdf": None
             if self.bytes_cdf is None
@@ -161,6 +163,8 @@ class Trust:
         lines += aligned(rows)
         if len(kinds) > _KINDS:
             lines.append(f"and {len(kinds) - _KINDS} more kinds")
+        if self.bytes_deviation is not None:
+            lines.append(f"output bytes are off by {self.bytes_deviation.mean():.1%} on average")
         rows = [("off by at most", *(f"{step:.0%}" for step in STEPS))]
         rows.append(("times of", *(f"{share:.0%}" for share in self.cdf.values())))
         if self.bytes_cdf is not None:

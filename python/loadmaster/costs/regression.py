@@ -47,6 +47,10 @@ _BLOCK = 9
 _WITHIN_ONE = 0.683
 #: Ops that must be known to do the same at every batch before they tell the machine's drift.
 _LEAST_STEADY = 10
+#: More than this between two batches is no drift: what seemed to do the same does more.
+_MOST_DRIFT = 1.5
+#: Standard deviation over mean absolute deviation, of the normal distribution.
+_OF_MEAN = float(np.sqrt(np.pi / 2))
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def _predicted(
     """Times at a target batch, from times without drift."""
     errors, scales = _left_out(fastest, batches)
     length = np.median(np.log(fastest), axis=1)
-    noise = 1.25 * _by_length(length, np.abs(errors / scales).mean(axis=2).min(axis=0))
+    noise = _OF_MEAN * _by_length(length, np.abs(errors / scales).mean(axis=2).min(axis=0))
     noise = np.maximum(noise, _LEAST_NOISE)
     weights = _weights(errors, scales * noise[:, None], groups)
     curves = [fit(fastest, batches) for fit in _FITS]
@@ -128,7 +132,7 @@ def _predicted(
     wait, scatter = _waiting(need, np.log(usual))
 
     doubt = (weights * (by_shape[:, -1] - need[:, -1:]) ** 2).sum(axis=1)
-    rough = np.maximum(noise, 1.25 * _by_length(length, scatter))
+    rough = np.maximum(noise, _OF_MEAN * _by_length(length, scatter))
     reach = 1 + (1 + _reach(batches, target) * weights[:, 1:].sum(axis=1)) / len(batches)
     # A line that does not rise is a constant.
     floor, slope = curves[1]
@@ -143,6 +147,8 @@ def _drift(times: Floats, steady: NDArray[np.bool_]) -> Floats:
         return np.ones(times.shape[1])
     logs = np.log(times[steady])
     drift = np.median(logs - np.median(logs, axis=1, keepdims=True), axis=0)
+    if np.ptp(drift) > np.log(_MOST_DRIFT):
+        return np.ones(times.shape[1])
     return np.asarray(np.exp(drift - drift.mean()))
 
 
@@ -294,18 +300,20 @@ def _monotone(x: Floats, y: Floats) -> Callable[[Floats], Floats]:
     constant beyond the first and the last.
     """
     order = np.lexsort((y, x))
-    blocks = np.array_split(order, max(1, len(x) // _BLOCK))
-    at = np.array([np.median(x[block]) for block in blocks])
+    whole = (max(1, len(x) // _BLOCK) - 1) * _BLOCK
+    first, last = order[:whole].reshape(-1, _BLOCK), order[whole:]
+    at, level = (np.append(np.median(v[first], axis=1), np.median(v[last])) for v in (x, y))
+    sizes = [_BLOCK] * len(first) + [len(last)]
     pools: list[tuple[float, int, int]] = []  # Mean, points, blocks.
-    for block in blocks:
-        mean, points, count = float(np.median(y[block])), len(block), 1
+    for mean, points in zip(level.tolist(), sizes, strict=True):
+        count = 1
         while pools and pools[-1][0] >= mean:
             before, more, others = pools.pop()
             mean = (before * more + mean * points) / (more + points)
             points, count = points + more, count + others
         pools.append((mean, points, count))
-    level = np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
-    return lambda where: np.interp(where, at, level)
+    rising = np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
+    return lambda where: np.interp(where, at, rising)
 
 
 def _reach(batches: Floats, target: float) -> float:

@@ -17,7 +17,8 @@ from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
 
-#: Where an op's time may come from.
+#: Where an op's time may come from; "scaled": from another device type, "optimistic": it is not
+#: known, and taken for 0 to find out.
 PROVENANCES = ("free", "measured", "regressed", "roofline", "given", "scaled", "optimistic")
 
 #: A dtype's peak, or the nearest thing to it, in order of preference.

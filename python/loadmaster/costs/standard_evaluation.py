@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ class Regression:
         that counts most.
     output_bytes : uint64 [n_ops] or None
         None where fewer than two batches tell.
+    measured_bytes : dict of int to float64 [n_ops]
+        The same at the batches that tell.
     uneven : tuple of str
         Ops whose output bytes lie on no line: theirs are the line of least squares.
     left_out : tuple of str
@@ -63,6 +66,7 @@ class Regression:
     deviation: Floats
     shapes: tuple[str, ...]
     output_bytes: NDArray[np.uint64] | None
+    measured_bytes: dict[int, Floats]
     uneven: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -83,36 +87,67 @@ class Regression:
         """Times of a graph's ops on a cluster; see :meth:`CostModel.costs`."""
         return self.model().costs(graph, cluster)
 
-    def graph(self, graph: OpGraph) -> OpGraph:
-        """The graph at this batch: its sizes, and its edges' in proportion; with times, if all that
-        are no views or placeholders have one.
+    def graph(self, graph: OpGraph, batch: int | None = None) -> OpGraph:
+        """The graph at this batch: its sizes, and times if all ops but views and placeholders have
+        one.
 
-        FLOPs, bytes accessed, workspace and shapes stay as they are; ``meta["assumed"]`` says so.
+        Output bytes are the regression's. Tensors, workspace, and what was not measured go with the
+        batch or stay as :func:`loadmaster.transforms.batch.scaled_batch` has it, but for ops whose
+        output bytes were the same at every batch. FLOPs, bytes accessed and shapes stay as they
+        are; ``meta["assumed"]`` says all this.
+
+        Parameters
+        ----------
+        graph : OpGraph
+        batch : int, optional
+            That the graph is at; ``meta["batch"]`` or the batch at which its sizes were measured,
+            if absent.
 
         Raises
         ------
         InputError
-            No op of the graph is named as one of these.
+            No op of the graph is named as one of these; its batch cannot be told.
         """
+        # Transforms build on costs.
+        from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
+
+        self.model().join(graph)
         at = {name: i for i, name in enumerate(self.names)}
         rows = np.array([at.get(name, -1) for name in graph.names], dtype=np.int64)
         known = rows >= 0
-        self.model().join(graph)
         assumed = [f"times regressed from batches {_listed(self.batches)} to {self.batch}"]
         ops: dict[str, Any] = {}
         edges: dict[str, Any] = {}
         if (known | graph.view | graph.placeholder).all():
             ops["time"] = {self.device_type: np.where(known, self.seconds[rows], 0.0)}
         if self.output_bytes is not None:
-            before = graph.output_bytes
-            after = np.where(known, self.output_bytes[rows], before)
-            ops["output_bytes"] = after
-            ratio = np.divide(after, before, out=np.ones(graph.n_ops), where=before > 0)
-            edges["bytes"] = np.rint(graph.bytes * ratio[graph.src]).astype(np.uint64)
-            assumed.append("output bytes regressed, tensors in proportion; workspace as it was")
+            before = batch or graph.meta.get("batch") or self._batch_of(graph, rows)
+            scaled = scaled_batch(graph, Fraction(self.batch, before))
+            regressed = self.output_bytes[rows]
+            # Views and ops that write in place put out nothing of their own: their tensors do vary.
+            same = known & (graph.output_bytes == regressed) & (regressed > 0)
+            ops["output_bytes"] = np.where(known, regressed, scaled.output_bytes)
+            ops["workspace"] = scaled.workspace
+            edges["bytes"] = np.where(same[graph.src], graph.bytes, scaled.bytes)
+            assumed.append(f"sizes at batch {self.batch} from those at {before}: {ASSUMPTION}")
         changed = graph.with_columns(ops, edges)
         changed.meta.update(batch=self.batch, assumed=[*graph.meta.get("assumed", []), *assumed])
         return changed
+
+    def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
+        """The batch at which a graph's output bytes are those measured, of most ops that vary."""
+        known = np.flatnonzero(rows >= 0)
+        told = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
+        own = graph.output_bytes[known].astype(np.float64)
+        vary = np.ptp(np.stack([*told.values()]), axis=0) > 0
+        agree = {b: int((sizes == own)[vary].sum()) for b, sizes in told.items()}
+        best = max(agree, key=lambda b: agree[b])
+        if vary.any() and agree[best] <= vary.sum() / 2:
+            raise InputError(
+                f"the batch of the graph cannot be told from its sizes: {agree[best]} of "
+                f"{int(vary.sum())} agree at batch {best}, fewer at others; give it, as batch="
+            )
+        return best
 
     def __str__(self) -> str:
         counts = Counter(self.shapes)
@@ -185,9 +220,13 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     for j, size in enumerate(batches):
         steps = np.concatenate([_rows(p, names) for p in by_batch[size]], axis=1)
         fastest[:, j], usual[:, j] = np.nanmin(steps, axis=1), np.nanmedian(steps, axis=1)
-    sizes, uneven = _bytes(by_batch, names, batch)
-    bytes_vary = _varying(by_batch, names)
+    told = _sizes(by_batch, names)
+    sizes, uneven = _bytes(told, names, batch)
+    bytes_vary = _varying(told, len(names))
     groups = [f"{kinds[n]} {int(vary)}" for n, vary in zip(names, bytes_vary, strict=True)]
+    # A gradient of weights keeps its size and takes longer; but its kind does other things, too.
+    grows = {kinds[n] for n, vary in zip(names, bytes_vary, strict=True) if vary}
+    steady = np.array([len(told) > 1 and kinds[n] not in grows for n in names])
 
     # An op that always took no time goes on doing so; in others zero is below what can be measured.
     timed = usual.any(axis=1)
@@ -201,7 +240,7 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
             np.array(batches, dtype=np.float64),
             float(batch),
             np.unique(groups, return_inverse=True)[1][timed],
-            (~bytes_vary & (sizes is not None))[timed],
+            steady[timed],
         )
         seconds[timed], deviation[timed] = found.seconds, found.deviation
         shapes[timed] = found.weights.argmax(axis=1)
@@ -215,6 +254,7 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
         deviation,
         tuple(SHAPES[s] for s in shapes),
         sizes,
+        told,
         uneven,
         tuple(left_out),
     )
@@ -271,20 +311,18 @@ def _sizes(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> dict[int
     return told
 
 
-def _varying(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> NDArray[np.bool_]:
+def _varying(told: dict[int, Floats], n: int) -> NDArray[np.bool_]:
     """Whether an op's output bytes differ between batches, as far as is known."""
-    told = list(_sizes(by_batch, names).values())
-    vary: NDArray[np.bool_] = np.zeros(len(names), dtype=bool)
-    for sizes in told[1:]:
-        vary = vary | (sizes != told[0])
+    vary: NDArray[np.bool_] = np.zeros(n, dtype=bool)
+    for sizes in [*told.values()][1:]:
+        vary = vary | (sizes != next(iter(told.values())))
     return vary
 
 
 def _bytes(
-    by_batch: dict[int, list[Profile]], names: Sequence[str], target: int
+    told: dict[int, Floats], names: Sequence[str], target: int
 ) -> tuple[NDArray[np.uint64] | None, tuple[str, ...]]:
     """Output bytes at the target, and ops whose bytes lie on no line."""
-    told = _sizes(by_batch, names)
     if len(told) < 2:
         return None, ()
     x = np.array(list(told), dtype=np.float64)

@@ -11,6 +11,7 @@ from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.costs.roofline import roofline
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.readers.notes import warn
 from loadmaster.units import counted
 
 Floats = NDArray[np.float64]
@@ -67,7 +68,7 @@ def assumed(
     graph: OpGraph, device_type: DeviceType, missing: NDArray[np.bool_]
 ) -> tuple[Floats, str]:
     """Times of ops of which no profile knows, and their provenance: what the graph says, else the
-    roofline.
+    roofline. Those that are then free are counted in a warning.
 
     Raises
     ------
@@ -85,4 +86,12 @@ def assumed(
             "that type, and the cluster no peak and memory_bandwidth; explore=True takes them for "
             "free to find out"
         )
-    return roofline(graph, device_type)[missing], "roofline"
+    times = roofline(graph, device_type)[missing]
+    free = np.flatnonzero(missing)[times == 0]
+    if len(free):
+        warn(
+            f"{counted(len(free), 'op')} free on {device_type.name!r}, "
+            f"{graph.names[int(free[0])]!r} first: no profile has them, and the graph neither "
+            "FLOPs nor bytes_accessed"
+        )
+    return times, "roofline"

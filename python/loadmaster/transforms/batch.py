@@ -1,4 +1,4 @@
-"""A smaller batch, as far as memory goes."""
+"""Another batch, as far as memory goes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from loadmaster.transforms.roles import Roles
 
 #: What is taken for granted of a graph with another batch.
 ASSUMPTION = (
-    "inputs, activations, their gradients and workspace shrink with the batch; parameters, their "
+    "inputs, activations, their gradients and workspace go with the batch; parameters, their "
     "gradients and optimizer state do not"
 )
 
 
-def smaller_batch(graph: OpGraph, share: Fraction) -> OpGraph:
-    """The graph as if its batch were a share of what it is; see :data:`ASSUMPTION`.
+def scaled_batch(graph: OpGraph, times: Fraction) -> OpGraph:
+    """The graph as if its batch were so many times what it is; see :data:`ASSUMPTION`.
 
     What depends on the batch is told as in :func:`loadmaster.transforms.data_parallel`. Sizes are
     rounded up. Times, FLOPs and shapes stay as they are: this is for questions of memory. O(V + E).
@@ -28,13 +28,13 @@ def smaller_batch(graph: OpGraph, share: Fraction) -> OpGraph:
     >>> import loadmaster as lm
     >>> from fractions import Fraction
     >>> graph = lm.read("example:lenet")
-    >>> half = smaller_batch(graph, Fraction(1, 2))
+    >>> half = scaled_batch(graph, Fraction(1, 2))
     >>> at = graph.index("convolution")
     >>> bool(int(half.output_bytes[at]) * 2 == int(graph.output_bytes[at]))
     True
     """
     roles = Roles.of(graph)
-    top, bottom = np.uint64(share.numerator), np.uint64(share.denominator)
+    top, bottom = np.uint64(times.numerator), np.uint64(times.denominator)
 
     def scaled(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         whole, rest = np.divmod(sizes, bottom)
@@ -45,13 +45,13 @@ def smaller_batch(graph: OpGraph, share: Fraction) -> OpGraph:
     data = data[np.argsort(graph.view[graph.src[data]], kind="stable")]
     ids, first = np.unique(roles.tensor[data], return_index=True)
     edge = data[first]
-    shrinks = roles.many[graph.src[edge]] & ~roles.gradient[edge]
+    goes_along = roles.many[graph.src[edge]] & ~roles.gradient[edge]
     of_edge = np.zeros(graph.n_edges, dtype=bool)
-    of_edge[data] = shrinks[np.searchsorted(ids, roles.tensor[data])]
+    of_edge[data] = goes_along[np.searchsorted(ids, roles.tensor[data])]
 
     # Of what an op makes, the gradients of weights stay.
     fixed = np.zeros(graph.n_ops, dtype=np.uint64)
-    np.add.at(fixed, graph.src[edge[~shrinks]], graph.bytes[edge[~shrinks]])
+    np.add.at(fixed, graph.src[edge[~goes_along]], graph.bytes[edge[~goes_along]])
     fixed = np.minimum(fixed, graph.output_bytes)
     made = fixed + scaled(graph.output_bytes - fixed)
     return graph.with_columns(
