@@ -936,3 +936,16 @@ def test_damaged_artifacts_are_read_or_refused(name, seed):
         warnings.simplefilter("ignore")
         with contextlib.suppress(InputError):
             to_graph(parse[name.removeprefix("lstm_scan")](mutated(text, random.Random(seed))), "f")
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_damaged_traces_are_read_or_refused(seed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trace")
+    text, trace = folder / "f.hlo.txt", folder / "t.json"
+    text.write_text(HLO)
+    events = trace_of(("fusion.1", 1, 7, 10, 100), ("b", 1, 7, 120, 5), ("tanh.2", 2, 8, 130, 30))
+    trace.write_text(mutated(json.dumps(events), random.Random(seed)))
+    with warnings.catch_warnings(), contextlib.suppress(InputError):
+        warnings.simplefilter("ignore")
+        lm.read(text, profile=trace)
