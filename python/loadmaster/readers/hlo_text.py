@@ -15,6 +15,7 @@ from loadmaster.errors import InputError
 from loadmaster.readers.hlo_fusion import fusion
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_program import (
+    TOKEN,
     Computation,
     Constant,
     Instruction,
@@ -352,7 +353,7 @@ def _branches(
     """Branches that take all operands each, though each reads its own only."""
     made, skipped = [], 0
     for body, own in zip(bodies, read, strict=False):
-        unread = [(f"\0{i}", Type("token")) for i in range(skipped)]
+        unread = [(f"\0{i}", TOKEN) for i in range(skipped)]
         made.append(
             Computation(body.name, [*unread, *body.inputs], body.instructions, body.outputs)
         )
