@@ -249,6 +249,11 @@ def test_literals_and_what_they_make_are_no_ops():
     assert graph.bytes_accessed[1] == 64
 
 
+def test_scalars_without_types_as_older_versions_print_them():
+    graph = of_jaxpr("a:f32[8]", "b:f32[8] = mul a -1.5\nc:f32[8] = select_n True b 2.0", "c, 1.0")
+    assert graph.kinds == ["input", "mul", "select_n"]
+
+
 def test_what_nothing_needs_is_left_out_and_said():
     graph = of_jaxpr("a:f32[8]", "b:f32[8] = sin a\n_:f32[8] = exp b\nc:f32[8] = cos a", "c")
     assert graph.kinds == ["input", "cos"]
@@ -566,6 +571,14 @@ def test_a_fusion_costs_what_is_in_it_and_moves_what_crosses_its_border(hlo_file
     assert graph.bytes_accessed[2] == 4 * (8 * 64 + 64 * 32 + 8 * 32 + 8)
     assert graph.kinds[:2] == ["input", "parameter"]
     assert graph.modules[2] == "MLP.up"
+
+
+def test_hlo_before_it_is_optimized():
+    text = HLO.replace("%", "").replace(
+        "ENTRY main (x: f32[8,64], w: f32[64,32]) -> f32[8,32] {", "ENTRY main.5 {"
+    )
+    graph = to_graph(hlo_text.from_text(text), "f")
+    assert graph.flops.tolist() == to_graph(hlo_text.from_text(HLO), "f").flops.tolist()
 
 
 def test_times_of_a_trace_are_joined_by_instruction(hlo_file, tmp_path):

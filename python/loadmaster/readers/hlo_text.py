@@ -29,7 +29,7 @@ from loadmaster.readers.xla_program import (
 )
 from loadmaster.readers.xla_text import closing, split
 
-_COMPUTATION = re.compile(r"(ENTRY\s+)?%?(?P<name>[\w.$-]+)\s*\(.*\{$")
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?(?P<name>[A-Za-z_][\w.$-]*)\s*(?:\(.*)?\{$")
 _INSTRUCTION = re.compile(r"(?P<root>ROOT\s+)?%?(?P<name>[\w.$-]+)\s*=\s*(?P<rest>.*)$")
 _SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>[^\]]*)\](?:\{[^}]*\})?")
 _NUMBER = re.compile(r"/\*[^*]*\*/")

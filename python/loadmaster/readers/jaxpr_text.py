@@ -347,6 +347,9 @@ class Parser:
         else:
             raise self._error("a variable or a literal expected")
         text = self.text[first.start : last.end]
-        if self._next.text != ":":
+        if self._next.text == ":":
+            return Constant(self._typed(), parsed_number(text))
+        if (text[0].isalpha() or text[0] == "_") and text not in ("True", "False"):
             return text
-        return Constant(self._typed(), parsed_number(text))
+        # Older versions of JAX print scalars without their types.
+        return Constant(Type("f32"), parsed_number(text))
