@@ -153,7 +153,7 @@ def test_the_object_and_its_text_are_the_same_graph(function, step, tmp_path):
     closed = (
         jax.make_jaxpr(step[0])(*step[1]) if function == "step" else jax.make_jaxpr(odds)(*ODDS)
     )
-    graph = quietly(jaxpr.read, closed)
+    graph = quietly(lm.read, closed)
     named = from_text(tmp_path, closed.pretty_print(name_stack=True))
     assert_equal(graph, named, "kinds", "outputs", "phases")
     n_inputs = len(closed.jaxpr.invars)

@@ -15,6 +15,7 @@ from loadmaster.errors import InputError
 from loadmaster.readers.hlo_fusion import fusion
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_program import (
+    TOKEN,
     Computation,
     Constant,
     Instruction,
@@ -28,7 +29,7 @@ from loadmaster.readers.xla_program import (
 )
 from loadmaster.readers.xla_text import closing, split
 
-_COMPUTATION = re.compile(r"(ENTRY\s+)?%?(?P<name>[\w.$-]+)\s*\(.*\{$")
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?(?P<name>[A-Za-z_][\w.$-]*)\s*(?:\(.*)?\{$")
 _INSTRUCTION = re.compile(r"(?P<root>ROOT\s+)?%?(?P<name>[\w.$-]+)\s*=\s*(?P<rest>.*)$")
 _SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>[^\]]*)\](?:\{[^}]*\})?")
 _NUMBER = re.compile(r"/\*[^*]*\*/")
@@ -352,7 +353,7 @@ def _branches(
     """Branches that take all operands each, though each reads its own only."""
     made, skipped = [], 0
     for body, own in zip(bodies, read, strict=False):
-        unread = [(f"\0{i}", Type("token")) for i in range(skipped)]
+        unread = [(f"\0{i}", TOKEN) for i in range(skipped)]
         made.append(
             Computation(body.name, [*unread, *body.inputs], body.instructions, body.outputs)
         )

@@ -83,8 +83,8 @@ def read(
     >>> graph = read(jax.make_jaxpr(step)(params, batch))             # doctest: +SKIP
     """
     if not isinstance(source, str | os.PathLike):
-        name = str(getattr(source, "name", "")) or "jaxpr"
-        return to_graph(from_object(source, sizes or {}), name)
+        program = from_object(source, sizes or {})
+        return to_graph(program, program.name)
     try:
         text = decoded(read_bytes(source))
         return to_graph(from_text(text, sizes or {}), Path(source).name.split(".")[0])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from loadmaster.errors import InputError
 from loadmaster.readers.symbolic import evaluate
 from loadmaster.readers.xla_program import (
+    TOKEN,
     Computation,
     Constant,
     Operand,
@@ -59,7 +60,7 @@ def parsed_type(text: str, sizes: Mapping[str, int], line: int) -> Type:
     found = _TYPE.match(text)
     if not found:
         if text.startswith("Token") or text.startswith("token"):
-            return Type("token")
+            return TOKEN
         raise InputError(f"{at(line)}{text!r} is no type like f32[8,128]")
     dims = [d.partition("@")[0].strip() for d in found["dims"].split(",") if d.strip()]
     return Type.of(found["dtype"], [parsed_dim(d, sizes, line) for d in dims], line)
@@ -346,6 +347,9 @@ class Parser:
         else:
             raise self._error("a variable or a literal expected")
         text = self.text[first.start : last.end]
-        if self._next.text != ":":
+        if self._next.text == ":":
+            return Constant(self._typed(), parsed_number(text))
+        if (text[0].isalpha() or text[0] == "_") and text not in ("True", "False"):
             return text
-        return Constant(self._typed(), parsed_number(text))
+        # Older versions of JAX print scalars without their types.
+        return Constant(Type("f32"), parsed_number(text))

@@ -21,6 +21,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_program import (
+    TOKEN,
     Computation,
     Constant,
     Instruction,
@@ -362,7 +363,7 @@ class _Reader:
         instruction = Instruction(
             kind,
             [],
-            [(n, Type("token")) for n in names],
+            [(n, TOKEN) for n in names],
             label=names[0].lstrip("%").partition("#")[0] if names else "",
             line=self.line,
         )
@@ -445,7 +446,7 @@ class _Reader:
                 )
             return Type.of(dtype, [int(d) for d in dims], self.line)
         if "token" in text[:20]:
-            return Type("token")
+            return TOKEN
         word = re.match(r"[!\w.]+", text)
         return Type.of(word[0] if word else text, (), self.line)
 

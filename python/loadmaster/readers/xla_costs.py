@@ -14,6 +14,7 @@ Kinds are looked up without dialect and punctuation, so that ``reduce_sum``, ``s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class Axis:
         return 0
 
 
+@functools.lru_cache(maxsize=4096)
 def plain(kind: str) -> str:
     """The kind as the tables have it.
 

@@ -33,6 +33,7 @@ from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
 from loadmaster.readers.xla_loops import counters_of, folded, trips_of
 from loadmaster.readers.xla_program import (
+    TOKEN,
     Computation,
     Constant,
     Instruction,
@@ -514,7 +515,7 @@ class _Inliner:
             types.update(instruction.results)
             if instruction.flow == "op":
                 ins = [
-                    o.type if isinstance(o, Constant) else types.get(o, Type("token"))
+                    o.type if isinstance(o, Constant) else types.get(o, TOKEN)
                     for o in instruction.operands
                 ]
                 outs = [t for _, t in instruction.results]

@@ -73,6 +73,7 @@ class Type:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+#: What orders effects, and is nothing in memory.
 TOKEN = Type("token")
 
 

@@ -25,6 +25,7 @@ _DEPTH = 256
 
 #: Of a path: what JAX puts around the names of modules.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|remat|rematted_computation|checkpoint)\((.*)\)$")
+_PART = re.compile(r"(?:[^/(]|\([^()]*(?:\([^()]*\)[^()]*)*\)|\()+")
 _NO_MODULE = re.compile(
     r"^(?:jit|pjit|jit\(.*\)|pjit\(.*\)|while|scan|cond|body|branch_\d+(?:_fun)?|closed_call|"
     r"checkpoint|remat2?|rematted_computation|custom_[jv]{1,2}[pj]+_call|shard_map|)$"
@@ -37,7 +38,8 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
     O(V + E), and a bounded walk per output.
     """
     types = [type_ for _, type_ in program.entry.inputs]
-    columns.ops["module"] = [module(path) for path in columns.paths]
+    modules = {path: module(path) for path in set(columns.paths)}
+    columns.ops["module"] = [modules[path] for path in columns.paths]
     columns.ops["phase"] = ["b" if "transpose(" in path else "f" for path in columns.paths]
     _name_inputs(columns, program, len(types))
     step = _Step(columns, types, outputs)
@@ -69,7 +71,7 @@ def module(path: str) -> str:
     ('MLP.Dense_0', '')
     """
     parts = []
-    for part in re.split(r"/(?![^(]*\))", path):
+    for part in _PART.findall(path):
         while found := _WRAPPED.match(part):
             part = found[1]
         if not _NO_MODULE.match(part) and "->" not in part:  # an einsum has its formula there
