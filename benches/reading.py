@@ -31,16 +31,37 @@ ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("torch/resnet18_b4_joint.et.json.gz", {}, None),
     (
         "torch/resnet18_b4_joint.et.json.gz",
-        {"kineto": "@/torch/resnet18_b4_joint.kineto.json.gz"},
+        {"profile": "@/torch/resnet18_b4_joint.kineto.json.gz"},
         None,
     ),
+    ("torch/resnet18_w8.pt2", {}, None),
+    ("onnx/bert_large_noweights.onnx", {}, 1.0),
+    (
+        "onnx/bertmini_d64.ort_optimized.onnx",
+        {"profile": "@/onnx/bertmini_d64_b4.ortprofile.json.gz"},
+        None,
+    ),
+    ("tf/tf_inception_v3_train_b512.graphdef.pb.gz", {}, None),
+    ("tf/tf_inception_v3_train_b512_ctlstorm.graphdef.pb.gz", {}, 2.0),
+    (
+        "tf/tf_lstm_static.graphdef.pb.gz",
+        {"profile": "@/tf/tf_lstm_static_b16.runmetadata.pb.gz"},
+        None,
+    ),
+    ("jax/transformer.jaxpr.txt.gz", {}, None),
+    ("jax/transformer.stablehlo.mlir.gz", {}, None),
+    ("jax/transformer.optimized_hlo.txt.gz", {}, None),
 )
 
 _CHILD = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
 import loadmaster as lm
-from loadmaster.readers import chakra, kineto, onnx, opgraph
+from loadmaster.readers import chakra, kineto, onnx, opgraph, tensorflow
+try:
+    import onnx.inliner, onnx.reference, onnx.shape_inference
+except ImportError:
+    pass
 # Linux: what `getrusage` tells of a process that has started begins at its parent's peak.
 peak = lambda: int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
 path, options = json.loads(sys.argv[1])
@@ -106,11 +127,12 @@ def main() -> None:
                 sample = arguments.artifacts / SAMPLE
                 path = first_part(sample, 20_000_000, Path(folder) / "the sample's first 20 MB")
             options = {
-                key: value.replace("@", str(arguments.artifacts), 1) if key == "kineto" else value
+                key: value.replace("@", str(arguments.artifacts), 1) if key == "profile" else value
                 for key, value in given.items()
             }
             row = measure(path, options, arguments.repeats)
-            print(json.dumps({**row, "target": target}) if arguments.json else line(row, target))
+            text = json.dumps({**row, "target": target}) if arguments.json else line(row, target)
+            print(text, flush=True)
 
 
 def line(row: dict[str, Any], target: float | None) -> str:

@@ -237,7 +237,7 @@ def test_measured_times_of_a_profile(tmp_path):
         pytest.skip("this JAX's profiler writes no *.trace.json.gz")
     text = tmp_path / "step.hlo.txt"
     text.write_text(compiled.as_text())
-    measured = quietly(hlo.profile, text, traces[0], device_type="cpu")
+    measured = quietly(hlo.profile, traces[0], graph=text, device_type="cpu")
     graph = quietly(lm.read, text, profile=traces[0], device_type="cpu")
     assert measured.n_steps == 3
     assert set(measured.names) <= set(graph.names)

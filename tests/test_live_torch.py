@@ -5,6 +5,8 @@ Needs torch (no GPU): without it these tests are skipped.
 
 from __future__ import annotations
 
+import gzip
+import json
 import resource
 import warnings
 from collections import Counter
@@ -25,6 +27,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.errors import InputError  # noqa: E402
 
 GRAPHS = Path(__file__).parents[2] / "shared" / "data" / "graphs"
+TRACES = GRAPHS.parent / "artifacts" / "torch"
 
 
 def words(*shape):
@@ -140,6 +143,36 @@ def test_a_captured_lenet_is_the_one_in_the_data():
         assert left <= {"aten.detach.default", "aten.ones_like.default"}, column
     controls = [Counter((g.tensor < 0).tolist())[True] for g in (graph, data)]
     assert controls[0] == controls[1]
+
+
+RECORDED = {
+    "resnet18_b4": (ResNet18, (4, 3, 128, 128), (4,)),
+    "bertmini_b4": (lambda: BertMini(256, 4, 8000, 64), (4, 64), (4, 64)),
+    "lstm_b4": (lambda: LSTM(256, 4000), (4, 20), (4, 20)),
+}
+MOVING = {"add", "add_", "clone", "copy_", "div", "empty", "sum", "zeros"}  # kernels use them, too
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the shared artefacts")
+@pytest.mark.parametrize("stem", RECORDED)
+def test_captures_have_the_ops_of_recorded_steps(stem):
+    """Steps with Adam in execution traces, which hold calls within calls, too."""
+    make, shape, targets = RECORDED[stem]
+    with torch.device("meta"):
+        model, labels = make(), words(*targets)
+        inputs = torch.empty(shape) if len(shape) == 4 else words(*shape)
+    graph = lm.capture(
+        model, inputs, loss=F.cross_entropy, targets=labels, optimizer=torch.optim.Adam
+    )
+    trace = json.loads(gzip.decompress((TRACES / f"{stem}.et.json.gz").read_bytes()))
+    recorded = Counter(node["name"].removeprefix("aten::") for node in trace["nodes"])
+    done = Counter(
+        kind.split(".")[1]
+        for kind, view in zip(graph.kinds, graph.view, strict=True)
+        if kind.startswith("aten.") and not view and kind.split(".")[1] not in MOVING
+    )
+    assert done == {kind: recorded[kind] for kind in done}
+    assert sum(done.values()) > 70
 
 
 # ---- what a capture says ----------------------------------------------------------------------
@@ -358,6 +391,15 @@ class Picks(nn.Module):
         return self.fc(x[x[:, 0] > 0])
 
 
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.fc, torch.neg, (x,))
+
+
 LINEAR = nn.Linear(8, 8)
 
 
@@ -366,6 +408,7 @@ LINEAR = nn.Linear(8, 8)
     [
         (Branch(), {}, r"a number is read off a tensor in module 'gate'"),
         (Picks(), {}, r"the size of what index gives depends on values"),
+        (Chooses(), {"train": False}, r"calls cond.*torch\.export\.export"),
         (nn.Linear(8, 8).requires_grad_(False), {}, "depends on a parameter that is trained"),
         (LINEAR, {"loss": lambda y: y}, "the loss is no scalar: give loss="),
         (LINEAR, {"loss": lambda y: torch.zeros(())}, "depends on no parameter"),
@@ -412,6 +455,22 @@ def test_an_exported_program_reads_as_its_file(tmp_path, name, train):
     assert graph.flops.sum() == lower.flops.sum() > 0
 
 
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_program_and_its_module_are_the_same_graph(lowered):
+    program = torch.export.export(ResNet18(4).train(), (torch.rand(2, 3, 32, 32),))
+    program = program.run_decompositions() if lowered else program
+    whole, module = lm.read(program), lm.read(program.module())
+    for column in ("names", "kinds", "modules", "outputs", "colocation"):
+        found = [dict(zip(g.names, getattr(g, column), strict=True)) for g in (whole, module)]
+        assert found[0] == found[1]
+    assert edges(whole) == edges(module)
+
+
+def edges(graph):
+    rows = zip(graph.src, graph.dst, graph.bytes, strict=True)
+    return Counter((graph.names[s], graph.names[d], int(b)) for s, d, b in rows)
+
+
 def test_tied_weights_and_control_flow_read_as_their_file(tmp_path):
     tied = same(torch.export.export(Model(tied=True), (example(),)), tmp_path / "tied.pt2")
     assert "head.weight" not in tied.names
@@ -443,7 +502,7 @@ def test_tied_weights_and_control_flow_read_as_their_file(tmp_path):
     assert column(graph, "flops")["cond"] == 2 * 8 * 8 * 6
     assert graph.colocation[graph.index("seen")] == "seen"
     lower = same(program.run_decompositions({}), tmp_path / "aten.pt2", batch=8)
-    copied = lower.index("copy_")
+    copied = lower.index("copy__default")
     assert lower.names[lower.alias_of[copied]] == "seen"
     with pytest.raises(InputError, match=r"exported for s\d+ from 0 to 100"):
         lm.read(tmp_path / "whole.pt2", batch=101)
@@ -512,7 +571,7 @@ def test_phases_of_joint_graphs(tmp_path):
 
 @pytest.mark.parametrize("source", [LINEAR, 3, b"net.pt2"])
 def test_other_things_are_refused(source):
-    with pytest.raises(InputError, match=r"torch\.fx\.GraphModule or an ExportedProgram, not a"):
+    with pytest.raises(InputError, match=r"torch\.fx\.GraphModule.*lm\.capture takes a"):
         lm.read(source)
 
 
@@ -525,3 +584,20 @@ def test_checkpoints_and_torchscript_are_told_by_what_they_are(tmp_path):
         torch.jit.save(torch.jit.trace(LINEAR, torch.rand(2, 8)), tmp_path / "script.pt")
     with pytest.raises(InputError, match=r"a TorchScript archive.*lm\.capture"):
         lm.read(tmp_path / "script.pt")
+
+
+def test_weight_decay_goes_with_its_parameter():
+    """It reads the gradient and the weight; weight and bias have theirs from one backward op."""
+    model = nn.Conv2d(3, 4, 3)
+    graph = captured(
+        model, torch.rand(2, 3, 8, 8),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, weight_decay=0.1),
+    )  # fmt: skip
+    own = {n: c for n, c, p in zip(graph.names, graph.colocation, graph.phases, strict=True)
+           if p == "o"}  # fmt: skip
+    assert own == {"add": "weight", "add_": "weight", "add_1": "bias", "add__1": "bias"}
+    rows = zip(graph.src, graph.dst, graph.tensor, strict=True)
+    control = {(graph.names[s], graph.names[d]) for s, d, t in rows if t < 0}
+    assert control == {
+        ("convolution", "add_"), ("convolution_backward", "add_"), ("convolution", "add__1"),
+    }  # fmt: skip

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from loadmaster.readers import chakra, kineto  # noqa: E402
+import loadmaster as lm  # noqa: E402
+from loadmaster.readers import chakra, chakra_nodes, kineto  # noqa: E402
 
 # Under a dispatch mode autograd adds gradients out of place and detaches them, and the profiler's
 # own calls are seen; otherwise nothing differs.
@@ -80,7 +81,7 @@ def test_a_training_step(tmp_path, foreach):
         optimizer.zero_grad()
 
     dispatched, path, times = recorded(tmp_path, step)
-    calls = chakra.load(path).calls
+    calls = chakra_nodes.load(path).calls
     found = Counter(calls.names[op] for op in calls.ops)
     for differs in (dispatched - found, found - dispatched):
         assert differs.keys() <= ONLY_WHEN_WATCHED | {"aten::empty", "aten::detach_"}
@@ -101,6 +102,27 @@ def test_a_training_step(tmp_path, foreach):
         assert kineto.read(times).time["cpu"].sum() >= graph.time["cpu"].sum() > 0
 
 
+def test_what_is_captured_has_the_flops_of_what_ran(tmp_path):
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(4, 3, 8, 8)
+    labels = torch.randint(0, 5, (4,))
+
+    def step():
+        torch.nn.functional.cross_entropy(net(x), labels).backward()
+
+    _, path, _ = recorded(tmp_path, step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ran = chakra.read(path)
+        captured = lm.capture(net, x, loss=torch.nn.functional.cross_entropy, targets=labels)
+    work = [
+        {p: sum(f for f, q in zip(g.flops.tolist(), g.phases, strict=True) if q == p) for p in "fb"}
+        for g in (ran, captured)
+    ]
+    assert work[0] == work[1]
+    assert work[0]["b"] > work[0]["f"] > 0
+
+
 def test_inference(tmp_path):
     torch.manual_seed(0)
     net, x = Net().eval(), torch.randn(4, 3, 8, 8)
@@ -110,7 +132,7 @@ def test_inference(tmp_path):
             net(x)
 
     dispatched, path, times = recorded(tmp_path, step)
-    calls = chakra.load(path).calls
+    calls = chakra_nodes.load(path).calls
     found = Counter(calls.names[op] for op in calls.ops)
     for differs in (dispatched - found, found - dispatched):
         assert differs.keys() <= ONLY_WHEN_WATCHED

@@ -28,7 +28,7 @@ from kineto_traces import (
 import loadmaster as lm
 from loadmaster.cli import main
 from loadmaster.errors import InputError
-from loadmaster.readers import chakra, kineto
+from loadmaster.readers import chakra, chakra_nodes, kineto, kineto_events
 
 TORCH = ARTIFACTS / "torch"
 needs_artifacts = pytest.mark.skipif(
@@ -481,7 +481,7 @@ def test_the_command_line_joins_traces(tmp_path, capsys):
 )
 def test_real_traces_joined(name, calls, ops, parameters, buffers):
     path, times = (TORCH / f"{name}.{kind}.json.gz" for kind in ("et", "kineto"))
-    recorded, trace = chakra.load(path), kineto.load(times)
+    recorded, trace = chakra_nodes.load(path), kineto_events.load(times)
     names = {int(n): trace.calls.names[i] for i, n in enumerate(trace.record) if n > 0}
     joined = [
         names[int(n)] == recorded.calls.names[i]
@@ -500,6 +500,15 @@ def test_real_traces_joined(name, calls, ops, parameters, buffers):
     shown = sum(trace.seconds(trace.calls.ops))
     assert 0.95 * shown < graph.time["cpu"].sum() <= shown
     assert not graph.meta["assumed"][3:]
+
+
+@needs_artifacts
+@pytest.mark.parametrize("name", ["resnet18_b16", "bertmini_b4_joint", "lstm_b2"])
+def test_both_traces_call_ops_the_same(name):
+    """So what was profiled at other batches belongs to the graph, though it cannot be joined."""
+    graph = chakra.read(TORCH / f"{name}.et.json.gz")
+    ops = [n for n, kind in zip(graph.names, graph.kinds, strict=True) if "::" in kind]
+    assert ops == list(kineto.profile(TORCH / f"{name}.kineto.json.gz").names)
 
 
 @needs_artifacts

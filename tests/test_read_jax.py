@@ -703,6 +703,27 @@ def test_an_inference_is_no_training_step():
     assert set(graph.phases) == {"f"}
 
 
+def test_a_cache_that_comes_back_updated_is_no_training_step():
+    graph = of_jaxpr(
+        "k:f32[4,4] v:f32[4,4] x:f32[4,4]",
+        f"a:f32[4,4] = add k x\nb:f32[4,4] = add v x\nc:f32[4,4] = {DOT} a k\n"
+        f"d:f32[4,4] = {DOT} b v\n"
+        "y:f32[4,4] = add c d",
+        "a, b, y",
+    )
+    assert graph.kinds[:3] == ["input"] * 3
+    assert set(graph.phases) == {"f"}
+
+
+def test_gradients_alone_have_their_phase():
+    graph = of_jaxpr(
+        "w:f32[4,4]",
+        "a:f32[4,4] = sin w # [jvp()]\nb:f32[4,4] = cos w # [transpose(jvp())]",
+        "a, b",
+    )
+    assert graph.phases[1:] == ["f", "b"]
+
+
 # ---- reading and placing ------------------------------------------------------------------------
 
 

@@ -675,6 +675,8 @@ def test_kinds_of_files_are_told_apart(tmp_path):
     # JSON may begin with a line feed, and a first node be as long as a brace is in ASCII.
     path.write_text("\n" + json.dumps(lm.read("example:lenet").to_document()))
     assert lm.read(path).n_ops == 104
+    for text in ("\nmodule @jit_f {}\n", "\n# comment\n", "\n\n", "\n", "\n  %0 = a\n"):
+        assert not protos.may_be_graph(text.encode())
     for length in (ord("{"), ord("[")):
         made = Made().node("a", "Placeholder", dtype=F32)
         made.graph.node[0].device = "/" * (length - made.graph.node[0].ByteSize() - 2)
@@ -709,6 +711,49 @@ def test_damaged_files(tmp_path_factory, whole, seed, damages_run):
         with warnings.catch_warnings(), contextlib.suppress(LoadmasterError):
             warnings.simplefilter("ignore")
             read(folder / "g.pb", **options)
+
+
+KINDS = (
+    *("Placeholder", "Const", "VariableV2", "Identity", "Relu", "AddN", "Shape", "NoOp", "Enter"),
+    *("Merge", "Switch", "Exit", "NextIteration", "Assign", "ApplyMomentum", "ReadVariableOp"),
+)
+wild = st.lists(
+    st.tuples(
+        st.sampled_from(KINDS),
+        st.lists(st.tuples(st.integers(0, 11), st.integers(0, 2), st.booleans()), max_size=3),
+        st.integers(0, 3),  # how often it ran
+        st.integers(0, 11),  # what it is put with
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(wild, st.booleans())
+def test_any_graph_is_read_or_refused(tmp_path_factory, rows, forwards):
+    """Cycles, loops that are none, updates of what is no variable, runs of a part: all the same."""
+    made, n = Made(), len(rows)
+    for i, (kind, inputs, runs, mate) in enumerate(rows):
+        named = []
+        for source, port, waits in inputs:
+            source %= max(i, 1) if forwards else n
+            if source != i or not forwards:
+                named.append(f"^n{source}" if waits else f"n{source}:{port}")
+        named.sort(key=lambda text: text.startswith("^"))
+        made.node(f"n{i}", kind, " ".join(named), dtype=F32, shape=(2, 4), loc=f"n{mate % n}")
+        if runs:
+            made.ran(f"n{i}", 100 + i, times=runs, kind=kind)
+    folder = tmp_path_factory.mktemp("wild")
+    for with_run in (False, True):
+        try:
+            graph = made.read(folder, with_run=with_run)
+        except InputError:
+            continue
+        if with_run and made.devices:
+            nanos = sum((100 + i) * row[2] for i, row in enumerate(rows))
+            assert graph.time["cpu"].sum() == pytest.approx(nanos * 1e-9)
+        else:
+            assert graph.n_ops == n
 
 
 @given(st.binary(max_size=60))

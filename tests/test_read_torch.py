@@ -293,10 +293,12 @@ def test_buffers_written_back_are_in_place_and_stay_with_their_update(tmp_path):
         ],
     )
     graph = lm.read(archive(tmp_path / "net.pt2", document))
-    assert graph.names == ["norm.count", "x", "next", "y", "copy_"]
-    assert column(graph, "alias_of")["copy_"] == 0
+    assert graph.names == ["norm.count", "x", "next", "y", "copy__default"]
+    assert column(graph, "alias_of")["copy__default"] == 0
     assert graph.colocation == ["norm.count", "", "", "", "norm.count"]
-    assert {("next", "copy_", 8), ("y", "copy_", None)} <= edges(graph), "after it was read"
+    assert {("next", "copy__default", 8), ("y", "copy__default", None)} <= edges(graph), (
+        "after it was read"
+    )
     assert graph.modules[4] == "norm"
 
 
@@ -679,6 +681,7 @@ def test_a_kind_with_arguments_it_cannot_have_costs_its_bytes_and_says_so():
         ("aten.t.default", [], [], True),
         ("aten.transpose_.default", [], [], True),
         ("aten.clone.default", [], [], False),
+        ("aten.meshgrid.indexing", [[f32(2), f32(3)], "ij"], [f32(2, 3), f32(2, 3)], False),
         ("aten.contiguous.default", [f32(2, 3, strides=(3, 1))], [f32(2, 3, strides=(3, 1))], True),
         ("aten.contiguous.default", [f32(2, 3, strides=(1, 2))], [f32(2, 3, strides=(3, 1))],
          False),
@@ -768,6 +771,22 @@ def test_a_write_comes_after_the_reads_and_before_later_ones():
     assert found.colocation == ["w", "", "", "", "w", "", "", "w"]
     assert column(found, "alias_of")["turned"] == 0
     assert y.owner == 3
+
+
+def test_each_result_of_an_op_is_a_storage_of_its_own():
+    """A write into one is no write into the other."""
+    graph = AtenGraph()
+    x = graph.placeholder("x", "input", f32(4))
+    values, indices = graph.op("aten.topk.default", [x, 2], [f32(2), long(2)])
+    values = graph.getitem(values, name="values")
+    indices = graph.getitem(indices, name="indices")
+    graph.op("aten.relu_.default", [values], [f32(2)], name="relu", writes=[values],
+             in_place=True)  # fmt: skip
+    graph.op("aten.index_select.default", [x, 0, indices], [f32(2)], name="reads_indices")
+    graph.op("aten.neg.default", [values], [f32(2)], name="reads_values")
+    found = lm.OpGraph.from_document(graph.document("results", {}))
+    control = {(s, d) for s, d, size in edges(found) if size is None}
+    assert control == {("relu", "reads_values")}
 
 
 # ---- what PyTorch wrote -----------------------------------------------------------------------

@@ -150,7 +150,8 @@ def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
     """Whether an op's results share the storage of its first argument, and nothing is moved.
 
     Some kinds (``reshape``, ``contiguous``, ``to``, ``dropout``) copy only where they must: told by
-    shapes and strides; where the strides are not known they are taken for views.
+    shapes and strides; where the strides are not known they are taken for views. Views of several
+    tensors at once (``meshgrid``) are none here: a view has one owner.
 
     >>> is_view("aten.t.default"), is_view("aten::clone")
     (True, False)
@@ -161,7 +162,8 @@ def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
     name = bare(kind)
     if name in _PERHAPS:
         return _PERHAPS[name](inputs, outputs)
-    return name in _VIEWS
+    joins = bool(inputs) and isinstance(inputs[0], (list, tuple)) and len(inputs[0]) > 1
+    return name in _VIEWS and not joins
 
 
 def _family(name: str) -> str:

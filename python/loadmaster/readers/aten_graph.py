@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
@@ -24,13 +24,15 @@ _OP_COLUMNS = (
 class Value:
     """A tensor of the graph.
 
-    ``op`` puts it out, ``owner`` has the storage that it shows, ``written`` is the last in-place
-    op whose result it shows (-1: none), ``id`` its tensor's among the edges.
+    ``op`` puts it out, ``owner`` made the ``storage`` that it shows (an op with several results
+    has several), ``written`` is the last in-place op whose result it shows (-1: none), ``id`` its
+    tensor's among the edges.
     """
 
     op: int
     tensor: Tensor
     owner: int
+    storage: int
     written: int = -1
     id: int = -1
 
@@ -51,9 +53,9 @@ class AtenGraph:
         self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
         self.unknown: Counter[str] = Counter()  # kinds
         self._sizeless: Counter[str] = Counter()  # element types
-        self._n_tensors = 0
-        self._last_write: dict[int, int] = {}
-        self._reads: dict[int, dict[int, None]] = {}  # ops, since that write
+        self._n_tensors = self._n_storages = 0
+        self._last_write: dict[int, int] = {}  # the op, by storage
+        self._reads: dict[int, dict[int, None]] = {}  # the ops since that write
         self._together: dict[int, int] = {}  # union-find over ops that share a device
         self._float_bytes: Counter[str] = Counter()
 
@@ -73,7 +75,7 @@ class AtenGraph:
         )  # fmt: skip
         self._float_bytes[tensor.dtype] += tensor.nbytes
         self._look_at(tensor)
-        return Value(op, tensor, op)
+        return self._new(op, tensor)
 
     def op(
         self,
@@ -112,14 +114,17 @@ class AtenGraph:
             view=int(view_of is not None), alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
         )  # fmt: skip
-        before = {value.op for value in read}
+        before = {op for value in read for op in (value.op, value.owner, value.written)}
         for value in read:
             self._connect(value, op)
         if view_of is None:
             self._order(op, read, writes, before)
-        written = op if in_place else view_of.written if view_of else -1
-        owner = shared.owner if shared else op
-        return [t if t is None else Value(op, t, owner, written) for t in outputs]
+        if shared is None:
+            return [tensor if tensor is None else self._new(op, tensor) for tensor in outputs]
+        written = op if in_place else shared.written
+        return [
+            t if t is None else Value(op, t, shared.owner, shared.storage, written) for t in outputs
+        ]
 
     def getitem(self, value: Value, *, name: str, module: str = "", phase: str = "f") -> Value:
         """One of several results, taken out: it forwards its producer's tensor."""
@@ -128,12 +133,17 @@ class AtenGraph:
             output=str(value.tensor),
         )  # fmt: skip
         self._connect(value, op)
-        return Value(op, value.tensor, value.owner, value.written, value.id)
+        return replace(value, op=op)
 
     def share_device(self, a: int, b: int) -> None:
         """Keep two ops on one device: a parameter and its update, say."""
         a, b = self._root(a), self._root(b)
         self._together[max(a, b)] = min(a, b)
+
+    def _new(self, op: int, tensor: Tensor) -> Value:
+        """A value in a storage of its own."""
+        self._n_storages += 1
+        return Value(op, tensor, op, self._n_storages - 1)
 
     def _look_at(self, tensor: Tensor) -> None:
         if tensor.dtype not in ITEM_BYTES:
@@ -157,19 +167,19 @@ class AtenGraph:
     ) -> None:
         """Control edges: a read of an alias after the write before it, a write after the reads."""
         for value in read:
-            last = self._last_write.get(value.owner, -1)
+            last = self._last_write.get(value.storage, -1)
             if last not in (-1, value.written):
                 self._control(last, op, before)
         for value in writes:
-            for reader in self._reads.pop(value.owner, ()):
+            for reader in self._reads.pop(value.storage, ()):
                 self._control(reader, op, before)
-            self._last_write[value.owner] = op
+            self._last_write[value.storage] = op
             if self.ops["kind"][value.owner] in ("parameter", "buffer"):
                 self.share_device(value.owner, op)
-        changed = {value.owner for value in writes}
+        changed = {value.storage for value in writes}
         for value in read:
-            if value.owner not in changed:
-                self._reads.setdefault(value.owner, {})[op] = None
+            if value.storage not in changed:
+                self._reads.setdefault(value.storage, {})[op] = None
 
     def _control(self, source: int, op: int, before: set[int]) -> None:
         if source not in before:

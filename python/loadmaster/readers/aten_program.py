@@ -312,7 +312,7 @@ class _Lowering:
             inputs,
             outputs,
             name=node.name,
-            module=node.module,
+            module=node.module or self._module_of(changed),
             phase="o" if node.phase == "b" and self._updates(changed) else node.phase,
             view_of=first if view else None,
             writes=changed,
@@ -334,19 +334,26 @@ class _Lowering:
         positions = written(node.kind, [_plain(argument) for argument in inputs])
         return [value for position in positions for value in _all(inputs[position])]
 
+    def _module_of(self, changed: Sequence[Value]) -> str:
+        """The module of a buffer that an op without one writes."""
+        ops, owner = self.graph.ops, changed[0].owner if changed else -1
+        held = changed and ops["kind"][owner] in ("parameter", "buffer")
+        return ops["module"][owner] if held else ""
+
     def _updates(self, changed: Sequence[Value]) -> bool:
         return any(self.graph.ops["kind"][value.owner] == "parameter" for value in changed)
 
     def copy_back(self, value: str, target: str) -> None:
         """What the signature says is written back at the end of a program without in-place ops."""
         source, buffer = self._value(value, "the output"), self._value(target, "the output")
-        if source.owner == buffer.owner:
+        if source.storage == buffer.storage:
             return
         ops = self.graph.ops
         self.graph.op(
             "aten.copy_.default",
             [buffer, source],
             [buffer.tensor],
+            name="copy__default",  # as ExportedProgram.module() calls it
             module=ops["module"][buffer.op],
             phase=ops["phase"][source.op],
             writes=[buffer],

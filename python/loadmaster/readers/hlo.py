@@ -23,7 +23,8 @@ from loadmaster.files import parse_json, read_bytes
 from loadmaster.graph import ANY_TYPE, OpGraph
 from loadmaster.profile import Profile
 from loadmaster.readers.hlo_text import from_text
-from loadmaster.readers.xla_graph import stacklevel_outside, to_graph
+from loadmaster.readers.notes import warn
+from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_text import decoded
 
 
@@ -143,10 +144,9 @@ def _measured(trace: str | os.PathLike[str], module: str, graph: OpGraph) -> NDA
             "it was compiled otherwise"
         )
     if strangers:
-        warnings.warn(
+        warn(
             f"{sum(strangers.values())} events of {len(strangers)} instructions that the text does "
-            f"not have, {next(iter(strangers))!r} first, are left out",
-            stacklevel=stacklevel_outside(),
+            f"not have, {next(iter(strangers))!r} first, are left out"
         )
     return seconds
 
@@ -239,6 +239,6 @@ def _filled(graph: OpGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]
             f"{int(missing.sum())} ops are not in the trace ({', '.join(names)}, ...): their time "
             "is filled in by the bytes they move, at the rate of the measured ones"
         )
-        warnings.warn(note, stacklevel=stacklevel_outside())
+        warn(note)
         graph.meta["assumed"].append(note)
     return times

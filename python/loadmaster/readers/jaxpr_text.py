@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadmaster.errors import InputError
+from loadmaster.readers.symbolic import evaluate
 from loadmaster.readers.xla_program import (
     Computation,
     Constant,
@@ -70,48 +70,14 @@ def parsed_dim(text: str, sizes: Mapping[str, int], line: int) -> int:
     if text.isdecimal():
         return int(text)
     try:
-        value = _evaluated(ast.parse(text, mode="eval").body, sizes)
+        return evaluate(text, sizes)
     except KeyError as missing:
         raise InputError(
             f"{at(line)}dimension {text!r} is symbolic: give sizes={{{missing}: ...}}, or trace "
             "with arrays of fixed shape"
         ) from None
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError):
-        raise InputError(f"{at(line)}{text!r} is no dimension") from None
-    if not isinstance(value, int) or value < 0:
-        raise InputError(f"{at(line)}dimension {text!r} is {value}")
-    return value
-
-
-def _evaluated(node: ast.AST, sizes: Mapping[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.Name(id=name):
-            return int(sizes[name])
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluated(operand, sizes)
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _evaluated(left, sizes), _evaluated(right, sizes)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-        case ast.Call(func=ast.Name(id=name), args=[left, right]):
-            a, b = _evaluated(left, sizes), _evaluated(right, sizes)
-            match name:
-                case "floordiv":
-                    return a // b
-                case "mod":
-                    return a % b
-                case "max":
-                    return max(a, b)
-                case "min":
-                    return min(a, b)
-    raise ValueError(ast.dump(node))
+    except ValueError as error:
+        raise InputError(f"{at(line)}no dimension: {error}") from None
 
 
 def parsed_number(text: str) -> complex | None:

@@ -1,4 +1,4 @@
-"""Sizes that PyTorch writes as expressions: ``2*s0``, ``Add(Symbol('s0'), Integer(1))``.
+"""Sizes that PyTorch and JAX write as expressions: ``2*s0``, ``Add(Symbol('s0'), Integer(1))``.
 
 Evaluated without sympy and without running anything: numbers, symbols, and a few functions.
 """
@@ -35,9 +35,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Pow": _power,
     "Integer": lambda n: n,
     "Rational": Fraction,
-    **dict.fromkeys(("FloorDiv", "PythonFloorDiv", "CleanDiv", "IntFloorDiv"), operator.floordiv),
+    **dict.fromkeys(
+        ("FloorDiv", "PythonFloorDiv", "CleanDiv", "IntFloorDiv", "floordiv"), operator.floordiv
+    ),
     **dict.fromkeys(("CeilDiv", "CeilToIntDiv"), lambda a, b: -(-a // b)),
-    **dict.fromkeys(("Mod", "PythonMod"), operator.mod),
+    **dict.fromkeys(("Mod", "PythonMod", "mod"), operator.mod),
     "ModularIndexing": lambda a, b, c: a // b % c,
     **dict.fromkeys(("IntTrueDiv", "FloatTrueDiv"), Fraction),
     **dict.fromkeys(("Max", "max"), max),

@@ -171,20 +171,26 @@ def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool =
 # ---- without parsing --------------------------------------------------------------------------
 
 
+#: How the fields that a NodeDef or a MetaInfoDef may begin with are marked.
+_MARKS = b"\x0a\x12\x1a\x22\x2a"
+
+
 def may_be_graph(data: bytes) -> bool:
     r"""Whether bytes can be a GraphDef or a MetaGraphDef, told by the fields they start with.
 
-    Both begin with field 1 as a message; an ONNX model has a number there. Whatever else begins
-    with a line feed (which is how that field is marked) does not add up to whole fields.
+    Both begin with field 1 as a message, which is marked by a line feed; an ONNX model has a number
+    there. Text that begins with a line feed has no marks where fields must be, or, if it is JSON,
+    does not add up to whole fields.
 
     >>> may_be_graph(b"\n\x05\n\x01a\x12\x00"), may_be_graph(b'\n{"format": "opgraph"}')
     (True, False)
     """
     if data[:1] != b"\n":
         return False
-    if data.lstrip()[:1] not in (b"{", b"["):
-        return True
-    return max(_field_ends(data), default=0) == len(data)
+    if data.lstrip()[:1] in (b"{", b"["):
+        return max(_field_ends(data), default=0) == len(data)
+    _, at = _varint(data, 1)
+    return at < len(data) and data[at] in _MARKS
 
 
 def _field_ends(data: bytes) -> Iterator[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.graph import OpGraph
+from loadmaster.readers.aten_costs import is_in_place
 from loadmaster.readers.aten_program import (
     Node,
     Placeholder,
@@ -117,7 +118,7 @@ def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
 def _needs_run(node: Any) -> bool:
     """Whether a node's cost is not in its kind, or its sizes are not in its meta."""
     if node.op in ("call_module", "call_method"):
-        return True
+        return bool(node.users)  # what gives nothing to anyone is a check
     if node.op == "placeholder":
         return _value(node) is None and bool(node.users)
     if node.op != "call_function" or node.target is operator.getitem:
@@ -144,6 +145,8 @@ def _value(node: Any) -> Any:
     for key in ("val", "example_value", "tensor_meta"):
         if node.meta.get(key) is not None:
             return node.meta[key]
+    if hasattr(node.target, "_schema") and is_in_place(str(node.target)):
+        return _value(node.args[0])  # export adds such nodes without meta
     return None
 
 
@@ -202,6 +205,9 @@ def _size(value: Any) -> Size:
     return value if isinstance(value, int) else str(value.node.expr)
 
 
+_ORIGINS = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer"}
+
+
 class _Reading:
     """One pass over the nodes of a module; modules within it are programs of their own."""
 
@@ -231,15 +237,17 @@ class _Reading:
 
     def _place(self, node: Any) -> None:
         meta = _sized(self._result(node))
-        if meta is not None:
-            origin = node.meta.get("desc")
-            path = getattr(origin, "target", None)
-            role = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer"}.get(
-                type(origin).__name__, "input"
-            )
-            name = path if isinstance(path, str) and role != "input" else node.name
-            module = name.rpartition(".")[0] if role != "input" else ""
-            self._program.placeholders.append(Placeholder(node.name, name, role, meta, module))
+        if meta is None:
+            return
+        origin = node.meta.get("desc")  # AOTAutograd's word on where an argument is from
+        kind = _ORIGINS.get(type(origin).__name__, "input")
+        if kind != "input":
+            name = str(origin.target)
+            placed = Placeholder(node.name, name, kind, meta, name.rpartition(".")[0])
+        else:
+            kind = "parameter" if getattr(_value(node), "_is_param", False) else "input"
+            placed = Placeholder(node.name, node.name, kind, meta)
+        self._program.placeholders.append(placed)
 
     def _fetch(self, node: Any) -> None:
         """A tensor that the module holds."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -45,8 +47,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Puts every op that is dispatched while it is active into a graph.
 
     Tensors are known by identity, and by storage where autograd hands on another tensor of it;
-    neither is kept alive, or autograd would copy where it need not.
+    neither is kept alive, or autograd would copy where it need not. One thing changes because it
+    is watched, as under any dispatch mode: autograd adds gradients up out of place, not in place.
     """
+
+    supports_higher_order_operators = True  # or PyTorch would refuse them in words of its own
 
     def __init__(
         self, graph: AtenGraph, progress: Callable[[str, int], None] | None = None
@@ -63,7 +68,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
         self._last_module = ""
         self._recorded = 0
-        self._updates: dict[int, int] = {}  # the parameter that the storage of an op belongs to
+        self._updates: dict[int, int] = {}  # the parameter that a storage belongs to
 
     # -- what is there before the step
 
@@ -80,8 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def belongs(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         """What updates the tensor updates the parameter."""
-        value, owner = self.value_of(tensor), self.value_of(parameter).owner
-        self._updates[value.owner] = owner
+        self._updates[self.value_of(tensor).storage] = self.value_of(parameter).owner
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The value a tensor is; one that nothing made is a constant of the model."""
@@ -92,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if known is None:
             return self.placeholder(tensor, "constant", "constant", self._module())
         latest = known[1]
-        value = Value(latest.op, described(tensor), latest.owner, latest.written)
+        value = replace(latest, tensor=described(tensor), id=-1)
         self._values[tensor] = value
         return value
 
@@ -122,8 +126,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _leaving(self, *_: Any) -> None:
         self._modules.pop()
 
-    def _module(self) -> str:
+    def _module(self, parameter: int | None = None) -> str:
         """The module of the op at hand; of its forward op, when autograd runs it."""
+        if self.phase == "o":
+            return "optim" if parameter is None else f"optim.{self.graph.ops['name'][parameter]}"
         node = torch._C._current_autograd_node()
         if self._modules:
             module = self._modules[-1]
@@ -140,6 +146,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise InputError(
+                f"the model calls {func}, which runs programs of its own: "
+                "export it (torch.export.export) and read the program"
+            )
         if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
             return _as_if_read(args[0])
         try:
@@ -191,15 +202,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _add(
         self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
     ) -> None:
-        several = not isinstance(result, torch.Tensor)
         read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
-        changed = [v for v in changes if shared is not None and v.owner == shared.owner]
-        module, parameter = self._module(), None
-        if self.phase == "o":
-            parameter = self._parameter(read, changes)
-            updated = "" if parameter is None else self.graph.ops["name"][parameter]
-            module = f"optim.{updated}".rstrip(".")
+        changed = [v for v in changes if shared is not None and v.storage == shared.storage]
+        parameter = self._parameter(read, changes) if self.phase == "o" else None
+        module = self._module(parameter)
         flat = list(result) if isinstance(result, (list, tuple)) else [result]
         results = self.graph.op(
             kind,
@@ -213,14 +220,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         if parameter is not None:
             self.graph.share_device(parameter, self.graph.n_ops - 1)
-            self._updates.setdefault(results[0].owner if results[0] else -1, parameter)
         for tensor, value in zip(flat, results, strict=True):
-            if value is not None:
-                if several:
-                    value = self.graph.getitem(
-                        value, name="getitem", module=module, phase=self.phase
-                    )
-                self._bind(tensor, value)
+            if value is None:
+                continue
+            if not isinstance(result, torch.Tensor):
+                value = self.graph.getitem(value, name="getitem", module=module, phase=self.phase)
+            self._bind(tensor, value)
+            if parameter is not None:
+                self._updates.setdefault(value.storage, parameter)
 
     def _argument(self, argument: Any) -> Any:
         """With values for tensors; what the host counts is no value."""
@@ -250,7 +257,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         known = self._storages.get(_storage(tensor).cdata)
         if known is None:
             return None
-        return next((v for v in read if v.owner == known[1].owner), None)
+        return next((v for v in read if v.storage == known[1].storage), None)
 
     def _is_counter(self, tensor: torch.Tensor) -> bool:
         return bool(self._counters) and _storage(tensor).cdata in self._counters
@@ -258,7 +265,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _parameter(self, read: Sequence[Value], changes: Sequence[Value]) -> int | None:
         """The parameter that an op of the optimizer updates, or helps to."""
         for values in (changes, read):
-            found = {self._updates[v.owner] for v in values if v.owner in self._updates}
+            found = {self._updates[v.storage] for v in values if v.storage in self._updates}
             if len(found) == 1:
                 return found.pop()
         return None

@@ -144,7 +144,7 @@ class Step:
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            fake = self._faked(leaf)
+            fake = self._faked(leaf).requires_grad_(leaf.requires_grad)
             self._recorder.placeholder(fake, name, "input")
             self.input_shapes.append(tuple(leaf.shape))
             return fake

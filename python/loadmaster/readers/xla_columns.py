@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.readers.names import unique
 from loadmaster.readers.xla_program import Type
 
 _COLUMNS = (
@@ -134,32 +134,14 @@ class Columns:
         for position, column in enumerate(self.edges):
             self.edges[column] = [edge[position] for edge in kept]
 
-    def unique_names(self) -> list[str]:
-        """The names with a number behind every repeated one; the first of a name keeps it."""
-        names = self.ops["name"]
-        taken = set(names)
-        seen: Counter[str] = Counter()
-        result = []
-        for name in names:
-            unique = name
-            if seen[name]:
-                while unique in taken:
-                    unique = f"{name}_{seen[name]}"
-                    seen[name] += 1
-                taken.add(unique)
-            else:
-                seen[name] = 1
-            result.append(unique)
-        return result
-
     def trips(self) -> dict[str, int | None]:
         """Trips of each loop, by the name of the op that opens it."""
-        names = self.unique_names()
+        names = unique(self.ops["name"])
         return {names[op]: trips for op, trips in self.loops.items()}
 
     def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         """The opgraph v1 document."""
-        names = self.unique_names()
+        names = unique(self.ops["name"])
         colocation = [
             self.colocation.get(op, names[group] if group >= 0 else "")
             for op, group in enumerate(self.groups)

@@ -296,7 +296,12 @@ _FLOPS: dict[str, _Count] = {
     **dict.fromkeys(("dot_general", "dot"), _dot),
     **dict.fromkeys(("ragged_dot", "ragged_dot_general"), _ragged_dot),
     **dict.fromkeys(("conv_general_dilated", "convolution"), _convolution),
-    **dict.fromkeys(_words("random_bits threefry2x32 rng_bit_generator rng_uniform rng"), _random),
+    **dict.fromkeys(
+        _words(
+            "random_bits random_fold_in random_split threefry2x32 rng_bit_generator rng_uniform rng"
+        ),
+        _random,
+    ),
     **dict.fromkeys(
         ("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _reduce_window
     ),

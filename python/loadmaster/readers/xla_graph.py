@@ -20,8 +20,6 @@ How control flow is shown, and why:
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +28,7 @@ from typing import Any
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.readers import xla_training
+from loadmaster.readers.notes import warn
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
 from loadmaster.readers.xla_loops import counters_of, folded, trips_of
@@ -67,7 +66,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
     inliner.run()
     notes = [*program.assumed, *inliner.notes()]
     for note in inliner.warnings():
-        warnings.warn(note, stacklevel=stacklevel_outside())
+        warn(note)
         notes.append(note)
     columns = inliner.columns
     notes += xla_training.assign(columns, program, inliner.outputs)
@@ -81,16 +80,6 @@ def to_graph(program: Program, name: str) -> OpGraph:
         "assumed": notes,
     }
     return OpGraph.from_document(columns.document(name, meta), name)
-
-
-def stacklevel_outside() -> int:
-    """The stack level, for `warnings.warn`, of the first caller outside of this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
-        frame = frame.f_back
-        level += 1
-    return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,9 +538,8 @@ def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Valu
     position: int | None = instruction.attributes.get("in_place")
     if plain(instruction.kind) == "dynamic_update_slice":
         position = 0
-    if position is None or not values[position].carried:
-        return None
-    return values[position]
+    changed = values[position : position + 1] if position is not None else ()
+    return next((value for value in changed if value.carried), None)
 
 
 def _counted(

@@ -38,6 +38,7 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
     """
     types = [type_ for _, type_ in program.entry.inputs]
     columns.ops["module"] = [module(path) for path in columns.paths]
+    columns.ops["phase"] = ["b" if "transpose(" in path else "f" for path in columns.paths]
     _name_inputs(columns, program, len(types))
     step = _Step(columns, types, outputs)
     if not step.is_training:
@@ -48,13 +49,13 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
             return []
         return ["which inputs are parameters is not written: all count as inputs"]
     _set_phases(columns, step, outputs)
-    _set_state(columns, program, step, types)
+    _set_state(columns, program, step)
     _share_modules(columns, step)
     _colocate(columns, step)
     kept = _update_in_place(columns, program, step)
     notes = [
-        f"a training step: {len(step.state)} inputs that come back updated are its parameters and "
-        "the optimizer's state"
+        f"a training step: {len(step.state) + len(step.carried)} inputs that come back updated are "
+        "its parameters and state"
     ]
     if kept:
         notes.append(f"{kept} donated inputs are updated in place")
@@ -83,6 +84,10 @@ def dotted(name: str) -> str:
     ('state.params.Dense_0.kernel', 'result.1.0.mu.w')
     """
     return re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name).strip(".")
+
+
+def _is_float(type_: Type) -> bool:
+    return type_.dtype.startswith(("f", "bf")) and type_.dtype != "float0"
 
 
 def _words(name: str) -> list[str]:
@@ -118,20 +123,52 @@ class _Step:
             i = j - shift
             if not 0 <= i < len(types) or types[i] != outputs[j].type:
                 continue
-            # A fusion may make the gradient within: then that it reads the old value must do.
-            if i in reached or i in self._sources(outputs[j].op):
-                self.state[i] = outputs[j].op
-                updates |= ops | ({outputs[j].op} if i not in reached else set())
+            made_by = outputs[j].op
+            if i in reached:
+                self.state[i] = made_by
+                updates |= ops
+            elif shifts and self._is_read_by_update(i, made_by):
+                self.state[i] = made_by
+                updates.add(made_by)
         self.shift = shift
         self.updates = {op for op in updates if "jvp(" not in paths[op]}
         #: State that more than the optimizer reads.
-        self.read = {i for i in self.state if not self._readers(i) <= self.updates}
-        trained = [i for i in self.read if types[i].dtype.startswith(("f", "bf"))]
+        self.read = {i for i in self.state if not self.readers_of(i) <= self.updates}
+        #: Parameters: what is trained.
+        self.trained = {
+            i
+            for i in self.read
+            if _is_float(types[i]) and "batch_stats" not in columns.ops["name"][i]
+        }
+        #: What comes back between the updated inputs, made otherwise: running means, random keys.
+        self.carried = self._carried(types, outputs)
         if self.told:
-            transposed = any("transpose(" in path for path in paths)
-            self.is_training = transposed and bool(trained)
+            told_apart = any("transpose(" in path for path in paths)
         else:
-            self.is_training = bool(trained) and len(self.state) > 1
+            # The sum of gradients, or a loss; a cache that comes back updated has neither.
+            losses = [v for j, v in enumerate(outputs) if j - shift not in self.state]
+            sums = any(plain(kind) == "add_any" for kind in columns.ops["kind"])
+            loss = any(_is_float(v.type) and not v.type.shape for v in losses)
+            told_apart = len(self.state) > 1 and (sums or loss)
+        self.is_training = told_apart and bool(self.trained)
+
+    def _is_read_by_update(self, i: int, op: int) -> bool:
+        """Whether an op of the optimizer reads an input: a fusion may make the gradient within."""
+        made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
+        return made and i in self.before[op]
+
+    def _carried(self, types: Sequence[Type], outputs: Sequence[Value]) -> dict[int, int]:
+        """Output by input, of those beside the updated ones that are of the same types."""
+        carried: dict[int, int] = {}
+        for step in (-1, 1):
+            i = min(self.state, default=0)
+            while 0 <= i < len(types) and 0 <= i + self.shift < len(outputs) and self.state:
+                if i not in self.state:
+                    if types[i] != outputs[i + self.shift].type:
+                        break
+                    carried[i] = outputs[i + self.shift].op
+                i += step
+        return carried
 
     def _walk(self, value: Value) -> tuple[set[int], set[int]]:
         """Inputs that an output is made of by elementwise ops of its shape, and these ops."""
@@ -153,16 +190,13 @@ class _Step:
                 stack += self.before[op]
         return inputs, ops
 
-    def _sources(self, op: int) -> list[int]:
-        return self.before[op] if op >= self.n_inputs else []
-
     def _updates(self, op: int) -> bool:
         kind = self.columns.ops["kind"][op]
         if "jvp(" in self.columns.paths[op] or plain(kind) == "add_any":
             return False
         return op in self.columns.elementwise or plain(kind) in VIEWS
 
-    def _readers(self, op: int) -> set[int]:
+    def readers_of(self, op: int) -> set[int]:
         """What reads an op's data, views looked through."""
         found: set[int] = set()
         stack = list(self.readers[op])
@@ -181,7 +215,7 @@ class _Step:
 def _name_inputs(columns: Columns, program: Program, n: int) -> None:
     names = columns.ops["name"]
     for i in range(n):
-        names[i] = dotted(names[i]) or f"input{i}"
+        names[i] = dotted(names[i]).lstrip("%") or f"input{i}"
     # A module is where the leaf of a tree lies; a plain argument lies nowhere.
     for i in range(n):
         if i < len(program.names) and program.names[i]:
@@ -192,7 +226,7 @@ def _share_modules(columns: Columns, step: _Step) -> None:
     """A parameter is of the module that reads it; where that is not told, its reader is of its."""
     modules, phases = columns.ops["module"], columns.ops["phase"]
     for i in step.read:
-        readers = sorted(r for r in step._readers(i) if r not in step.updates)
+        readers = sorted(r for r in step.readers_of(i) if r not in step.updates)
         if step.told:
             modules[i] = next((modules[r] for r in readers if modules[r]), modules[i])
             continue
@@ -206,29 +240,24 @@ def _mark(columns: Columns, i: int, kind: str) -> None:
     columns.ops["param_bytes"][i] = columns.ops["output_bytes"][i]
 
 
-def _set_state(columns: Columns, program: Program, step: _Step, types: Sequence[Type]) -> None:
+def _set_state(columns: Columns, program: Program, step: _Step) -> None:
     """Kinds, names and modules of what comes back updated."""
     names, modules = columns.ops["name"], columns.ops["module"]
-    for i in step.state:
+    for i in (*step.state, *step.carried):
         result = i + step.shift
         if not program.names and result < len(program.result_names):
             # The input has no name, but the output that it comes back as.
             words = [w for w in _words(dotted(program.result_names[result])) if not w.isdecimal()]
             names[i] = ".".join(w for w in words if w != "result") or names[i]
             modules[i] = names[i].rpartition(".")[0]
-        trained = i in step.read and types[i].dtype.startswith(("f", "bf"))
-        _mark(columns, i, "parameter" if trained else "buffer")
-        if i not in step.read and "batch_stats" not in names[i]:
+        _mark(columns, i, "parameter" if i in step.trained else "buffer")
+        if i in step.state and i not in step.read and "batch_stats" not in names[i]:
             modules[i] = f"optim.{modules[i]}".rstrip(".")
 
 
 def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None:
     phases = columns.ops["phase"]
-    if step.told:
-        for op, path in enumerate(columns.paths):
-            if "transpose(" in path:
-                phases[op] = "b"
-    else:
+    if not step.told:
         state = {i + step.shift for i in step.state}
         others = [v.op for j, v in enumerate(outputs) if j not in state and v.op >= 0]
         updated = [v.op for j, v in enumerate(outputs) if j in state and v.op >= 0]
@@ -238,8 +267,12 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
                 phases[op] = "b"
     for op in step.updates:
         phases[op] = "o"
-    for i in range(step.n_inputs):
-        phases[i] = "f"
+    phases[: step.n_inputs] = ["f"] * step.n_inputs
+    if step.told:
+        # What reads gradients and is not the model's is the optimizer's; XLA loses some names.
+        for op, sources in enumerate(step.before):
+            if phases[op] == "f" and any(phases[source] != "f" for source in sources):
+                phases[op] = "o" if columns.paths[op] else "b"
 
 
 def _ancestors(step: _Step, ops: Sequence[int]) -> set[int]:
@@ -284,9 +317,9 @@ def _colocate(columns: Columns, step: _Step) -> None:
 def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
     """Donated state is updated where it lies, after all that reads the old value; how many."""
     count = 0
-    for i, op in step.state.items():
+    for i, op in (step.state | step.carried).items():
         donated = i < len(program.donated) and program.donated[i]
-        readers = step._readers(i) - {op}
+        readers = step.readers_of(i) - {op}
         if not donated or op < step.n_inputs or columns.ops["view"][op] or columns.groups[op] >= 0:
             continue
         if columns.ops["alias_of"][op] >= 0 or any(reader > op for reader in readers):
