@@ -23,7 +23,7 @@ from loadmaster.costs import (
 )
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.profile import Profile
+from loadmaster.profile import Profile, joined
 
 
 @dataclass(frozen=True)
@@ -156,18 +156,18 @@ def calibrate(
         for regression in regressions:
             regression.teach(model)
         if measured:
-            checked = _trust(model, measured[0], graph, cluster)
+            checked = _trust(model, measured, graph, cluster)
             against = f"Regressed to batch {batch}, against what was measured there"
         elif len(regressions[0].batches) > 2:
             checked = held_out(by_type[regressions[0].device_type])
             largest = regressions[0].batches[-1]
             against = f"Batch {largest}, regressed from the smaller ones, against its profile"
     elif model is not None:
-        checked = _trust(model, measured[0], graph, cluster)
+        checked = _trust(model, measured, graph, cluster)
         against = "Costs as they were known before, against what was measured"
     else:
         model = CostModel(batch or (batches[0] if batches else None))
-        checked = _trust(None, measured[0], graph, cluster)
+        checked = _trust(None, measured, graph, cluster)
         against = "What would be assumed without a profile, against what was measured"
     updates = tuple(model.update(profile) for profile in measured)
     return Calibration(
@@ -184,14 +184,15 @@ def calibrate(
 
 
 def _trust(
-    model: CostModel | None, profile: Profile, graph: OpGraph | None, cluster: Cluster
+    model: CostModel | None, profiles: Sequence[Profile], graph: OpGraph | None, cluster: Cluster
 ) -> Trust | None:
-    """What was known before, or else would have been assumed, against a profile, where the two can
-    be compared.
+    """What was known before, or else would have been assumed, against profiles of the first one's
+    device type, where the two can be compared.
     """
+    measured = joined([p for p in profiles if p.device_type == profiles[0].device_type])
     try:
         if model is not None:
-            return trust(model, profile, graph)
-        return None if graph is None else trust(estimate(graph, cluster), profile, graph)
+            return trust(model, measured, graph)
+        return None if graph is None else trust(estimate(graph, cluster), measured, graph)
     except InputError:
         return None
