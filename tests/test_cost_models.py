@@ -251,6 +251,9 @@ def test_a_graph_of_no_known_batch_is_asked_for_it():
     with pytest.raises(lm.errors.InputError, match="batch of the graph cannot be told"):
         found.graph(graph)
     assert found.graph(graph, batch=3).output_bytes.tolist() == [800, 100]
+    with pytest.raises(lm.errors.InputError, match="batch is 0"):
+        found.graph(graph, batch=0)
+    assert found.graph(chain(2)).output_bytes.tolist() == [800, 100]
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ class Regression:
         # Transforms build on costs.
         from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
 
+        if batch is not None and not (isinstance(batch, int) and batch > 0):
+            raise InputError(f"batch is {batch!r}: wants an integer of at least 1")
         self.model().join(graph)
         at = {name: i for i, name in enumerate(self.names)}
         rows = np.array([at.get(name, -1) for name in graph.names], dtype=np.int64)
@@ -121,7 +123,7 @@ class Regression:
         if (known | graph.view | graph.placeholder).all():
             ops["time"] = {self.device_type: np.where(known, self.seconds[rows], 0.0)}
         if self.output_bytes is not None:
-            before = batch or graph.meta.get("batch") or self._batch_of(graph, rows)
+            before = self._batch_of(graph, rows) if batch is None else batch
             scaled = scaled_batch(graph, Fraction(self.batch, before))
             regressed = self.output_bytes[rows]
             # Views and ops that write in place put out nothing of their own: their tensors do vary.
@@ -135,7 +137,14 @@ class Regression:
         return changed
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
-        """The batch at which a graph's output bytes are those measured, of most ops that vary."""
+        """The batch that a graph names, or at which the output bytes of most ops that vary are those
+        measured.
+        """
+        named = graph.meta.get("batch")
+        if isinstance(named, int) and named > 0:
+            return named
+        if not graph.output_bytes.any():
+            return self.batch  # Nothing to scale.
         known = np.flatnonzero(rows >= 0)
         told = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
         own = graph.output_bytes[known].astype(np.float64)
