@@ -137,7 +137,7 @@ class Regression:
         return changed
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
-        """The batch that a graph names, or at which most ops that vary put out what was measured."""
+        """The batch that a graph names, or at which most ops that vary put out what they do."""
         named = graph.meta.get("batch")
         if isinstance(named, int) and named > 0:
             return named
