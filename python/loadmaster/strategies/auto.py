@@ -97,11 +97,11 @@ LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
 #: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
 #: out which seed goes furthest.
 SEED_SHARE = 0.4
-REFINE_SHARE = 0.4
-TRIAL_SHARE = 0.3
+REFINE_SHARE = 0.3
+TRIAL_SHARE = 0.15
 
 #: Seeds that are tried, where the graph is small enough to search from several.
-TRIALS = 3
+TRIALS = 2
 SMALL = 10_000
 
 #: Where there are many ops, share of what is left that a cycle takes, and the least that it must
