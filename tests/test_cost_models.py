@@ -144,6 +144,15 @@ def test_a_slow_batch_is_the_machines_where_ops_of_constant_size_are_slow_too():
     assert max(ratio) < 1.15
 
 
+def test_what_is_rounded_to_microseconds_is_as_uncertain_as_that():
+    """Ops of 2.4 us at every batch, some measured as 2 and some as 3."""
+    rng = np.random.default_rng(6)
+    times = np.where(rng.random((60, 3)) < 0.4, 3e-6, 2e-6)
+    found = lm.costs.sweep([profile(times[:, [j]], b) for j, b in enumerate((1, 2, 4))], 16)
+    assert np.median(found.seconds) < 4e-6
+    assert np.median(found.deviation) > 0.1
+
+
 def test_growth_of_ops_of_constant_size_is_no_drift():
     """Gradients of weights: as large at every batch, and as slow as the batch is large."""
     level = np.linspace(1e-5, 1e-4, 30)
@@ -242,6 +251,9 @@ def test_a_graph_of_no_known_batch_is_asked_for_it():
     with pytest.raises(lm.errors.InputError, match="batch of the graph cannot be told"):
         found.graph(graph)
     assert found.graph(graph, batch=3).output_bytes.tolist() == [800, 100]
+    with pytest.raises(lm.errors.InputError, match="batch is 0"):
+        found.graph(graph, batch=0)
+    assert found.graph(chain(2)).output_bytes.tolist() == [800, 100]
 
 
 @pytest.mark.parametrize(

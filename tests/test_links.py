@@ -213,6 +213,7 @@ def test_processes_are_measured_each_way(way):
         (["pigeon"], [1], "no way is named 'pigeon'"),
         (["pipe"], [], "wants bytes"),
         (["pipe"], [0], "wants bytes"),
+        (["pipe"], [2**40], "wants bytes"),
         (["pipe"], [1.5], "wants bytes"),
     ],
 )

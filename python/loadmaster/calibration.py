@@ -23,7 +23,7 @@ from loadmaster.costs import (
 )
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.profile import Profile
+from loadmaster.profile import Profile, joined
 
 
 @dataclass(frozen=True)
@@ -143,31 +143,25 @@ def calibrate(
             "are for, and they are regressed to it"
         )
     regressions: tuple[Regression, ...] = ()
-    checked, against = None, ""
     if small:
         if model is not None:
             raise InputError("costs known before are updated by profiles of their own batch only")
         assert batch is not None
-        by_type = {
-            p.device_type: [q for q in small if q.device_type == p.device_type] for p in small
-        }
-        regressions = tuple(sweep(of_type, batch) for of_type in by_type.values())
+        regressions = _swept(small, batch)
         model = CostModel(batch)
         for regression in regressions:
             regression.teach(model)
         if measured:
-            checked = _trust(model, measured[0], graph, cluster)
+            checked = _trust(regressions[0], measured, graph, cluster)
             against = f"Regressed to batch {batch}, against what was measured there"
-        elif len(regressions[0].batches) > 2:
-            checked = held_out(by_type[regressions[0].device_type])
-            largest = regressions[0].batches[-1]
-            against = f"Batch {largest}, regressed from the smaller ones, against its profile"
+        else:
+            checked, against = _held_out(small, regressions[0])
     elif model is not None:
-        checked = _trust(model, measured[0], graph, cluster)
+        checked = _trust(model, measured, graph, cluster)
         against = "Costs as they were known before, against what was measured"
     else:
         model = CostModel(batch or (batches[0] if batches else None))
-        checked = _trust(None, measured[0], graph, cluster)
+        checked = _trust(None, measured, graph, cluster)
         against = "What would be assumed without a profile, against what was measured"
     updates = tuple(model.update(profile) for profile in measured)
     return Calibration(
@@ -183,15 +177,34 @@ def calibrate(
     )
 
 
+def _swept(profiles: Sequence[Profile], batch: int) -> tuple[Regression, ...]:
+    """A sweep per device type, in the order in which they come."""
+    types = dict.fromkeys(p.device_type for p in profiles)
+    return tuple(sweep([p for p in profiles if p.device_type == t], batch) for t in types)
+
+
+def _held_out(profiles: Sequence[Profile], regression: Regression) -> tuple[Trust | None, str]:
+    """The largest batch of a sweep, predicted from the others, if those are enough."""
+    if len(regression.batches) < 3:
+        return None, ""
+    checked = held_out([p for p in profiles if p.device_type == regression.device_type])
+    largest = regression.batches[-1]
+    return checked, f"Batch {largest}, regressed from the smaller ones, against its profile"
+
+
 def _trust(
-    model: CostModel | None, profile: Profile, graph: OpGraph | None, cluster: Cluster
+    predicted: CostModel | Regression | None,
+    profiles: Sequence[Profile],
+    graph: OpGraph | None,
+    cluster: Cluster,
 ) -> Trust | None:
-    """What was known before, or else would have been assumed, against a profile, where the two can
-    be compared.
+    """What was known before, or else would have been assumed, against profiles of the first one's
+    device type, where the two can be compared.
     """
+    measured = joined([p for p in profiles if p.device_type == profiles[0].device_type])
     try:
-        if model is not None:
-            return trust(model, profile, graph)
-        return None if graph is None else trust(estimate(graph, cluster), profile, graph)
+        if predicted is not None:
+            return trust(predicted, measured, graph)
+        return None if graph is None else trust(estimate(graph, cluster), measured, graph)
     except InputError:
         return None

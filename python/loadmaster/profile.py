@@ -6,6 +6,7 @@ Readers of traces make profiles, the cost models of :mod:`loadmaster.costs` lear
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,3 +102,44 @@ class Profile:
         [0.002]
         """
         return np.asarray(np.nanmin(self.seconds, axis=1), dtype=np.float64)
+
+
+def joined(profiles: Sequence[Profile]) -> Profile:
+    """Profiles of one graph as one: their steps side by side, NaN where one lacks an op.
+
+    Device type and batch are the first's; output bytes those of the first that tells them of all
+    ops.
+
+    Raises
+    ------
+    InputError
+        An op of another kind in another profile.
+
+    Examples
+    --------
+    >>> one = Profile(("a", "b"), ("Add", "Mul"), np.array([[1.0], [2.0]]))
+    >>> joined([one, Profile(("a",), ("Add",), np.array([[3.0, 4.0]]))]).seconds.tolist()
+    [[1.0, 3.0, 4.0], [2.0, nan, nan]]
+    """
+    kinds: dict[str, str] = {}
+    for profile in profiles:
+        for name, kind in zip(profile.names, profile.kinds, strict=True):
+            if kinds.setdefault(name, kind) != kind:
+                raise InputError(
+                    f"op {name!r} is {kinds[name]!r} in one profile and {kind!r} in another: they "
+                    "are of different graphs"
+                )
+    row = {name: i for i, name in enumerate(kinds)}
+    seconds = np.full((len(kinds), sum(p.n_steps for p in profiles)), np.nan)
+    sizes: NDArray[np.uint64] | None = None
+    step = 0
+    for profile in profiles:
+        rows = [row[name] for name in profile.names]
+        seconds[rows, step : step + profile.n_steps] = profile.seconds
+        step += profile.n_steps
+        if sizes is None and profile.output_bytes is not None and len(rows) == len(kinds):
+            sizes = np.empty(len(kinds), dtype=np.uint64)
+            sizes[rows] = profile.output_bytes
+    first = profiles[0]
+    names, of = tuple(kinds), tuple(kinds.values())
+    return Profile(names, of, seconds, first.device_type, first.batch, sizes)

@@ -18,7 +18,7 @@ from loadmaster.costs.roofline import PROVENANCES, Costs
 from loadmaster.costs.standard_evaluation import Regression, sweep
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
-from loadmaster.profile import Profile
+from loadmaster.profile import Profile, joined
 from loadmaster.units import counted, format_seconds
 
 Floats = NDArray[np.float64]
@@ -269,7 +269,7 @@ def held_out(profiles: Sequence[Profile]) -> Trust:
         )
     last = [p for p in profiles if p.batch == batches[-1]]
     known = sweep([p for p in profiles if p.batch != batches[-1]], batches[-1])
-    return trust(known, last[0])
+    return trust(known, joined(last))
 
 
 def _predicted(

@@ -28,6 +28,9 @@ WAYS = ("pipe", "unix_socket", "tcp", "shared_memory")
 #: Sizes that are tried, in bytes: 1 KiB to 64 MiB.
 SIZES = tuple(2**k for k in range(10, 27))
 
+#: Largest size that may be asked for: two processes hold it, and a block.
+_LARGEST = 2**32
+
 #: Seconds that one way between one pair may take before it is given up.
 PATIENCE = 60.0
 
@@ -77,8 +80,8 @@ def measure_links(
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
         raise InputError(f"no way is named {unknown[0]!r}; there are {', '.join(WAYS)}")
-    if not sizes or not all(isinstance(s, int) and s > 0 for s in sizes):
-        raise InputError(f"sizes are {list(sizes)!r}: wants bytes, integers > 0")
+    if not sizes or not all(isinstance(s, int) and 0 < s <= _LARGEST for s in sizes):
+        raise InputError(f"sizes are {list(sizes)!r}: wants bytes, integers from 1 to {_LARGEST}")
     told = progress or (lambda what: None)
     rows: dict[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]] = {}
     for way in ways:
@@ -149,9 +152,8 @@ class _Line:
 def _process(way: str, most: int) -> Iterator[RoundTrips]:
     """A process that sends back what it gets, for as long as the block lasts."""
     with ExitStack() as stack:
-        line = _joined(way, most, stack)
         try:
-            yield line.trips
+            yield _joined(way, most, stack).trips
         except (OSError, EOFError) as error:
             raise LoadmasterError(
                 f"measuring by {way}: the other process ended or took more than {PATIENCE:.0f} s: "

@@ -37,6 +37,10 @@ _PRIOR = 5.0
 #: Degrees of freedom of the noise: as heavy-tailed as single steps are.
 _TAILS = 3.0
 _ROUNDS = 30
+#: Ops that must be rounded alike to be taken for rounded.
+_LEAST_ROUNDED = 20
+#: Seconds: what no clock tells apart.
+_TICK = 1e-12
 #: Relative noise that is always assumed.
 _LEAST_NOISE = 1e-6
 #: Least variance among the shares of a group.
@@ -121,7 +125,7 @@ def _predicted(
     errors, scales = _left_out(fastest, batches)
     length = np.median(np.log(fastest), axis=1)
     noise = _OF_MEAN * _by_length(length, np.abs(errors / scales).mean(axis=2).min(axis=0))
-    noise = np.maximum(noise, _LEAST_NOISE)
+    noise = np.maximum(noise, _LEAST_NOISE + _resolution(fastest) / np.exp(length))
     weights = _weights(errors, scales * noise[:, None], groups)
     curves = [fit(fastest, batches) for fit in _FITS]
     curves[1] = _shrunk(curves[1], fastest, batches, noise, groups)
@@ -239,6 +243,17 @@ def _by_length(length: Floats, values: Floats) -> Floats:
     smooth: Floats = np.empty(len(values))
     smooth[order] = middles[first]
     return smooth
+
+
+def _resolution(times: Floats) -> float:
+    """Standard deviation of the rounding of times, which may be in whole microseconds: so it is
+    where all of many are whole numbers of steps apart.
+    """
+    ticks = np.unique(np.rint(times / _TICK))
+    step = np.diff(ticks).min(initial=np.inf)
+    if len(times) < _LEAST_ROUNDED or len(ticks) == 1 or ((ticks - ticks[0]) % step).any():
+        return 0.0
+    return float(step * _TICK / np.sqrt(12))
 
 
 def _weights(errors: Floats, scales: Floats, groups: NDArray[np.int64]) -> Floats:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from loadmaster.cluster import Cluster
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.entry import Entry
-from loadmaster.costs.regression import SHAPES, grown
+from loadmaster.costs.regression import SHAPES, Growth, grown
 from loadmaster.costs.roofline import Costs
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.profile import Profile
+from loadmaster.profile import Profile, joined
 from loadmaster.units import counted, format_seconds
 
 Floats = NDArray[np.float64]
@@ -111,6 +111,8 @@ class Regression:
         # Transforms build on costs.
         from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
 
+        if batch is not None and not (isinstance(batch, int) and batch > 0):
+            raise InputError(f"batch is {batch!r}: wants an integer of at least 1")
         self.model().join(graph)
         at = {name: i for i, name in enumerate(self.names)}
         rows = np.array([at.get(name, -1) for name in graph.names], dtype=np.int64)
@@ -121,7 +123,7 @@ class Regression:
         if (known | graph.view | graph.placeholder).all():
             ops["time"] = {self.device_type: np.where(known, self.seconds[rows], 0.0)}
         if self.output_bytes is not None:
-            before = batch or graph.meta.get("batch") or self._batch_of(graph, rows)
+            before = self._batch_of(graph, rows) if batch is None else batch
             scaled = scaled_batch(graph, Fraction(self.batch, before))
             regressed = self.output_bytes[rows]
             # Views and ops that write in place put out nothing of their own: their tensors do vary.
@@ -135,7 +137,12 @@ class Regression:
         return changed
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
-        """The batch at which a graph's output bytes are those measured, of most ops that vary."""
+        """The batch that a graph names, or at which most ops that vary put out what they do."""
+        named = graph.meta.get("batch")
+        if isinstance(named, int) and named > 0:
+            return named
+        if not graph.output_bytes.any():
+            return self.batch  # Nothing to scale.
         known = np.flatnonzero(rows >= 0)
         told = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
         own = graph.output_bytes[known].astype(np.float64)
@@ -204,55 +211,28 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     >>> np.round(found.seconds * 1e6).tolist(), found.names
     ([160.0, 5.0], ('conv', 'relu'))
     """
-    given = list(profiles)
-    by_batch = _by_batch(given, batch)
-    kinds = _kinds(given)
-    names = sorted(set.intersection(*({*p.names} for p in given)))
-    left_out = sorted(kinds.keys() - set(names))
-    if len(names) < len(kinds) / 2:
+    by_batch = _by_batch(list(profiles), batch)
+    kind_of = _kinds([*by_batch.values()])
+    names = sorted(set.intersection(*({*p.names} for p in by_batch.values())))
+    left_out = sorted(kind_of.keys() - set(names))
+    if len(names) < len(kind_of) / 2:
         raise InputError(
-            f"the profiles have {len(names)} ops in common of {len(kinds)}: they are of different "
-            f"graphs, or name ops anew each time; {left_out[0]!r} is not in all of them"
+            f"the profiles have {len(names)} ops in common of {len(kind_of)}: they are of "
+            f"different graphs, or name ops anew each time; {left_out[0]!r} is not in all of them"
         )
-    batches = tuple(sorted(by_batch))
-    fastest = np.empty((len(names), len(batches)))
-    usual = np.empty_like(fastest)
-    for j, size in enumerate(batches):
-        steps = np.concatenate([_rows(p, names) for p in by_batch[size]], axis=1)
-        fastest[:, j], usual[:, j] = np.nanmin(steps, axis=1), np.nanmedian(steps, axis=1)
+    kinds = tuple(kind_of[name] for name in names)
     told = _sizes(by_batch, names)
     sizes, uneven = _bytes(told, names, batch)
-    bytes_vary = _varying(told, len(names))
-    groups = [f"{kinds[n]} {int(vary)}" for n, vary in zip(names, bytes_vary, strict=True)]
-    # A gradient of weights keeps its size and takes longer; but its kind does other things, too.
-    grows = {kinds[n] for n, vary in zip(names, bytes_vary, strict=True) if vary}
-    steady = np.array([len(told) > 1 and kinds[n] not in grows for n in names])
-
-    # An op that always took no time goes on doing so; in others zero is below what can be measured.
-    timed = usual.any(axis=1)
-    seconds, deviation = np.zeros(len(names)), np.zeros(len(names))
-    shapes = np.zeros(len(names), dtype=np.int64)
-    if timed.any():
-        least = fastest[fastest > 0].min(initial=usual[usual > 0].min()) / 2
-        found = grown(
-            np.maximum(fastest[timed], least),
-            np.maximum(usual[timed], least),
-            np.array(batches, dtype=np.float64),
-            float(batch),
-            np.unique(groups, return_inverse=True)[1][timed],
-            steady[timed],
-        )
-        seconds[timed], deviation[timed] = found.seconds, found.deviation
-        shapes[timed] = found.weights.argmax(axis=1)
+    growth = _growth(by_batch, names, kinds, told, batch)
     return Regression(
         tuple(names),
-        tuple(kinds[name] for name in names),
-        given[0].device_type,
+        kinds,
+        next(iter(by_batch.values())).device_type,
         batch,
-        batches,
-        seconds,
-        deviation,
-        tuple(SHAPES[s] for s in shapes),
+        tuple(by_batch),
+        growth.seconds,
+        growth.deviation,
+        tuple(SHAPES[s] for s in growth.weights.argmax(axis=1)),
         sizes,
         told,
         uneven,
@@ -260,7 +240,8 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     )
 
 
-def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, list[Profile]]:
+def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, Profile]:
+    """One profile per batch, smallest first."""
     if isinstance(target, bool) or not isinstance(target, int) or target < 1:
         raise InputError(f"batch is {target!r}: wants an integer of at least 1")
     if not profiles:
@@ -278,37 +259,64 @@ def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, list[Profil
     types = sorted({p.device_type for p in profiles})
     if len(types) > 1:
         raise InputError(f"profiles of {' and '.join(types)}: sweep each device type by itself")
-    return found
+    return {size: joined(found[size]) for size in sorted(found)}
 
 
 def _kinds(profiles: Sequence[Profile]) -> dict[str, str]:
     """The kind of each op of any profile."""
-    kinds: dict[str, str] = {}
-    for profile in profiles:
-        for name, kind in zip(profile.names, profile.kinds, strict=True):
-            if kinds.setdefault(name, kind) != kind:
-                raise InputError(
-                    f"op {name!r} is {kinds[name]!r} in one profile and {kind!r} in another: they "
-                    "are of different graphs"
-                )
-    return kinds
+    together = joined(profiles)
+    return dict(zip(together.names, together.kinds, strict=True))
 
 
-def _rows(profile: Profile, names: Sequence[str]) -> Floats:
+def _growth(
+    by_batch: dict[int, Profile],
+    names: Sequence[str],
+    kinds: Sequence[str],
+    told: dict[int, Floats],
+    target: int,
+) -> Growth:
+    """Times at the target of ops by name, of which those that never took any go on doing so."""
+    steps = [p.seconds[_rows(p, names)] for p in by_batch.values()]
+    fastest = np.stack([np.nanmin(s, axis=1) for s in steps], axis=1)
+    usual = np.stack([np.nanmedian(s, axis=1) for s in steps], axis=1)
+    vary = _varying(told, len(names))
+    groups = [f"{kind} {int(of)}" for kind, of in zip(kinds, vary, strict=True)]
+    # A gradient of weights keeps its size and takes longer; but its kind does other things, too.
+    grows = {kind for kind, of in zip(kinds, vary, strict=True) if of}
+    steady = np.array([len(told) > 1 and kind not in grows for kind in kinds])
+
+    n = len(names)
+    growth = Growth(np.zeros(n), np.zeros(n), np.zeros((n, len(SHAPES))))
+    timed = usual.any(axis=1)
+    if not timed.any():
+        return growth
+    # In an op that takes time, none is less than can be measured.
+    least = fastest[fastest > 0].min(initial=usual[usual > 0].min()) / 2
+    found = grown(
+        np.maximum(fastest[timed], least),
+        np.maximum(usual[timed], least),
+        np.array([*by_batch], dtype=np.float64),
+        float(target),
+        np.unique(groups, return_inverse=True)[1][timed],
+        steady[timed],
+    )
+    growth.seconds[timed], growth.deviation[timed] = found.seconds, found.deviation
+    growth.weights[timed] = found.weights
+    return growth
+
+
+def _rows(profile: Profile, names: Sequence[str]) -> list[int]:
     at = {name: i for i, name in enumerate(profile.names)}
-    return profile.seconds[[at[name] for name in names]]
+    return [at[name] for name in names]
 
 
-def _sizes(by_batch: dict[int, list[Profile]], names: Sequence[str]) -> dict[int, Floats]:
+def _sizes(by_batch: dict[int, Profile], names: Sequence[str]) -> dict[int, Floats]:
     """Output bytes by batch, of the batches that tell."""
-    told = {}
-    for size in sorted(by_batch):
-        for profile in by_batch[size]:
-            if profile.output_bytes is not None:
-                at = {name: i for i, name in enumerate(profile.names)}
-                rows = profile.output_bytes[[at[name] for name in names]]
-                told[size] = rows.astype(np.float64)
-    return told
+    return {
+        size: profile.output_bytes[_rows(profile, names)].astype(np.float64)
+        for size, profile in by_batch.items()
+        if profile.output_bytes is not None
+    }
 
 
 def _varying(told: dict[int, Floats], n: int) -> NDArray[np.bool_]:

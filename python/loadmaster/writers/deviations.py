@@ -62,9 +62,9 @@ def _distribution(axes: Axes, trust: Trust) -> None:
     if trust.bytes_deviation is not None:
         lines.append(("output bytes", _BYTES, trust.bytes_deviation))
     for name, colour, off in lines:
-        x = np.sort(np.append(off, 0.0)) * 100
-        y = np.append(np.mean(off <= 0), np.arange(1, len(off) + 1) / len(off)) * 100
-        axes.step(x, np.maximum.accumulate(y), where="post", color=colour, label=name)
+        x = np.unique(np.append(off[off < 1], (0.0, 1.0)))
+        y = np.searchsorted(np.sort(off), x, side="right") / len(off)
+        axes.step(100 * x, 100 * y, where="post", color=colour, label=name)
     axes.set(xlim=(0, 100), ylim=(0, 102), xlabel="deviation, %", ylabel="ops within it, %")
     axes.grid(color=RULE, linewidth=0.5)
     axes.legend(loc="lower right", frameon=False)
