@@ -140,7 +140,7 @@ def cost(op: Op) -> Cost:
     """
     if is_view(op):
         return Cost()
-    flops_of = FLOPS.get(op.kind) or FLOPS.get(_bare(op.kind), _none)
+    flops_of = FLOPS.get(op.kind) or FLOPS.get(_bare(op.kind), none)
     bytes_of = BYTES.get(op.kind) or BYTES.get(_bare(op.kind), _inputs_and_outputs)
     flops, flops_known = _or_zero(flops_of, op)
     moved, bytes_known = _or_zero(bytes_of, op)
@@ -180,26 +180,26 @@ def _at(tensors: Sequence[Tensor | None], i: int) -> Tensor | None:
 
 # ---- FLOPs ------------------------------------------------------------------------------------
 
-_Count = Callable[[Op], int]
+Count = Callable[[Op], int]
 
 
-def _none(op: Op) -> int:
+def none(op: Op) -> int:
     return 0
 
 
-def _per_output(flops: int) -> _Count:
+def per_output(flops: int) -> Count:
     return lambda op: flops * numel(op.outs[0])
 
 
-def _per_input(flops: int) -> _Count:
+def per_input(flops: int) -> Count:
     return lambda op: flops * numel(op.ins[0])
 
 
-def _variadic(op: Op) -> int:
+def variadic(op: Op) -> int:
     return (len(op.ins) - 1) * numel(op.outs[0])
 
 
-def _matmul(a: int = 0) -> _Count:
+def _matmul(a: int = 0) -> Count:
     """2 per output element and inner dimension; input ``a`` is the left factor."""
 
     def count(op: Op) -> int:
@@ -210,12 +210,12 @@ def _matmul(a: int = 0) -> _Count:
     return count
 
 
-def _conv(weight: int = 1) -> _Count:
+def _conv(weight: int = 1) -> Count:
     """2 per output element and weight of one filter; grouping is in the weight's own shape."""
     return lambda op: 2 * numel(op.outs[0]) * math.prod(dims(op.ins[weight])[1:])
 
 
-def _fused(product: _Count, addend: int) -> _Count:
+def _fused(product: Count, addend: int) -> Count:
     """A product, then an activation if the op names one and the sum with an optional input."""
 
     def count(op: Op) -> int:
@@ -235,7 +235,7 @@ def _recurrent(op: Op) -> int:
     return 2 * steps * batch * (numel(op.ins[1]) + numel(op.ins[2]))
 
 
-def _pool(flops: int) -> _Count:
+def _pool(flops: int) -> Count:
     return lambda op: flops * numel(op.outs[0]) * math.prod(op.attrs.get("kernel_shape", ()))
 
 
@@ -273,7 +273,7 @@ def _det(op: Op) -> int:
     return 2 * numel(op.ins[0]) * n // 3
 
 
-def _fft(length_axis: int) -> _Count:
+def _fft(length_axis: int) -> Count:
     """5 n log2 n per transform, the usual count for a complex FFT; the last axis is re, im."""
 
     def count(op: Op) -> int:
@@ -312,7 +312,7 @@ def _attention(op: Op) -> int:
     return _attend(q[0], heads, q[-2], keys, qk_width, v_width)
 
 
-def _packed_attention(past: int) -> _Count:
+def _packed_attention(past: int) -> Count:
     """ONNX Runtime's Attention: the projection to Q, K and V, then the attention itself."""
 
     def count(op: Op) -> int:
@@ -391,11 +391,11 @@ _MOVES = (
     "Unique Unsqueeze Where"
 )
 
-FLOPS: dict[str, _Count] = {
-    **{kind: _per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
-    **{kind: _per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
-    **dict.fromkeys(_MOVES.split(), _none),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), _variadic),
+FLOPS: dict[str, Count] = {
+    **{kind: per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
+    **{kind: per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
+    **dict.fromkeys(_MOVES.split(), none),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), variadic),
     **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm", "QLinearMatMul", "QGemm"), _matmul()),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _matmul()),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _matmul()),
@@ -458,7 +458,7 @@ def _embedded(op: Op) -> int:
 
 
 BYTES: dict[str, Callable[[Op], int]] = {
-    **dict.fromkeys((*METADATA, "Constant"), _none),
+    **dict.fromkeys((*METADATA, "Constant"), none),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Compress"), _gathered),
     "EmbedLayerNormalization": _embedded,
 }

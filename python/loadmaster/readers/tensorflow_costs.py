@@ -8,9 +8,20 @@ once. Filters are spatial, in, out (``HWIO``), as TensorFlow has them whatever `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from loadmaster.readers.onnx_costs import Cost, Op, Tensor, UnknownShapeError, dims, numel
+from loadmaster.readers.onnx_costs import (
+    Cost,
+    Count,
+    Op,
+    Tensor,
+    UnknownShapeError,
+    dims,
+    none,
+    numel,
+    per_input,
+    per_output,
+    variadic,
+)
 
 #: Spelling of element types, by number in ``types.proto``; a reference to one counts 100 more.
 #: Resources and variants have no size, strings none that is fixed.
@@ -81,7 +92,7 @@ def cost(op: Op) -> Cost:
     """
     complete = True
     try:
-        flops = FLOPS.get(op.kind, _none)(op)
+        flops = FLOPS.get(op.kind, none)(op)
     except (UnknownShapeError, LookupError, ValueError, ArithmeticError):
         flops, complete = 0, False
     moved, known = _bytes(op)
@@ -102,25 +113,6 @@ def _bytes(op: Op) -> tuple[int, bool]:
         return 2 * outs + rest, known
     distinct = {id(t): t for t in given}.values()
     return sum(t.nbytes or 0 for t in distinct), known
-
-
-_Count = Callable[[Op], int]
-
-
-def _none(op: Op) -> int:
-    return 0
-
-
-def _per_output(flops: int) -> _Count:
-    return lambda op: flops * numel(op.outs[0])
-
-
-def _per_input(flops: int) -> _Count:
-    return lambda op: flops * numel(op.ins[0])
-
-
-def _add_n(op: Op) -> int:
-    return (len(op.ins) - 1) * numel(op.outs[0])
 
 
 def _matmul(op: Op) -> int:
@@ -156,12 +148,12 @@ def _pool(op: Op) -> int:
     return numel(op.outs[0]) * _window(op)
 
 
-def _pool_gradient(gradient: int) -> _Count:
+def _pool_gradient(gradient: int) -> Count:
     """One per window element and gradient, which is the input given."""
     return lambda op: numel(op.ins[gradient]) * _window(op)
 
 
-def _fused(product: _Count) -> _Count:
+def _fused(product: Count) -> Count:
     """A product, then a bias; activations are what ``fused_ops`` add, one FLOP each."""
 
     def count(op: Op) -> int:
@@ -174,7 +166,7 @@ def _conv(op: Op) -> int:
     return _filter(op, op.ins[1], -1)
 
 
-def _all_inputs(flops: int) -> _Count:
+def _all_inputs(flops: int) -> Count:
     """FLOPs per element of the variable that an optimizer updates: its gradient's size."""
     return lambda op: (
         flops * max((numel(t) for t in op.ins if t is not None and t.shape), default=1)
@@ -232,12 +224,12 @@ _MOVES = (
 )
 _PARTLY_READ = frozenset(("Gather", "GatherNd", "GatherV2", "Slice", "StridedSlice"))
 
-FLOPS: dict[str, _Count] = {
-    **{kind: _per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
-    **{kind: _per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
+FLOPS: dict[str, Count] = {
+    **{kind: per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
+    **{kind: per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
     **{kind: _all_inputs(n) for n, kinds in _PER_GRADIENT.items() for kind in kinds.split()},
-    **dict.fromkeys((*_MOVES.split(), *_MOVES_NOTHING, *VIEWS, *INPUTS, *VARIABLES), _none),
-    **dict.fromkeys(("AddN", "AccumulateNV2"), _add_n),
+    **dict.fromkeys((*_MOVES.split(), *_MOVES_NOTHING, *VIEWS, *INPUTS, *VARIABLES), none),
+    **dict.fromkeys(("AddN", "AccumulateNV2"), variadic),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
     **dict.fromkeys(("Conv2D", "Conv3D", "Conv"), _conv),
     **dict.fromkeys(
