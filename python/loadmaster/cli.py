@@ -167,7 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--methods", help="comma-separated; default: all")
 
     sweep = _command(commands, "sweep", _sweep, "many graphs on many clusters by many methods")
-    sweep.add_argument("graphs", nargs="+", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    sweep.add_argument("graphs", nargs="+", metavar="graph", help=_GRAPH)
+    _reading_arguments(sweep)
     sweep.add_argument(
         "--cluster",
         default="4xV100-PCIe",
@@ -190,6 +191,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"
     )
+    sweep.add_argument(
+        "--warm-start",
+        action="append",
+        default=[],
+        metavar="PLAN.json",
+        help="a saved plan that the cases of the graph with its ops start from (repeatable)",
+    )
+    _constraint_arguments(sweep)
 
     what_if = _command(commands, "what-if", _what_if, "what other hardware would be worth")
     what_if.add_argument("plan", help="a plan that place saved")
@@ -350,6 +359,10 @@ def _command(
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("graph", help=_GRAPH)
+    _reading_arguments(command)
+
+
+def _reading_arguments(command: argparse.ArgumentParser) -> None:
     _shape_arguments(command)
     for flag, metavar, text in _READING:
         action = "append" if flag in _REPEATABLE else "store"
@@ -412,12 +425,13 @@ def _constraint_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _read_graph(arguments: argparse.Namespace) -> OpGraph:
+def _read_graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
+    """The one graph of a command, or one of several."""
     from loadmaster.readers import read
 
     profiles = arguments.profile or []
     return read(
-        arguments.graph,
+        source or arguments.graph,
         **_shapes(arguments),
         profile=profiles[0] if len(profiles) == 1 else profiles or None,
         device_type=arguments.device_type,
@@ -748,6 +762,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
     from loadmaster.progress import Progress
     from loadmaster.strategies import METHODS
     from loadmaster.sweeping import sweep
@@ -773,11 +788,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
             came = row.outcome if row.makespan is None else format_seconds(row.makespan)
             progress(f"{done}/{total} {case}: {came}")
 
+        progress("reading the graphs")
         seen = sweep(
-            arguments.graphs,
+            [_read_graph(arguments, source) for source in arguments.graphs],
             arguments.cluster.split(","),
             [(name, _options(texts)) for name, texts in options.items()],
             seeds=seeds,
+            constraints=_constraints(arguments),
+            warm_start=[Plan.load(path) for path in arguments.warm_start],
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,
