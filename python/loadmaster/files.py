@@ -93,6 +93,17 @@ def check_format(document: Any, name: str, version: int, what: str, source: str)
         )
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuses a path that :func:`write_bytes` could not write to, as far as can be seen."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise InputError(f"cannot write {target}: it is a folder")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"cannot write {target}: its folder is read-only")
+
+
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file under a temporary name beside it and moves it into place.
 
