@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -161,8 +162,8 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
     and writes what ``work`` makes of it, given the task, the folder and when it began.
     """
     began = time.monotonic()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(sys.argv[1])
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     task = pickle.loads((folder / _TASK).read_bytes())
     _write(folder / _ANSWER, work(task, folder, began))
 
@@ -178,11 +179,12 @@ def _write(path: Path, content: object) -> None:
     unfinished.replace(path)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     """The parent holds the other end of stdin: at its end, however that came, there is no one left
-    to answer.
+    to answer, nor to remove the folder.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
