@@ -179,6 +179,17 @@ def test_a_graph_in_which_all_is_free_is_refused(columns):
         estimate(ops(**columns), v100_mesh(2))
 
 
+def test_times_of_another_type_are_not_taken_in_silence():
+    """Of nothing else there is nothing; beside FLOPs, a roofline and a word."""
+    with pytest.raises(InputError, match=r"times for a100, but .*V100.*device_type= \(--device"):
+        estimate(ops(time={"a100": [1.0]}), v100_mesh(2))
+    with pytest.warns(
+        UserWarning, match=r"measured on a100, of which the cluster has none: .*V100"
+    ):
+        costs = estimate(ops(time={"a100": [1.0]}, flops=[10**9]), v100_mesh(2))
+    assert words(costs) == ["roofline"]
+
+
 # -- costs= ----------------------------------------------------------------------------------
 
 CHAIN = graph_of({"first": 1, "second": 2}, [("first", "second", 4)])

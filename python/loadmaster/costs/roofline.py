@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.notes import warn
 
 #: Where an op's time may come from; "scaled": from another device type, "optimistic": it is not
 #: known, and taken for 0 to find out.
@@ -125,7 +126,14 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
         raise InputError(
             "every op would be free: the graph has no FLOPs and no bytes_accessed, and times for "
             f"{known}, but the cluster has {', '.join(t.name for t in cluster.types)}; "
-            "give times in the graph or as costs="
+            "give times in the graph or as costs=, or say which of its types the times are of: "
+            "device_type= (--device-type) as the graph is read"
+        )
+    if graph.time and not set(graph.time) & {ANY_TYPE, *(t.name for t in cluster.types)}:
+        warn(
+            f"times were measured on {', '.join(graph.time)}, of which the cluster has none: those "
+            f"used are rooflines of {', '.join(t.name for t in cluster.types)}. If it is the same, "
+            "say so as the graph is read: device_type= (--device-type)"
         )
     word = "measured" if measured else "roofline"
     provenance = np.where(time.any(axis=1), PROVENANCES.index(word), PROVENANCES.index("free"))

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers import kineto_events
 from loadmaster.readers.aten_costs import Cost, cost
 from loadmaster.readers.chakra_nodes import Recorded, load
 from loadmaster.readers.chakra_rows import Op, Rows, labels_of
 from loadmaster.readers.kineto_events import Trace
-from loadmaster.readers.notes import warn
 from loadmaster.readers.torch_calls import chosen
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
