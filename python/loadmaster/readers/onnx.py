@@ -148,7 +148,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}") from None
     except DecodeError:
-        raise InputError("not an ONNX model, or a truncated one") from None
+        raise InputError(
+            "not an ONNX model, or a truncated one, nor anything else that is read"
+        ) from None
     _load_tiny_external(onnx, model.graph, Path(path).parent)
     return model
 
