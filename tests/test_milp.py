@@ -126,7 +126,7 @@ def test_when_the_time_is_up_the_best_so_far_comes_back(solver):
         hard(),
         solver=solver,
         time_limit=2,
-        progress=lambda best, bound: seen.append((best, bound)),
+        progress=lambda best, bound, cpu: seen.append((best, bound)),
         log=lines.append,
     )
     assert found.status == "feasible"

@@ -24,6 +24,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, timed
+from loadmaster.milp.worker import Progress as Told
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.simulation import as_costs
 from loadmaster.strategies import auto
@@ -85,7 +86,7 @@ class Answer:
 
 
 #: Solves an instance from a schedule within seconds, telling the best and the bound in ticks.
-Solve = Callable[[Instance, Timed, float, Callable[[float | None, float | None], None]], Answer]
+Solve = Callable[[Instance, Timed, float, Told], Answer]
 
 
 @dataclass(frozen=True)
@@ -246,9 +247,9 @@ def best_plan(
     # Twins that change their names run the same schedule.
     schedule = timed(instance, instance.canonical(start.devices), start.order)
 
-    def told(objective: float | None, lower: float | None) -> None:
+    def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
-        tell(f"{method.name}{known}", best.schedule.makespan)
+        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.schedule.makespan)
 
     try:
         answer = method.solve(instance, schedule, max(left, 0.1), told)

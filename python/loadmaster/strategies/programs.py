@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from loadmaster.errors import InputError
 from loadmaster.milp import solve
 from loadmaster.milp.formulation import Formulate
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
-from loadmaster.milp.worker import Solver
+from loadmaster.milp.worker import Progress, Solver
 from loadmaster.strategies.exact import Answer, Solve
 
 #: Solvers of mixed-integer programs, as a person knows them.
@@ -26,13 +25,14 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
         instance: Instance,
         start: Timed,
         seconds: float,
-        tell: Callable[[float | None, float | None], None],
+        tell: Progress,
     ) -> Answer:
         formulation = formulate(instance, start)
         scale = formulation.scale
 
-        def told(best: float | None, bound: float | None) -> None:
-            tell(None if best is None else best / scale, None if bound is None else bound / scale)
+        def told(best: float | None, bound: float | None, cpu: float) -> None:
+            least = None if bound is None else bound / scale
+            tell(None if best is None else best / scale, least, cpu)
 
         found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
         by = f"{name}, {SOLVERS[solver]}"

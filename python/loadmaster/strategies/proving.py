@@ -70,7 +70,7 @@ def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, floa
         return "CP-SAT", instance.seconds(found.bound)
     try:
         answer = by_program("ilp", ilp.formulate, "cbc")(
-            instance, start, seconds, lambda best, bound: None
+            instance, start, seconds, lambda best, bound, cpu: None
         )
     except SolverError as error:
         warnings.warn(str(error), stacklevel=3)
