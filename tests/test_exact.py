@@ -214,6 +214,13 @@ def test_a_proved_plan_says_so(method):
     assert "CBC" in plan.bound_source or "CP-SAT" in plan.bound_source
 
 
+def test_gurobi_proves_a_plan():
+    pytest.importorskip("gurobipy")
+    plan = lm.place(SMALL, ms_mesh(2), "ilp", solver="gurobi", time_limit=10)
+    assert plan.bound_source == "ilp, Gurobi"
+    assert plan.gap == 0.0
+
+
 def test_no_solver_plan_is_worse_than_where_it_starts(lenet):
     cluster = v100_mesh(3)
     start = lm.place(lenet, cluster, "ilp", time_limit=0)

@@ -16,6 +16,7 @@ import ctypes
 import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
-GRACE = 10.0
+GRACE = 5.0
 
 #: Seconds between two looks at a running process, and between two that it takes at its CPU clock.
 _POLL = 0.05
@@ -123,7 +124,7 @@ def _watched(
     """Why it failed, if it did; the process is gone when this returns or raises."""
     paths = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
-        [sys.executable, "-m", module, str(folder)],
+        [sys.executable, "-m", module, str(folder), str(time.time())],
         stdin=subprocess.PIPE,
         stdout=file,
         stderr=subprocess.STDOUT,
@@ -188,11 +189,12 @@ def _ending(code: int) -> str:
 
 def serve(work: Callable[[Any, Path, float], object]) -> None:
     """The main program of such a process: reads the task in the folder named on the command line
-    and writes what ``work`` makes of it, given the task, the folder and when it began.
+    and writes what ``work`` makes of it, given the task, the folder and when it was started.
     """
-    began = time.monotonic()
     folder = Path(sys.argv[1])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # To start an interpreter takes up to seconds where others use the machine.
+    began = time.monotonic() - max(time.time() - float(sys.argv[2]), 0.0)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     threading.Thread(target=_tell, args=(folder / _CPU,), daemon=True).start()
     task = pickle.loads((folder / _TASK).read_bytes())
     _write(folder / _ANSWER, work(task, folder, began))
@@ -209,13 +211,14 @@ def _write(path: Path, content: object) -> None:
     unfinished.replace(path)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     """The parent holds the other end of stdin: at its end, however that came, there is no one left
-    to answer.
+    to answer, nor to remove the folder.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -198,8 +198,9 @@ def _solved(
             seen = now
             progress(*seen, cpu)
 
+    child = "gurobi_child" if solver == "gurobi" else "child"
     task = (model, solver, time_limit)
-    ended = process.run("loadmaster.milp.child", task, time_limit, follow, cpu_limit)
+    ended = process.run(f"loadmaster.milp.{child}", task, time_limit, follow, cpu_limit)
     failure, answer = ended.failure, ended.answer
     if failure is None and "missing" in answer:
         raise MissingExtraError("mip", "highs", f"solving ({answer['missing']})")

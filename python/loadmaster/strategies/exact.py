@@ -255,8 +255,6 @@ def best_plan(
         answer = method.solve(instance, schedule, max(left, 0.1), told)
     except KeyboardInterrupt:
         return _noted(best, f"{method.name} was interrupted: the best so far")
-    except SolverError as error:
-        answer = Answer(None, None, 0.0, method.name, str(error), error.log)
     if limits.log is not None:
         _write_log(limits.log, answer.log)
     if answer.trouble is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from loadmaster.errors import InputError
+from loadmaster.errors import InputError, SolverError
 from loadmaster.milp import solve
 from loadmaster.milp.formulation import Formulate
 from loadmaster.milp.instance import Instance
@@ -30,19 +30,26 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
         formulation = formulate(instance, start)
         scale = formulation.scale
 
+        least = float(instance.lower)
+
         def told(best: float | None, bound: float | None, cpu: float) -> None:
-            least = None if bound is None else bound / scale
+            nonlocal least
+            if bound is not None:
+                # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so
+                # is the makespan.
+                ticks = bound / scale * (1 - 1e-6)
+                ticks = math.ceil(ticks) if instance.exact else ticks
+                least = max(min(ticks, start.makespan), least)
             tell(None if best is None else best / scale, least, cpu)
 
-        found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
         by = f"{name}, {SOLVERS[solver]}"
-        # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so is the
-        # makespan.
-        bound = instance.lower if found.bound is None else found.bound / scale * (1 - 1e-6)
-        bound = math.ceil(bound) if instance.exact else bound
-        bound = max(min(bound, start.makespan), instance.lower)
+        try:
+            found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
+        except SolverError as error:
+            return Answer(None, None, least, by, str(error), error.log)
+        told(found.objective, found.bound, found.cpu)
         if found.values is None:
-            return Answer(None, None, bound, by, log=found.log)
-        return Answer(*formulation.read(found.values), bound, by, log=found.log)
+            return Answer(None, None, least, by, log=found.log)
+        return Answer(*formulation.read(found.values), least, by, log=found.log)
 
     return answer
