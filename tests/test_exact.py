@@ -343,6 +343,7 @@ def test_contradictory_rules_are_an_error():
         ("ilp", {"coarsen": "yes"}, "coarsen is 'yes'"),
         ("ilp", {"memory": "none"}, "memory is 'none'"),
         ("ilp", {"log": 3}, "log is 3"),
+        ("ilp", {"log": "no/such/folder/cbc.log"}, r"cannot write no/such/folder/cbc\.log"),
         ("pesto", {"groups": -1}, "groups is -1"),
         ("moirai", {"links": "mesh"}, "links is 'mesh'"),
         pytest.param("cpsat", {"workers": 0}, "workers is 0", marks=needs_cpsat),

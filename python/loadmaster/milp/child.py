@@ -22,7 +22,7 @@ LEAST = 0.05
 
 #: Share of the time left that a solver is given: once its time is up, CBC takes some more to make
 #: what it has found a solution of the model as it was before presolve.
-SHARE = 0.95
+SHARE = 0.9
 
 #: Solvers as python-mip calls them.
 NAMES = {"cbc": "CBC", "highs": "HIGHS"}

@@ -160,7 +160,10 @@ def solve(
                 progress(float(match["best"]), least, cpu)
 
     task = Task(instance, start, time_limit, workers, seed, is_fixed, is_fcfs)
-    ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow, cpu_limit)
+    try:
+        ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow, cpu_limit)
+    except process.Interrupted as error:
+        ended = process.Ended(None, error.best, "it was interrupted", "", 0.0)
     answer = ended.answer or {"status": "unknown", "bound": None, "values": None}
     values = answer["values"] or ended.best
     status, bound = answer["status"], max(answer["bound"] or least, least)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
-GRACE = 5.0
+GRACE = 10.0
 
 #: Seconds between two looks at a running process, and between two that it takes at its CPU clock.
 _POLL = 0.05
@@ -68,6 +68,14 @@ class Ended:
     cpu: float
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a process ran: with what it last kept by :func:`keep`."""
+
+    def __init__(self, best: Any) -> None:
+        super().__init__()
+        self.best = best
+
+
 def run(
     module: str,
     task: object,
@@ -93,23 +101,25 @@ def run(
 
     Raises
     ------
-    KeyboardInterrupt
-        Ctrl-C, and whatever ``follow`` raises: the process is gone when this arrives.
+    Interrupted
+        Ctrl-C: the process is gone when this, or whatever ``follow`` raises, arrives.
     """
     with tempfile.TemporaryDirectory(prefix="loadmaster-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / _TASK).write_bytes(pickle.dumps(task))
         output = folder / "log.txt"
-        with output.open("wb") as file:
-            failure = _watched(module, folder, file, time_limit, follow, cpu_limit)
+        try:
+            with output.open("wb") as file:
+                failure = _watched(module, folder, file, time_limit, follow, cpu_limit)
+        except KeyboardInterrupt as error:
+            raise Interrupted(_kept(folder)) from error
         text = output.read_text(encoding="utf-8", errors="replace")
         answer = None if failure else pickle.loads((folder / _ANSWER).read_bytes())
-        best = folder / _BEST
-        kept = pickle.loads(best.read_bytes()) if best.exists() else None
+        kept = _kept(folder)
         cpu = _cpu_of(folder)
     if failure:
         tail = "\n".join(text.rstrip().splitlines()[-_TAIL:])
-        failure += f"; the last it said:\n{tail}" if tail else "; it said nothing"
+        failure += f"\nthe last it said:\n{tail}" if tail else "; it said nothing"
     return Ended(answer, kept, failure, text, cpu)
 
 
@@ -170,6 +180,12 @@ def _lines(path: Path) -> Iterator[str | None]:
             *whole, rest = (rest + chunk).split(b"\n")
             yield from (line.decode("utf-8", errors="replace") for line in whole)
             yield None
+
+
+def _kept(folder: Path) -> Any:
+    """What the process last kept, if anything."""
+    best = folder / _BEST
+    return pickle.loads(best.read_bytes()) if best.exists() else None
 
 
 def _cpu_of(folder: Path) -> float:

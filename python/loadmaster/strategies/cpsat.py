@@ -19,6 +19,7 @@ from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
 from loadmaster.strategies.exact import (
     GROUPS,
+    LEAST,
     Answer,
     Limits,
     Method,
@@ -95,7 +96,7 @@ def _solver(prove: bool, workers: int, seed: int) -> Solve:
         found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
         bound, by, log = found.bound, "CP-SAT", found.log
         if prove and found.status != "optimal" and found.failure is None:
-            free = run(time_limit=max(seconds - found.seconds, 0.1), is_fcfs=False)
+            free = run(time_limit=max(seconds - found.seconds, LEAST), is_fcfs=False)
             log += free.log
             if free.bound > bound:
                 bound, by = free.bound, "CP-SAT, links in any order"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from loadmaster.errors import InputError, SolverError
 from loadmaster.milp import solve
@@ -10,7 +11,7 @@ from loadmaster.milp.formulation import Formulate
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
 from loadmaster.milp.worker import Progress, Solver
-from loadmaster.strategies.exact import Answer, Solve
+from loadmaster.strategies.exact import LEAST, Answer, Solve
 
 #: Solvers of mixed-integer programs, as a person knows them.
 SOLVERS: dict[str, str] = {"cbc": "CBC", "highs": "HiGHS", "gurobi": "Gurobi"}
@@ -27,6 +28,7 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
         seconds: float,
         tell: Progress,
     ) -> Answer:
+        began = time.perf_counter()
         formulation = formulate(instance, start)
         scale = formulation.scale
 
@@ -43,10 +45,13 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
             tell(None if best is None else best / scale, least, cpu)
 
         by = f"{name}, {SOLVERS[solver]}"
+        left = max(seconds - (time.perf_counter() - began), LEAST)
         try:
-            found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
+            found = solve(formulation.model, solver=solver, time_limit=left, progress=told)
         except SolverError as error:
             return Answer(None, None, least, by, str(error), error.log)
+        except KeyboardInterrupt:
+            return Answer(None, None, least, by, f"{SOLVERS[solver]} was interrupted")
         told(found.objective, found.bound, found.cpu)
         if found.values is None:
             return Answer(None, None, least, by, log=found.log)
