@@ -16,8 +16,8 @@ from typing import Any
 
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.readers.names import unique
-from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
     Walker,
