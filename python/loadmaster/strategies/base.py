@@ -19,7 +19,10 @@ from loadmaster.problem import PlanPolicy, Problem
 from loadmaster.transforms.base import Split, Transformed
 from loadmaster.units import format_bytes
 
-WAYS_OUT = "More or larger devices, a smaller batch, or on_oom='best_effort' would help."
+WAYS_OUT = (
+    "More or larger devices, a smaller batch, or on_oom='best_effort' (--on-oom best_effort) would "
+    "help."
+)
 
 MemoryModel = Literal["dynamic", "static"]
 
