@@ -7,7 +7,7 @@
 use crate::clock::Ticks;
 
 /// Most slots in a block; a full one is split in two.
-const BLOCK: usize = 64;
+const BLOCK: usize = 32;
 
 /// Idle slots, ascending, disjoint, none empty; the last one never ends.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +32,12 @@ impl Timeline {
     /// The earliest start at or after `ready` of `length` idle ticks.
     #[inline(always)]
     pub fn earliest(&self, ready: Ticks, length: Ticks) -> Ticks {
-        if ready >= self.open || self.blocks.is_empty() {
-            return ready.max(self.open);
-        }
-        self.earliest_slot(ready, length).unwrap_or(self.open)
+        // Most often all slots end too early.
+        let in_slot = match self.ends.last() {
+            Some(&last) if ready.saturating_add(length) <= last => self.earliest_slot(ready, length),
+            _ => None,
+        };
+        in_slot.unwrap_or(ready.max(self.open))
     }
 
     /// The earliest start in a finite slot. O(log slots + BLOCK).
