@@ -368,7 +368,7 @@ impl<'a> Engine<'a> {
             self.sent.note(leg.tensor, device, leg.start + leg.length);
             copies = copies.saturating_add(leg.bytes);
         }
-        if self.channels.is_empty() {
+        if self.channels.is_empty() && self.admission.counts_copies() {
             for input in self.inputs.iter().filter(|i| i.at != device) {
                 if self.sent.note(input.tensor, device, input.from) {
                     copies = copies.saturating_add(input.bytes);
