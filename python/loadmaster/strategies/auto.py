@@ -33,25 +33,14 @@ from loadmaster import fast
 from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem, by_start, ranks
-from loadmaster.strategies import (
-    celeritas,
-    cpop,
-    dpos,
-    dsc,
-    etf,
-    expert,
-    getf,
-    glb,
-    grouped,
-    heft,
-    lc,
-    m_etf,
-    m_topo,
-    order_place,
-    partitioned,
-    peft,
-    single,
-    warm,
+from loadmaster.strategies import single, warm
+from loadmaster.strategies.auto_seeds import (
+    LAST_RESORTS,
+    SEEDS,
+    SPLITTING,
+    Metered,
+    Overdrawn,
+    Seed,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.refine import hierarchy, refined
@@ -63,36 +52,8 @@ Effort = Literal["fast", "normal", "max"]
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
 COUNTED = 0.75
 
-#: Where the search may start, those that add most for their time first, with microseconds per op on
-#: eight devices: where one device holds everything, and where memory forces a split.
-SEEDS: dict[str, tuple[Callable[[Problem], Candidate], float, float]] = {
-    "partition": (partitioned.place, 6.0, 5.0),
-    "dpos": (dpos.place, 5.5, 5.0),
-    "etf": (etf.place, 8.0, 9.0),
-    "cpop": (cpop.place, 5.5, 5.0),
-    "peft": (peft.place, 5.0, 5.0),
-    "partitions": (partitioned.renumbered, 24.0, 18.0),
-    "heft on groups": (grouped.place, 40.0, 30.0),
-    "m-etf": (m_etf.place, 7.5, 8.0),
-    "celeritas": (celeritas.place, 3.0, 22.0),
-    "heft": (heft.place, 35.0, 32.0),
-    "expert": (expert.place, 20.0, 19.0),
-    "lc": (lc.place, 40.0, 45.0),
-    "dsc": (dsc.place, 30.0, 29.0),
-}
-
-#: Tried first where memory forces a split: these weigh bytes from the start, and a seed that finds
-#: no room has tried one share of the memory after another, so many times the work.
-SPLITTING = ("partition", "partitions")
-NO_ROOM = 6.0
-
-#: Tried one after another where no seed fits.
-LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
-    "order-place": order_place.place,
-    "m-topo": m_topo.place,
-    "glb": glb.place,
-    "getf": getf.place,
-}
+#: A seed may take so many times what it takes where its first attempt fits.
+RETRIES = 3.0
 
 #: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
 #: out which seed goes furthest.
@@ -109,9 +70,13 @@ SMALL = 10_000
 CYCLE_SHARE = 0.2
 CYCLE_GAIN = 0.001
 
+#: Seconds per op that building groups takes, and the most of what is left that this may be.
+HIERARCHY = 5e-6
+HIERARCHY_SHARE = 0.3
+
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
-REFINE_RATE = 30e6
+REFINE_RATE = 35e6
 SEARCH_RATE = 60e6
 CACHED = 1600.0
 
@@ -174,7 +139,7 @@ def place(
         No strategy tried fits.
     """
     run = _Run(
-        problem,
+        Metered.of(problem),
         Budget.make(effort, time_limit),
         _share("gap", gap),
         _count("chains", chains),
@@ -282,7 +247,7 @@ class Budget:
 class _Run:
     """The seeds, and the best candidate so far."""
 
-    problem: Problem
+    problem: Metered
     budget: Budget
     gap: float
     chains: int
@@ -335,24 +300,45 @@ class _Run:
         for kept in warm.started(self.problem, self.warm_start):
             self.seeds.append(kept)
             self.offer(kept, "warm start")
-        n, k = self.problem.graph.n_ops, self.problem.cluster.n_devices
         is_loose = alone is not None and alone.fits
-        share = SEED_SHARE * self.budget.left
-        for name in SEEDS if is_loose else sorted(SEEDS, key=lambda name: name not in SPLITTING):
-            seed, loose, tight = SEEDS[name]
-            cost = (loose if is_loose else tight) * 1e-6 * n * (2 + k) / 10
-            has_plan = self.best is not None and self.best.fits
-            if has_plan and (cost > share or self.budget.lacks(cost)):
+        share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
+        tried = set()
+        for name in SEEDS if is_loose else dict.fromkeys((*SPLITTING, *SEEDS)):
+            cost = SEEDS[name].cost(self.problem)
+            left = share if self.has_plan else max(share, self.budget.left)
+            if cost > left or (self.has_plan and self.budget.lacks(cost)):
                 continue
-            cost *= 1.0 if self.tried(name, seed) is not None else NO_ROOM
-            self.budget.spent += cost
-            share -= cost
+            spent, is_over = self.sown(name, SEEDS[name], min(max(share, cost), RETRIES * cost))
+            share -= spent
+            if is_over:
+                tried.add(name)
         for name, seed in LAST_RESORTS.items():
-            if self.best is None or not self.best.fits:
+            if not self.has_plan and name not in tried:
                 self.tried(name, seed)
         if self.best is None:
             assert self.refused is not None
             raise self.refused
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is something that fits."""
+        return self.best is not None and self.best.fits
+
+    def sown(self, name: str, seed: Seed, seconds: float) -> tuple[float, bool]:
+        """What a seed spends of the seconds that it may, and whether it was done with them."""
+        meter = self.problem.meter
+        meter.reset(seed.simulations(self.problem, seconds))
+        is_done = True
+        try:
+            self.tried(name, seed.place)
+        except Overdrawn:
+            is_done = False
+            if meter.best is not None:
+                self.keep(name, meter.best)
+        spent = seed.cost_of(self.problem, meter.used)
+        meter.reset()
+        self.budget.spent += spent
+        return spent, is_done
 
     def is_enough(self, alone: Candidate) -> bool:
         """Whether one device is the answer; says so in the plan."""
@@ -374,9 +360,13 @@ class _Run:
         except InfeasibleError as error:
             self.refused = error
             return None
-        self.seeds.append(candidate)
-        self.offer(candidate, name)
+        self.keep(name, candidate)
         return candidate
+
+    def keep(self, name: str, seed: Candidate) -> None:
+        """A seed to search from, offered as the best."""
+        self.seeds.append(seed)
+        self.offer(seed, name)
 
     def offer(self, candidate: Candidate, stage: str) -> bool:
         """Keeps a candidate if it is the best so far."""
@@ -397,7 +387,9 @@ class _Run:
             if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
                 distinct.append(seed)
         is_small = self.problem.graph.n_ops <= SMALL
-        trials = self.refined(distinct[: TRIALS if is_small else 1])
+        trials = distinct[: TRIALS if is_small else 1]
+        if self.is_refinable:
+            trials = self.refined(trials)
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.improved(trial, each) for trial in trials]
@@ -409,13 +401,15 @@ class _Run:
 
     def refined(self, trials: list[Candidate]) -> list[Candidate]:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
+        levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         found = []
         for i, trial in enumerate(trials):
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            found.append(refined(self.problem, trial, budget=self.visits(seconds / len(trials))))
+            budget = self.visits(seconds / len(trials))
+            found.append(refined(self.problem, trial, levels=levels, budget=budget))
             self.offer(found[-1], "refine")
         return found
 
@@ -423,8 +417,8 @@ class _Run:
         """A candidate refined again and again by groups that its own placement guides: coarsened
         within its devices, searched, expanded.
         """
-        while not self.is_done:
-            levels = hierarchy(self.problem, start.devices)
+        while not self.is_done and self.is_refinable:
+            levels = self.levels(start.devices)
             budget = self.visits(CYCLE_SHARE * self.budget.left)
             found = refined(self.problem, start, levels=levels, budget=budget)
             self.offer(found, "cycle")
@@ -433,6 +427,16 @@ class _Run:
             if gain < CYCLE_GAIN:
                 break
         return start
+
+    @property
+    def is_refinable(self) -> bool:
+        """Whether what is left is worth building groups for."""
+        return HIERARCHY * self.problem.graph.n_ops <= HIERARCHY_SHARE * self.budget.left
+
+    def levels(self, devices: NDArray[np.int32] | None = None) -> list[NDArray[np.int32]]:
+        """Groups to refine by, which count as spent."""
+        self.budget.spent += HIERARCHY * self.problem.graph.n_ops
+        return hierarchy(self.problem, devices)
 
     def visits(self, seconds: float) -> int:
         """Visits of ops that a refinement makes in some seconds, which count as spent."""
