@@ -39,7 +39,7 @@ from loadmaster.strategies.auto_seeds import (
     SEEDS,
     SPLITTING,
     Metered,
-    Overdrawn,
+    OverdrawnError,
     Seed,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
@@ -71,8 +71,8 @@ CYCLE_SHARE = 0.2
 CYCLE_GAIN = 0.001
 
 #: Seconds per op that building groups takes, and the most of what is left that this may be.
-HIERARCHY = 5e-6
-HIERARCHY_SHARE = 0.3
+HIERARCHY = 3e-6
+HIERARCHY_SHARE = 0.2
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
@@ -303,7 +303,7 @@ class _Run:
         is_loose = alone is not None and alone.fits
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
         tried = set()
-        for name in SEEDS if is_loose else dict.fromkeys((*SPLITTING, *SEEDS)):
+        for name in SEEDS if is_loose else SPLITTING:
             cost = SEEDS[name].cost(self.problem)
             left = share if self.has_plan else max(share, self.budget.left)
             if cost > left or (self.has_plan and self.budget.lacks(cost)):
@@ -331,7 +331,7 @@ class _Run:
         is_done = True
         try:
             self.tried(name, seed.place)
-        except Overdrawn:
+        except OverdrawnError:
             is_done = False
             if meter.best is not None:
                 self.keep(name, meter.best)

@@ -84,8 +84,21 @@ SEEDS: dict[str, Seed] = {
     "dsc": Seed(dsc.place, 30.0, 1.3),
 }
 
-#: Tried first, in this order, where memory forces a split: the first weigh bytes from the start.
-SPLITTING = ("partition", "expert", "peft", "dpos", "etf", "cpop", "partitions")
+#: The same where memory forces a split: what weighs bytes from the start comes first, and groups
+#: that know nothing of them are left out.
+SPLITTING = (
+    "partition",
+    "expert",
+    "peft",
+    "dpos",
+    "etf",
+    "cpop",
+    "partitions",
+    "heft on groups",
+    "m-etf",
+    "celeritas",
+    "heft",
+)
 
 #: Tried one after another where nothing fits yet, however long they take.
 LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
@@ -97,7 +110,7 @@ LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
 }
 
 
-class Overdrawn(Exception):
+class OverdrawnError(Exception):
     """A strategy asked for more simulations than it was granted."""
 
 
@@ -120,11 +133,11 @@ class Meter:
 
         Raises
         ------
-        Overdrawn
+        OverdrawnError
             It is one too many.
         """
         if self.used == self.granted:
-            raise Overdrawn
+            raise OverdrawnError
         self.used += 1
 
     def keep(self, seen: Candidate) -> None:
