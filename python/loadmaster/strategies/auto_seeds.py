@@ -49,20 +49,20 @@ class Seed(NamedTuple):
 
     def cost(self, problem: Problem) -> float:
         """Seconds that it takes where the first attempt fits."""
-        return self.least * _microseconds(problem)
+        return self.least * microseconds(problem)
 
     def cost_of(self, problem: Problem, simulations: int) -> float:
         """Seconds that so many simulations took."""
-        return max(self.least, self.each * simulations) * _microseconds(problem)
+        return max(self.least, self.each * simulations) * microseconds(problem)
 
     def simulations(self, problem: Problem, seconds: float) -> int:
         """How many it may ask for in some seconds."""
-        return int(seconds / (self.each * _microseconds(problem)))
+        return int(seconds / (self.each * microseconds(problem)))
 
 
-def _microseconds(problem: Problem) -> float:
-    """Seconds of one microsecond per op: lists of devices make for a part that stays, and one that
-    grows with them.
+def microseconds(problem: Problem) -> float:
+    """Seconds of a microsecond per op on eight devices: of what an op takes a part stays, and a
+    part grows with the devices.
     """
     return 1e-6 * problem.graph.n_ops * (2 + problem.cluster.n_devices) / 10
 
