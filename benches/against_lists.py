@@ -1,6 +1,6 @@
 """What ``auto`` gains in 15 seconds over the best list schedule, written to ``RESULTS.md``.
 
-    python benches/against_lists.py [--graphs NAME ...] [--fresh]
+    python benches/against_lists.py [--graphs NAME ...] [--clusters NAME ...] [--fresh]
 
 Every model of ``shared/data/graphs`` whose parallelism (work over critical path, transfers free) is
 above 1.3, on every cluster of the ledger. ``auto`` counts its effort (``"normal"``, on one thread),
@@ -106,7 +106,7 @@ def measured(graph: str, cluster: str, problem: Problem) -> Case:
     return Case(graph, cluster, parallelism(problem), least, lists, found, seconds)
 
 
-def cases(path: Path, words: list[str] | None, fresh: bool) -> list[Case]:
+def cases(path: Path, words: list[str], clusters: list[str], fresh: bool) -> list[Case]:
     """All of them, from the file or planned now."""
     digest = package_digest()
     kept: dict[tuple[str, str], Case] = {}
@@ -122,11 +122,11 @@ def cases(path: Path, words: list[str] | None, fresh: bool) -> list[Case]:
     for graph in (file.name.removesuffix(".json.gz") for file in files):
         if words and not any(word in graph for word in words):
             continue
-        for cluster in CLUSTERS:
+        for cluster in clusters:
             if (graph, cluster) not in kept:
                 problem = model_problem(graph, cluster)
                 if parallelism(problem) <= PARALLELISM:
-                    break
+                    continue
                 case = measured(graph, cluster, problem)
                 kept[graph, cluster] = case
                 with path.open("a") as file:
@@ -170,7 +170,8 @@ def section(found: list[Case]) -> str:
         "",
         f"How much shorter a step is by `auto` with effort `normal` (what fits within 15 seconds) "
         f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
-        f"geometric means. Target: {TARGET:.0%}.",
+        f"geometric means. Target: {TARGET:.0%}. On PCIe the best list schedule is often one device "
+        "for everything (1.000).",
         "",
         *table(["cases", "how many", "shorter by", "where auto is longer"], summary),
         "Fractions of one device. *No room for 15 %*: the lower bound is above 0.85 of the best "
@@ -206,16 +207,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--graphs", nargs="+", help="only graphs whose names contain one of these")
+    parser.add_argument(
+        "--graphs", nargs="+", default=[], help="only graphs whose names contain one of these"
+    )
+    parser.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS))
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
     arguments = parser.parse_args()
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    found = cases(arguments.out / ".against_lists.jsonl", arguments.graphs, arguments.fresh)
+    kept = arguments.out / ".against_lists.jsonl"
+    found = cases(kept, arguments.graphs, arguments.clusters, arguments.fresh)
     if not found:
-        parser.error("no graph of that name has parallelism above 1.3")
+        parser.error(f"no graph of that name has parallelism above {PARALLELISM}")
     write_section(arguments.out / "RESULTS.md", "lists", section(found))
 
 
