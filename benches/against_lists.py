@@ -170,8 +170,8 @@ def section(found: list[Case]) -> str:
         "",
         f"How much shorter a step is by `auto` with effort `normal` (what fits within 15 seconds) "
         f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
-        f"geometric means. Target: {TARGET:.0%}. On PCIe the best list schedule is often one device "
-        "for everything (1.000).",
+        f"geometric means. Target: {TARGET:.0%}. On PCIe the best list schedule is often one "
+        "device for everything (1.000).",
         "",
         *table(["cases", "how many", "shorter by", "where auto is longer"], summary),
         "Fractions of one device. *No room for 15 %*: the lower bound is above 0.85 of the best "

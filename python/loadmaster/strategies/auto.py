@@ -99,6 +99,9 @@ SHARES = (1.0, 0.9, 0.8, 0.65, 0.5)
 #: another one is judged.
 PAUSE = 10
 
+#: A plan this close to the bound is not worth a search.
+OPTIMAL = 1e-4
+
 #: A plan this close to the bound is one device's, if one device can do it.
 NEGLIGIBLE = 0.005
 
@@ -163,7 +166,7 @@ def place(
             raise
         return replace(run.best, notes=(*run.best.notes, "interrupted: the best so far"))
     assert run.best is not None
-    if run.budget.is_cut:
+    if run.budget.is_cut and not run.is_good:
         note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
         return replace(run.best, notes=(*run.best.notes, note))
     return run.best
@@ -276,20 +279,21 @@ class _Run:
 
     @cached_property
     def target(self) -> float:
-        """A makespan that is good enough; a little more than the bound, for rounding."""
-        return self.bound / (1 - self.gap) * (1 + 1e-9)
+        """A makespan that is good enough; a little more than the bound."""
+        return self.bound / (1 - self.gap) * (1 + OPTIMAL)
 
     @property
     def is_done(self) -> bool:
         """Whether nothing can be better, or nothing is left to try it with."""
         best = self.best
         assert best is not None
-        return (
-            self.sole
-            or not best.fits
-            or best.schedule.makespan <= self.target
-            or self.budget.is_spent
-        )
+        return self.sole or not best.fits or self.is_good or self.budget.is_spent
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the best fits and is good enough."""
+        best = self.best
+        return best is not None and best.fits and best.schedule.makespan <= self.target
 
     # -- seeds -------------------------------------------------------------------------------------
 
@@ -311,6 +315,8 @@ class _Run:
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
         tried = set()
         for name in SEEDS if is_loose else SPLITTING:
+            if self.is_good:
+                return
             cost = SEEDS[name].cost(self.problem)
             left = share if self.has_plan else max(share, self.budget.left)
             if cost > left or (self.has_plan and self.budget.lacks(cost)):

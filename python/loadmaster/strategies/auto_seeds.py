@@ -102,6 +102,7 @@ SPLITTING = (
 
 #: Tried one after another where nothing fits yet, however long they take.
 LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
+    "partition": partitioned.place,
     "order-place": order_place.place,
     "m-topo": m_topo.place,
     "glb": glb.place,
