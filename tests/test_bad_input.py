@@ -187,6 +187,8 @@ def test_truncated_gzip(tmp_path, lenet):
         (b"[" * 100_000, "not valid JSON"),
         (gzip.compress(b""), "is empty"),
         (gzip.compress(b"{"), "not valid JSON"),
+        (b"op,ms\nmm,0.2\n", "a text of no graph: graphs are read from opgraph JSON, .*a jaxpr"),
+        (b"\x00\x01\x02", "not an ONNX model"),
     ],
 )
 def test_files_of_no_known_kind(tmp_path, content, message):

@@ -213,6 +213,8 @@ def test_a_regression_gives_times_and_sizes_to_a_graph():
     assert large.meta["batch"] == 8
     assert large.time["cpu"].tolist() == pytest.approx([8e-3, 5e-3], rel=0.3)
     assert "regressed" in large.meta["assumed"][0]
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, type="cpu")
+    assert lm.costs.estimate(large, cluster).shares() == {"regressed": 1.0}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -179,6 +179,32 @@ def test_a_graph_in_which_all_is_free_is_refused(columns):
         estimate(ops(**columns), v100_mesh(2))
 
 
+def test_times_of_another_type_are_not_taken_in_silence():
+    """Of nothing else there is nothing; beside FLOPs, a roofline and a word."""
+    with pytest.raises(InputError, match=r"times for a100, but .*V100.*device_type= \(--device"):
+        estimate(ops(time={"a100": [1.0]}), v100_mesh(2))
+    with pytest.warns(
+        UserWarning, match=r"measured on a100, of which the cluster has none: .*V100"
+    ):
+        costs = estimate(ops(time={"a100": [1.0]}, flops=[10**9]), v100_mesh(2))
+    assert words(costs) == ["roofline"]
+
+
+def test_what_a_reader_filled_in_does_not_count_as_measured():
+    told = {"bytes": ["op1", "gone", 3], "regressed": ["op2"], "magic": ["op0"], "free": None}
+    graph = ops(time={"*": [1.0, 2.0, 5.0, 0.0]})
+    graph.meta["time_sources"] = told
+    costs = estimate(graph, ms_mesh(2))
+    assert words(costs) == ["measured", "bytes", "regressed", "free"]
+    assert costs.shares() == {"measured": 0.125, "regressed": 0.625, "bytes": 0.25}
+    again = OpGraph.from_document(graph.to_document())
+    assert words(estimate(again, ms_mesh(2))) == words(costs)
+    new = graph.with_columns({"time": {"*": [1.0, 1.0, 1.0, 1.0]}})
+    assert words(estimate(new, ms_mesh(2))) == ["measured"] * 4
+    graph.meta["time_sources"] = ["op1"]
+    assert words(estimate(graph, ms_mesh(2)))[:3] == ["measured"] * 3
+
+
 # -- costs= ----------------------------------------------------------------------------------
 
 CHAIN = graph_of({"first": 1, "second": 2}, [("first", "second", 4)])

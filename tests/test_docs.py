@@ -143,6 +143,27 @@ def test_links_of_pages_lead_somewhere(page):
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
+#: Every address that users are sent to. No network is there when tests run: who adds one has opened
+#: it.
+ADDRESSES = {"https://ui.perfetto.dev"}
+
+#: The name of an XML namespace, which looks like an address and is opened by no one.
+NAMESPACES = {"http://graphml.graphdrawing.org/xmlns"}
+
+
+def test_addresses_are_those_that_were_opened_in_one_spelling():
+    sources = ("python/loadmaster", "rust", "docs", "benches")
+    kinds = (".md", ".py", ".pyi", ".rs", ".toml", ".html", ".js", ".css")
+    files = [ROOT / "README.md", ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
+    files += [p for s in sources for p in (ROOT / s).rglob("*") if p.suffix in kinds]
+    found = {
+        address.rstrip(".,;:")
+        for file in files
+        for address in re.findall(r"\bhttps?://[^\s<>()\[\]{}\"'`\\]+", file.read_text())
+    }
+    assert found - NAMESPACES == ADDRESSES
+
+
 def test_every_method_is_described():
     text = (ROOT / "docs" / "methods.md").read_text()
     assert [name for name in METHODS if f"`{name}`" not in text] == []

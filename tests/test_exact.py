@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -25,12 +26,12 @@ from strategies import MS, graph_of, ms_mesh, v100_mesh
 import loadmaster as lm
 from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError, InputError, MissingExtraError
-from loadmaster.milp import cpsat, ilp, moirai, pesto, process
+from loadmaster.milp import cpsat, ilp, moirai, pesto, process, worker
 from loadmaster.milp.instance import instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import in_order, timed
 from loadmaster.problem import Problem
-from loadmaster.strategies import heft
+from loadmaster.strategies import exact, heft
 
 #: Of the 200 instances of ``benches/exact.py agree``.
 SAMPLE = range(12)
@@ -214,6 +215,14 @@ def test_a_proved_plan_says_so(method):
     assert "CBC" in plan.bound_source or "CP-SAT" in plan.bound_source
 
 
+def test_gurobi_proves_a_plan():
+    pytest.importorskip("gurobipy")
+    graph = graph_of({"a": 3, "b": 3, "c": 3})
+    plan = lm.place(graph, ms_mesh(2), "ilp", solver="gurobi", time_limit=10)
+    assert plan.bound_source == "ilp, Gurobi"
+    assert (plan.makespan, plan.gap) == (pytest.approx(6 * MS), 0.0)
+
+
 def test_no_solver_plan_is_worse_than_where_it_starts(lenet):
     cluster = v100_mesh(3)
     start = lm.place(lenet, cluster, "ilp", time_limit=0)
@@ -336,6 +345,7 @@ def test_contradictory_rules_are_an_error():
         ("ilp", {"coarsen": "yes"}, "coarsen is 'yes'"),
         ("ilp", {"memory": "none"}, "memory is 'none'"),
         ("ilp", {"log": 3}, "log is 3"),
+        ("ilp", {"log": "no/such/folder/cbc.log"}, r"cannot write no/such/folder/cbc\.log"),
         ("pesto", {"groups": -1}, "groups is -1"),
         ("moirai", {"links": "mesh"}, "links is 'mesh'"),
         pytest.param("cpsat", {"workers": 0}, "workers is 0", marks=needs_cpsat),
@@ -355,8 +365,9 @@ def test_bad_efforts_are_named():
 
 
 def test_a_missing_solver_names_its_extra(monkeypatch):
-    known = importlib.util.find_spec
-    monkeypatch.setattr(cpsat, "find_spec", lambda n: None if n == "ortools" else known(n))
+    known, solvers = importlib.util.find_spec, ("ortools", "gurobipy")
+    for module in (cpsat, worker):
+        monkeypatch.setattr(module, "find_spec", lambda n: None if n in solvers else known(n))
     with pytest.raises(MissingExtraError, match=r"loadmaster\[cpsat\]"):
         lm.place(SMALL, ms_mesh(2), "cpsat", time_limit=1)
     with pytest.raises(InputError, match="Gurobi needs its own package"):
@@ -375,19 +386,17 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="looks 
 @needs_cpsat
 @pytest.mark.parametrize(("by", "said"), [(signal.SIGKILL, "signal 9"), (signal.SIGSTOP, "killed")])
 def test_a_solver_that_dies_or_hangs_costs_nothing(monkeypatch, by, said, alexnet):
+    start, others = subprocess.Popen, children(os.getpid())
+
+    def struck(*args: object, **options: object) -> subprocess.Popen:
+        process = start(*args, **options)
+        os.kill(process.pid, by)
+        return process
+
     monkeypatch.setattr(process, "GRACE", 0.5)
-    struck, others = [], children(os.getpid())
-
-    def strike(stage: str, best: float | None) -> None:
-        if stage.startswith("cpsat, bound") and not struck:
-            struck.extend(pid for pid in children(os.getpid()) if pid not in others)
-            for pid in struck:
-                os.kill(pid, by)
-
-    cluster = v100_mesh(2)
+    monkeypatch.setattr(process.subprocess, "Popen", struck)
     with pytest.warns(UserWarning, match=said):
-        plan = lm.place(alexnet, cluster, "cpsat", time_limit=6, progress=strike)
-    assert struck
+        plan = lm.place(alexnet, v100_mesh(2), "cpsat", time_limit=2)
     assert plan.fits
     assert any("the best plan so far is kept" in note for note in plan.notes)
     assert children(os.getpid()) == others
@@ -402,18 +411,35 @@ def test_a_solver_that_exits_costs_nothing(monkeypatch, tmp_path):
     assert any("the best plan so far is kept" in note for note in plan.notes)
 
 
-def test_ctrl_c_returns_the_best_so_far(monkeypatch):
+@pytest.mark.parametrize("method", ["ilp", pytest.param("cpsat", marks=needs_cpsat)])
+@pytest.mark.parametrize(
+    ("module", "name"), [(process, "run"), (exact, "timed"), (exact, "coarsen_problem")]
+)
+def test_ctrl_c_returns_the_best_so_far(monkeypatch, method, module, name, alexnet):
+    # In the solver, in what comes before it, and where a large graph is coarsened.
     def interrupted(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
+        raise process.Interrupted(None) if module is process else KeyboardInterrupt
 
-    monkeypatch.setattr(process, "run", interrupted)
-    plan = lm.place(SMALL, ms_mesh(2), "ilp", time_limit=5)
+    monkeypatch.setattr(module, name, interrupted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = lm.place(alexnet, lm.Cluster.preset("4xV100-PCIe"), method, time_limit=1)
     assert any("interrupted" in note for note in plan.notes)
     assert plan.fits
 
 
+def test_ctrl_c_in_the_search_ends_all_of_it(monkeypatch):
+    def searched(problem: Problem, **options: object) -> object:
+        found = heft.place(problem)
+        return replace(found, notes=(exact.auto.INTERRUPTED,))
+
+    monkeypatch.setattr(exact.auto, "place", searched)
+    monkeypatch.setattr(process, "run", None)
+    plan = lm.place(SMALL, ms_mesh(2), "ilp", time_limit=5)
+    assert exact.auto.INTERRUPTED in plan.notes
+
+
 def test_solving_exactly_imports_no_solver_into_the_caller():
-    import subprocess
     import sys
 
     code = (

@@ -294,6 +294,18 @@ def test_cpu_layers_behind_gpu_layers():
         lm.writers.llama_cpp(plan)
 
 
+def test_more_gpus_than_llama_cpp_takes():
+    for n in (15, 16):
+        layers = {f"layers.{i}": i for i in range(n)}
+        cluster = lm.Cluster.mesh(n, memory="1TiB", bandwidth=1e10)
+        plan = by_module(stack(n), {"": 0, "head": n - 1} | layers, cluster)
+        if n == 15:
+            assert lm.writers.llama_cpp(plan)["arguments"][-1] == ",".join(["1"] * 14 + ["2"])
+            continue
+        with pytest.raises(InputError, match="15 GPUs at most, but the plan has layers on 16"):
+            lm.writers.llama_cpp(plan)
+
+
 def test_lists_of_layers_are_named():
     with pytest.raises(InputError, match="'towers' is no list of layers; there are 'layers'"):
         lm.writers.vllm(by_module(stack(), HALVES), layers="towers")

@@ -230,7 +230,7 @@ def test_footprints_of_examples(name):
 
 def test_fit_on_the_command_line(tmp_path, capsys):
     assert main(["fit", "example:lenet", "--cluster", "4xV100-PCIe", "--reserve", "1GiB"]) == 0
-    assert "fits 1 of 4 devices, no fewer can hold it" in capsys.readouterr().out
+    assert "fits 1 of 4 devices; no fewer can hold it" in capsys.readouterr().out
     cluster = tmp_path / "small.toml"
     v100_mesh(2, "8MiB").write(cluster)
     assert main(["fit", "example:lenet", "--cluster", str(cluster), "--json"]) == 3

@@ -15,6 +15,7 @@ HEAVY = (
     "scipy",
     "pandas",
     "mip",
+    "msgspec",
     "highspy",
     "ortools",
     "tensorflow",

@@ -17,8 +17,14 @@ from loadmaster.errors import InputError, MissingExtraError, SolverError
 from loadmaster.milp import Builder, Model, process, solve, worker
 
 pytest.importorskip("mip")
-HAS_HIGHS = importlib.util.find_spec("highspy") is not None
-SOLVERS = ["cbc", pytest.param("highs", marks=pytest.mark.skipif(not HAS_HIGHS, reason="extra"))]
+
+
+def of_its_own(solver: str, package: str):
+    found = importlib.util.find_spec(package)
+    return pytest.param(solver, marks=pytest.mark.skipif(found is None, reason=package))
+
+
+SOLVERS = ["cbc", of_its_own("highs", "highspy"), of_its_own("gurobi", "gurobipy")]
 
 
 def diet() -> Model:
@@ -126,7 +132,7 @@ def test_when_the_time_is_up_the_best_so_far_comes_back(solver):
         hard(),
         solver=solver,
         time_limit=2,
-        progress=lambda best, bound: seen.append((best, bound)),
+        progress=lambda *now: seen.append(now),
         log=lines.append,
     )
     assert found.status == "feasible"
@@ -135,10 +141,30 @@ def test_when_the_time_is_up_the_best_so_far_comes_back(solver):
     assert found.seconds < 2 + process.GRACE
     assert hard().violation(found.values) <= 1e-6
     assert "\n".join(lines).strip() in found.log
-    bests = [best for best, _ in seen if best is not None]
+    bests = [best for best, _, _ in seen if best is not None]
     assert bests, found.log
     assert bests[-1] == pytest.approx(found.objective, rel=1e-3)
-    assert all(bound is None or bound <= found.objective + 1e-6 for _, bound in seen)
+    assert all(bound is None or bound <= found.objective + 1e-6 for _, bound, _ in seen)
+    clocks = [cpu for *_, cpu in seen]
+    assert clocks == sorted(clocks)
+    assert 0 < clocks[0] <= clocks[-1] <= found.cpu
+
+
+def test_a_worker_is_stopped_at_its_limit_of_cpu_time():
+    told = []
+    with pytest.raises(SolverError, match=r"stopped at its limit of 1\.5 s of CPU"):
+        solve(hard(), solver="cbc", cpu_limit=1.5, progress=lambda *now: told.append(now))
+    best, bound, cpu = told[-1]
+    assert bound <= best < 0
+    assert cpu < 3
+
+
+def test_entries_that_cancel_leave_nothing():
+    b = Builder()
+    x, y = b.variables(2)
+    b.rows([0, 0, 0, 0], [x, x, x, y], [0.1, 0.2, -0.3, 1.0], lower=[1.0])
+    model = b.model()
+    assert (model.column.tolist(), model.value.tolist()) == ([y], [1.0])
 
 
 def test_no_time_gives_the_start():
@@ -197,6 +223,27 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch, tmp_path):
     with pytest.raises(SolverError, match="exit code 3") as caught:
         solve(diet(), time_limit=5)
     assert "from the library" in caught.value.log
+
+
+def test_gurobi_is_never_picked_unasked(monkeypatch, tmp_path):
+    # A package that ends every process that imports it.
+    (tmp_path / "gurobipy.py").write_text("import os\nos._exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert solve(diet(), time_limit=20).solver in ("cbc", "highs")
+    with pytest.raises(SolverError, match="gurobi failed: its process ended with exit code 3"):
+        solve(diet(), solver="gurobi", time_limit=20)
+
+
+def test_what_gurobis_licence_does_not_allow_is_told():
+    pytest.importorskip("gurobipy")
+    b = Builder()
+    b.variables(2100, upper=1.0, objective=-1.0, integer=True)
+    said = ""
+    try:
+        solve(b.model(), solver="gurobi", time_limit=20)
+    except SolverError as error:
+        said = str(error)
+    assert not said or "2100 variables and 0 rows" in said, "a licence of the user's own allows it"
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):

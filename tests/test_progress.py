@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import loadmaster
 from loadmaster import progress as module
 from loadmaster.cli import main
 from loadmaster.placing import Incumbent
@@ -54,7 +55,55 @@ def test_the_time_that_a_method_gives_itself(method, options, seconds):
 def test_nobody_watches_nothing_is_said(capsys, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     assert main(["place", "example:lenet", "--method", "auto"]) == 0
-    assert capsys.readouterr().err == "loadmaster: result written to standard output\n"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["place", "example:lenet", "--method", "heft"], "the plan is not saved: -o PLAN.json"),
+        (["compare", "example:lenet", "--methods", "heft"], "-o PLAN.json saves one"),
+        (["sweep", "example:lenet", "--methods", "heft", "--workers", "1"], "-o TABLE.csv saves"),
+        (["fit", "example:lenet"], ""),
+    ],
+)
+def test_what_is_not_saved_is_said_with_how_to_save_it(words, kept, capsys):
+    assert main(words) == 0
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("loadmaster: result written to standard output")
+    assert kept in last
+    assert bool(kept) == (";" in last)
+
+
+def test_a_trace_alone_saves_no_plan(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    assert main(["place", "example:lenet", "--method", "heft", "--trace", str(trace)]) == 0
+    assert capsys.readouterr().err == (
+        f"loadmaster: trace written to {trace}; the plan is not saved: -o PLAN.json saves it\n"
+    )
+
+
+@pytest.mark.parametrize("flag", ["-o", "--trace", "--timeline"])
+def test_where_nothing_can_be_written_is_told_before_any_work(flag, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("loadmaster.placing.place", lambda *_, **__: pytest.fail("it was placed"))
+    for path, why in (("no/where.png", "there is no folder"), (".", "it is a folder")):
+        assert main(["place", "example:lenet", flag, str(tmp_path / path)]) == 2
+        if flag != "--timeline" or path != ".":
+            assert why in capsys.readouterr().err
+
+
+def test_an_unknown_option_shows_what_the_command_takes(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["place", "example:lenet", "--metod", "heft"])
+    said = capsys.readouterr().err
+    assert said.startswith("usage: loadmaster place")
+    assert "unrecognized arguments: --metod heft" in said
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"loadmaster {loadmaster.__version__}\n"
 
 
 def test_the_last_line_says_where_the_results_went(tmp_path, capsys):

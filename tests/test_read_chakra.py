@@ -319,6 +319,7 @@ def test_an_op_that_was_not_measured_is_no_silent_zero(tmp_path):
     rest = [name for name in moved if name != "aten::relu"]
     rate = sum(seconds[n] for n in rest) / sum(moved[n] for n in rest)
     assert seconds["aten::relu"] == pytest.approx(rate * moved["aten::relu"])
+    assert graph.meta["time_sources"] == {"bytes": ["aten::relu"]}
 
 
 def test_traces_of_different_steps_are_refused(tmp_path):

@@ -168,6 +168,7 @@ def test_ops_without_an_event_are_costed_by_bytes(model, tmp_path):
     relu, matmul = graph.index("relu"), graph.index("product")
     assert graph.time["cpu"][relu] == pytest.approx(max(10e-6 * moved[relu] / moved[matmul], 10e-6))
     assert graph.time["cpu"][graph.index("flat")] == 0  # a view that was not measured is free
+    assert graph.meta["time_sources"] == {"bytes": ["relu"]}
 
 
 def test_events_without_an_op_are_counted(model, tmp_path):

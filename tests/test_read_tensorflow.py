@@ -685,6 +685,56 @@ def test_kinds_of_files_are_told_apart(tmp_path):
         assert made.read(tmp_path).names == ["a"]
 
 
+def text_of(made):
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(made.graph)
+
+
+def test_texts_are_read_as_their_binaries(tmp_path):
+    made = step()
+    made.graph.versions.producer = 1
+    binary, path = made.read(tmp_path), tmp_path / "g.pbtxt"
+    assert "DT_FLOAT" in text_of(made)
+    for text in (
+        text_of(made),
+        "# as written by hand\n\n" + text_of(made) + 'library { function { ret { key: "a" } } }',
+        "meta_info_def { tensorflow_version: '1.15' }\ngraph_def {" + text_of(made) + "}",
+        text_of(made).replace("DT_FLOAT", "DT_FLOAT_REF"),
+    ):
+        path.write_text(text)
+        assert lm.read(path).digest == binary.digest
+    path.write_text(text_of(made)[:-9])
+    with pytest.raises(
+        InputError, match=r"is no text of a TensorFlow graph, or a cut one: \d+:\d+"
+    ):
+        lm.read(path)
+    path.write_text("versions { producer: 1 }")
+    with pytest.raises(InputError, match="is no TensorFlow GraphDef"):
+        lm.read(path)
+    path.write_text("node { " + "attr { " * 100_000)
+    with pytest.raises(InputError, match="is no text of a TensorFlow graph"):
+        lm.read(path)
+
+
+def test_a_saved_model_is_told(tmp_path):
+    path, meta = tmp_path / "saved_model.pb", protos._classes()["MetaGraphDef"]()
+    meta.meta_info_def.tensorflow_version = "2.20"
+    data = meta.SerializeToString()
+    path.write_bytes(b"\x08\x01\x12" + bytes([len(data)]) + data)
+    with pytest.raises(InputError, match="is a SavedModel, whose ops are inside functions: give"):
+        lm.read(path)
+
+
+@given(st.integers(0, 2**32))
+def test_damaged_texts(tmp_path_factory, seed):
+    path = tmp_path_factory.mktemp("damaged") / "g.pbtxt"
+    path.write_bytes(damaged(text_of(step()).encode(), random.Random(seed)))
+    with warnings.catch_warnings(), contextlib.suppress(LoadmasterError):
+        warnings.simplefilter("ignore")
+        lm.read(path)
+
+
 @pytest.fixture(scope="module")
 def whole():
     made = loop(rounds=3)
@@ -759,6 +809,7 @@ def test_any_graph_is_read_or_refused(tmp_path_factory, rows, forwards):
 @given(st.binary(max_size=60))
 def test_any_bytes(data):
     protos.may_be_graph(data)
+    protos.may_be_saved_model(b"\x08\x01\x12" + data)
     protos.may_be_graph(b"\n{" + data)
     run = protos._parsed(data, "RunMetadata")
     if run is not None:

@@ -16,8 +16,9 @@ from test_writers import hand_made, layered, planned
 import loadmaster as lm
 from loadmaster.cli import main
 from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.units import format_seconds
+from loadmaster.units import format_bytes, format_seconds
 from loadmaster.writers.report import write_report
+from loadmaster.writers.report.contents import facts
 from loadmaster.writers.report.figures import figures
 
 TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
@@ -125,6 +126,16 @@ def test_the_coarse_graph_loses_no_time(plans):
     ops = [int(re.match(r"\d+", text)[0]) for text in nodes["text"]]
     assert sum(ops) == plan.problem.graph.n_ops
     assert max(end for _, end in nodes["customdata"]) == pytest.approx(plan.makespan)
+
+
+def test_a_plan_that_does_not_fit_says_where_and_by_how_much():
+    plan = planned("inception-v3", "2xV100-NVLink", "celeritas")
+    said = dict(facts(plan))["memory"]
+    first = plan.memory.overflow
+    for device, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True):
+        assert f"{device.name} by {format_bytes(peak - device.memory)}" in said
+    assert f"first on {plan.cluster.devices[first.device].name} at" in said
+    assert said in plan.summary()
 
 
 def test_without_plotly_the_error_names_the_extra(plans, tmp_path, monkeypatch):
@@ -330,8 +341,9 @@ def test_a_bar_says_what_it_waited_for_and_leads_there(show, plans):
     assert "transfer of" in page.find("#details dt")[0].text
 
 
-def test_memory_is_drawn_against_capacity(show, plans):
-    plan = plans["inception"]
+@pytest.mark.parametrize(("name", "sees_capacity"), [("inception", True), ("by hand", False)])
+def test_memory_is_drawn_against_capacity(show, plans, name, sees_capacity):
+    plan = plans[name]
     page = show(plan)
     traces = page.ask(
         "return document.getElementById('timeline').data.filter(t => t.yaxis === 'y2')"
@@ -339,6 +351,11 @@ def test_memory_is_drawn_against_capacity(show, plans):
     )
     peaks = 100 * plan.memory.peak / plan.memory.capacity
     assert traces == pytest.approx(peaks.tolist(), rel=1e-6)
+    # Curves that are far below the capacity do not lie flat on the axis.
+    low, high = page.ask("return document.getElementById('timeline').layout.yaxis2.range")
+    assert low == 0
+    assert peaks.max() <= high <= max(105.1, 1.3 * peaks.max())
+    assert (high > 100) == sees_capacity == (peaks.max() > 20)
 
 
 def test_a_group_of_the_graph_leads_to_its_time(show, plans):

@@ -21,6 +21,7 @@ from loadmaster.errors import InputError, LoadmasterError, MissingExtraError
 from loadmaster.table import COLUMNS, Table
 
 CHAIN = graph_of({"a": 1, "b": 2}, [("a", "b", 10)], output_bytes=[10, 10])
+OTHER = graph_of({"c": 1, "d": 2}, [("c", "d", 10)], output_bytes=[10, 10])
 
 #: Cases of a few tenths of a second each, so that something can happen in the middle.
 SLOW = [("auto", {"time_limit": 0.2, "effort": effort}) for effort in ("fast", "normal", "max")]
@@ -93,6 +94,52 @@ def test_the_same_case_is_run_once():
 
 
 @pytest.mark.parametrize(
+    ("rules", "makespan"),
+    [
+        ({"pin": {"a": 0, "b": 1}}, 13e-3),
+        ({"pin": {"a": 0, "b": 1}, "contiguous": True}, 13e-3),
+        ({"reserve": {"gpu0": 95}}, 3e-3),
+    ],
+)
+def test_every_case_obeys_the_constraints(rules, makespan):
+    seen = lm.sweep(
+        CHAIN,
+        ms_mesh(2, memory=100),
+        ["heft", "auto"],
+        constraints=lm.Constraints(**rules),
+        executor=ThreadPoolExecutor(1),
+    )
+    assert [row.makespan for row in seen.rows] == [pytest.approx(makespan)] * 2
+    assert lm.Constraints(**json.loads(seen.rows[0].constraints)) == lm.Constraints(**rules)
+    assert str(seen).splitlines()[-1].startswith("constraints  ")
+
+
+@pytest.mark.parametrize(
+    ("rules", "outcome", "message"),
+    [
+        ({"pin": {"c": 0}}, "error", "no op or module matches 'c'"),
+        ({"reserve": 95}, "infeasible", "Constraints: reserve"),
+    ],
+)
+def test_constraints_that_a_case_cannot_obey_are_in_its_row(rules, outcome, message):
+    rules = lm.Constraints(**rules)
+    cluster = ms_mesh(2, memory=100)
+    [row] = lm.sweep(CHAIN, cluster, "heft", constraints=rules, executor=ThreadPoolExecutor(1)).rows
+    assert row.outcome == outcome
+    assert message in row.error
+
+
+def test_a_case_starts_from_the_plan_for_its_ops():
+    cluster = ms_mesh(2)
+    plan = lm.place(CHAIN, cluster, "single")
+    rows = lm.sweep(
+        [CHAIN, OTHER], cluster, ["random"], warm_start=plan, executor=ThreadPoolExecutor(1)
+    ).rows
+    assert rows[0].makespan <= plan.makespan
+    assert [bool(row.warm_start_sha256) for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"methods": "luck"}, "no method is named 'luck'"),
@@ -110,6 +157,10 @@ def test_the_same_case_is_run_once():
         ({"seeds": [-1]}, "seed is -1"),
         ({"workers": 0}, "workers is 0"),
         ({"retries": -1}, "retries is -1"),
+        ({"constraints": {"pin": {"a": 0}}}, "constraints is .*wants lm.Constraints"),
+        ({"warm_start": ["plan.json"]}, "warm_start has 'plan.json': wants plans"),
+        ({"warm_start": lm.place(OTHER, ms_mesh(2), "heft")}, "to start from is for .*no such"),
+        ({"warm_start": [lm.place(CHAIN, ms_mesh(2), "heft")] * 2}, "two plans to start from"),
         ({"out": "table.txt"}, "wants a name in .csv or .parquet"),
         ({"out": "no/where.csv"}, "cannot write no/where.csv"),
     ],
@@ -160,8 +211,10 @@ def test_a_table_is_gone_on_with(tmp_path):
         {"methods": ("heft", {"rounds": 2})},
         {"clusters": ms_mesh(2, latency=1)},
         {"graphs": graph_of({"a": 1, "b": 3}, [("a", "b", 10)], output_bytes=[10, 10])},
+        {"constraints": lm.Constraints(pin={"a": 1})},
+        {"warm_start": lm.place(CHAIN, ms_mesh(2), "heft")},
     ],
-    ids=["seed", "options", "cluster", "graph"],
+    ids=["seed", "options", "cluster", "graph", "constraints", "warm start"],
 )
 def test_another_case_is_run_anew(change, tmp_path):
     path = tmp_path / "table.csv"
@@ -399,6 +452,25 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys):
     assert main(["sweep", "example:lenet", "--methods", "luck"]) == 2
     assert main(["sweep", "example:lenet", "--option", "moves=3"]) == 2
     assert "wants METHOD.KEY=VALUE" in capsys.readouterr().err
+
+
+def test_the_command_takes_constraints_a_plan_to_start_from_and_shapes(tmp_path, capsys):
+    path, plan = tmp_path / "table.csv", tmp_path / "plan.json"
+    (tmp_path / "rules.toml").write_text('pin = { "convolution" = 0 }\n')
+    lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single").save(plan)
+    words = ["sweep", "example:lenet", "--cluster", "2xV100-NVLink", "--workers", "1"]
+    words += ["--methods", "heft", "-o", str(path), "--warm-start", str(plan)]
+    ruled = ["--constraints", str(tmp_path / "rules.toml"), "--pin", "convolution_1=gpu1"]
+    assert main([*words, *ruled]) == 0
+    pins = "constraints  pin convolution=0; pin convolution_1=gpu1"
+    assert capsys.readouterr().out.splitlines()[-1] == pins
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["resumed"] == 0
+    assert document["rows"][0]["constraints"] == "{}"
+    assert len(Table.open(path).rows) == 2
+    assert main([*words, "--batch", "4"]) == 2
+    assert "an example takes no option 'batch'" in capsys.readouterr().err
 
 
 # -- more than one machine -------------------------------------------------------------------

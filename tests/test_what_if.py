@@ -353,7 +353,7 @@ def test_changes_together_are_one_scenario(saved, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no scenario"),
+        ([], "give at least one of --add-device"),
         (["--scale-link", "fast"], "'fast' is no number"),
         (["--scale-device", "gpu0=x"], "'x' is no number"),
         (["--add-device", "gpu0=many"], "'many' is no number"),

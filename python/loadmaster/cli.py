@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
     run: Callable[[argparse.Namespace], int | None] = arguments.run
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -74,11 +76,22 @@ def _show_warning(
 # -- arguments ---------------------------------------------------------------------------------
 
 
+class _Version(argparse.Action):
+    """Looks the version up only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from loadmaster import __version__
+
+        print(f"loadmaster {__version__}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="loadmaster",
         description="Decides on which device every op of a deep-learning graph runs, and when.",
     )
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     place = _command(commands, "place", _place, "place a graph on a cluster")
@@ -167,7 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--methods", help="comma-separated; default: all")
 
     sweep = _command(commands, "sweep", _sweep, "many graphs on many clusters by many methods")
-    sweep.add_argument("graphs", nargs="+", help="opgraph JSON (.gz), ONNX, or example:NAME")
+    sweep.add_argument("graphs", nargs="+", metavar="graph", help=_GRAPH)
+    _reading_arguments(sweep)
     sweep.add_argument(
         "--cluster",
         default="4xV100-PCIe",
@@ -190,6 +204,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"
     )
+    sweep.add_argument(
+        "--warm-start",
+        action="append",
+        default=[],
+        metavar="PLAN.json",
+        help="a saved plan that the cases of the graph with its ops start from (repeatable)",
+    )
+    _constraint_arguments(sweep)
 
     what_if = _command(commands, "what-if", _what_if, "what other hardware would be worth")
     what_if.add_argument("plan", help="a plan that place saved")
@@ -343,13 +365,17 @@ def _command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, command=command)
     command.add_argument("--json", action="store_true", help="print JSON for machines")
     return command
 
 
 def _graph_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("graph", help=_GRAPH)
+    _reading_arguments(command)
+
+
+def _reading_arguments(command: argparse.ArgumentParser) -> None:
     _shape_arguments(command)
     for flag, metavar, text in _READING:
         action = "append" if flag in _REPEATABLE else "store"
@@ -412,12 +438,13 @@ def _constraint_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _read_graph(arguments: argparse.Namespace) -> OpGraph:
+def _read_graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
+    """The one graph of a command, or one of several."""
     from loadmaster.readers import read
 
     profiles = arguments.profile or []
     return read(
-        arguments.graph,
+        source or arguments.graph,
         **_shapes(arguments),
         profile=profiles[0] if len(profiles) == 1 else profiles or None,
         device_type=arguments.device_type,
@@ -543,6 +570,7 @@ def _place(arguments: argparse.Namespace) -> None:
         from loadmaster.writers.pictures import check_suffix
 
         check_suffix(arguments.timeline)
+    _check_targets(arguments.output, arguments.trace, arguments.timeline)
     cluster, options = _limited_cluster(arguments), _options(arguments.option)
     limit = arguments.time_limit
     if limit is None:
@@ -568,14 +596,27 @@ def _place(arguments: argparse.Namespace) -> None:
         _print_json(document(plan))
     else:
         print(plan.summary())
-    _say_where(written)
+    _say_where(written, "" if arguments.output else "the plan is not saved: -o PLAN.json saves it")
 
 
-def _say_where(written: Sequence[tuple[str, str]]) -> None:
-    """The last lines: where every result went."""
+def _check_targets(*paths: str | None) -> None:
+    """Refuses what cannot be written to, before the work whose result it is for."""
+    from loadmaster.files import check_target
+
+    for path in paths:
+        if path is not None:
+            check_target(path)
+
+
+def _say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
+    """The last lines: where every result went, and what was not kept, with how to keep it."""
     sys.stdout.flush()
-    for what, path in written or [("result", "standard output")]:
-        print(f"loadmaster: {what} written to {path}", file=sys.stderr)
+    lines = [f"{what} written to {path}" for what, path in written]
+    lines = lines or ["result written to standard output"]
+    if unsaved:
+        lines[-1] += f"; {unsaved}"
+    for line in lines:
+        print(f"loadmaster: {line}", file=sys.stderr)
 
 
 def _write_plan(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -655,6 +696,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from loadmaster.writers.report import check_plotly
 
     check_plotly()
+    _check_targets(arguments.output)
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
     plan = Plan.load(arguments.plan)
     with Progress() as progress:
@@ -742,12 +784,13 @@ def _compare(arguments: argparse.Namespace) -> None:
         _print_json({"plans": plans, "failures": comparison.failures})
     else:
         print(comparison_table(comparison))
-    _say_where([])
+    _say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
     if not comparison.plans:
         raise InfeasibleError("no method found a placement that fits")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
+    from loadmaster.plan import Plan
     from loadmaster.progress import Progress
     from loadmaster.strategies import METHODS
     from loadmaster.sweeping import sweep
@@ -773,11 +816,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
             came = row.outcome if row.makespan is None else format_seconds(row.makespan)
             progress(f"{done}/{total} {case}: {came}")
 
+        progress("reading the graphs")
         seen = sweep(
-            arguments.graphs,
+            [_read_graph(arguments, source) for source in arguments.graphs],
             arguments.cluster.split(","),
             [(name, _options(texts)) for name, texts in options.items()],
             seeds=seeds,
+            constraints=_constraints(arguments),
+            warm_start=[Plan.load(path) for path in arguments.warm_start],
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,
@@ -788,7 +834,10 @@ def _sweep(arguments: argparse.Namespace) -> None:
         _print_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
         print(seen)
-    _say_where([("table", arguments.output)] if arguments.output else [])
+    if arguments.output:
+        _say_where([("table", arguments.output)])
+    else:
+        _say_where([], "the table is not saved: -o TABLE.csv saves it")
     if seen.unfinished:
         raise KeyboardInterrupt
 
@@ -821,6 +870,9 @@ def _what_if(arguments: argparse.Namespace) -> None:
     for flag, _, _ in _CHANGES:
         word = flag.removeprefix("--").replace("-", "_")
         scenarios += [{word: _change(word, text)} for text in getattr(arguments, word)]
+    if not scenarios:
+        flags = ", ".join(flag for flag, _, _ in _CHANGES)
+        raise InputError(f"nothing is changed: give at least one of {flags}")
     if arguments.together:
         scenarios = [_merged(scenarios)]
     with Progress() as progress:
@@ -900,10 +952,13 @@ def _calibrate(arguments: argparse.Namespace) -> None:
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
 
+    if not (arguments.profile or arguments.links or arguments.measure_links):
+        raise InputError("nothing to learn from: give --profile FILE, --links FILE.csv, or both")
     if arguments.picture:
         from loadmaster.writers.pictures import check_suffix
 
         check_suffix(arguments.picture)
+    _check_targets(arguments.output, arguments.cluster_output, arguments.picture)
     written = []
     with Progress() as progress:
         transfers = None
@@ -947,7 +1002,12 @@ def _calibrate(arguments: argparse.Namespace) -> None:
         _print_json(found.to_document())
     else:
         print(found)
-    _say_where(written)
+    unsaved = []
+    if found.model is not None and not arguments.output:
+        unsaved.append("the costs are not saved: -o COSTS.json saves them")
+    if found.links is not None and not arguments.cluster_output:
+        unsaved.append("the links are not saved: --cluster-output CLUSTER.toml saves them")
+    _say_where(written, "; ".join(unsaved))
 
 
 def _profile_argument(text: str) -> tuple[str, dict[str, Any]]:
@@ -1003,6 +1063,7 @@ def _coarsen(arguments: argparse.Namespace) -> None:
     from loadmaster.coarsening import coarsen
     from loadmaster.writers.coarse import write
 
+    _check_targets(arguments.output)
     options = _options(arguments.option)
     unknown = sorted(set(options) - {"balance", "max_bytes", "order", "rules"})
     if unknown:
@@ -1020,7 +1081,7 @@ def _coarsen(arguments: argparse.Namespace) -> None:
         _print_json(coarse.report.to_document())
     else:
         print(coarse.report)
-    _say_where([("graph", arguments.output)] if arguments.output else [])
+    _say_where([("drawing", arguments.output)] if arguments.output else [])
 
 
 def _presets(arguments: argparse.Namespace) -> None:

@@ -103,7 +103,10 @@ class Fit:
     def __str__(self) -> str:
         graph, cluster = self.plan.graph.name or "graph", self.plan.cluster.name or "cluster"
         lines = [f"{graph} on {cluster}: {self._verdict()}"]
-        head = ("device", "capacity", "parameters", "optimizer", "activations", "workspace", "")
+        head = (
+            "device", "capacity", "parameters", "gradients, optimizer", "activations", "workspace",
+            "left",
+        )  # fmt: skip
         rows: list[tuple[str, ...]] = [head]
         for f in self.footprints:
             parts = (f.capacity, f.parameters, f.optimizer, f.activations, f.workspace)
@@ -124,7 +127,7 @@ class Fit:
             return f"no placement that fits {'can be' if sure else 'was'} found; the least over:"
         surely = self.fewest == self.at_least
         fewer = "no fewer can hold it" if surely else "on fewer, no placement was found"
-        return f"fits {self.fewest} of {n} devices, {fewer}; planned by {self.plan.method}:"
+        return f"fits {self.fewest} of {n} devices; {fewer}; planned by {self.plan.method}:"
 
 
 def fit(

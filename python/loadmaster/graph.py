@@ -31,6 +31,9 @@ PLACEHOLDERS = frozenset({"parameter", "buffer", "input", "constant"})
 #: Key of ``time`` for a figure that holds on every device type.
 ANY_TYPE = "*"
 
+#: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
+TIME_SOURCES = "time_sources"
+
 _TEXT_COLUMNS = ("name", "kind", "module", "phase", "colocation", "output", "device_types")
 _SIZE_COLUMNS = (
     "flops",
@@ -352,7 +355,8 @@ class OpGraph:
             "time": self.time,
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
-        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=self.meta)
+        told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
+        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=told)
 
     # -- networkx ----------------------------------------------------------------------------
 

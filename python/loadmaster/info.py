@@ -102,7 +102,8 @@ class Info:
             f"{format_bytes(self.peak_bytes or 0)} at the peak of one device",
             "             ops      edges    CCR      parallelism  largest op",
         ]
-        for label, shape in (("reduced", self.reduced), ("coarse", self.coarse)):
+        # Without views and placeholders; and then by sequential fusion, as celeritas places it.
+        for label, shape in (("reduced", self.reduced), ("fused", self.coarse)):
             lines.append(
                 f"{label:<12} {shape.ops:<8} {shape.edges:<8} {shape.ccr:<8.3g} "
                 f"{shape.parallelism:<12.2f} {shape.largest_share:.1%}"

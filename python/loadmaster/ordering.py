@@ -74,7 +74,7 @@ def optimise_order(
     instance = instance_of(problem, np.zeros(n_ops, dtype=np.uint64), 0.0)
     order = by_start(problem.graph, schedule.start, schedule.finish)
 
-    def told(best: float | None, bound: float | None) -> None:
+    def told(best: float | None, bound: float | None, cpu: float) -> None:
         if progress is not None and best is not None:
             progress("order", best * instance.tick)
 

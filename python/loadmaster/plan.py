@@ -322,7 +322,19 @@ class Plan:
             Not a plan, another version, damaged, or a plan for another graph or cluster.
         """
         source = os.fspath(path)
-        document = parse_json(read_bytes(path), path)
+        return cls.from_document(parse_json(read_bytes(path), path), source, graph, cluster)
+
+    @classmethod
+    def from_document(
+        cls,
+        document: Any,
+        source: str = "plan",
+        graph: OpGraph | None = None,
+        cluster: Cluster | None = None,
+    ) -> Plan:
+        """What :meth:`to_document` gave, simulated again; ``source`` is named in errors, which are
+        those of :meth:`load`.
+        """
         check_format(document, FORMAT, VERSION, "a plan", source)
         try:
             return cls._from_document(document, source, graph, cluster)

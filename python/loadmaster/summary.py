@@ -85,14 +85,25 @@ def _what_happened(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> 
         f"moved        {format_bytes(simulation.bytes_moved)} in "
         f"{len(simulation.transfers)} transfers",
     ]
-    overflow = simulation.memory.overflow
-    if overflow is not None:
-        op = "" if overflow.op is None else f" at op {graph.names[overflow.op]!r}"
-        lines.append(
-            f"DOES NOT FIT: {cluster.devices[overflow.device].name} is "
-            f"{format_bytes(overflow.over)} over at {format_seconds(overflow.time)}{op}"
-        )
-    return lines
+    short = shortage(simulation, cluster, graph)
+    return [*lines, short] if short else lines
+
+
+def shortage(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> str:
+    """How much too little memory which devices have, and where that shows first; "" if it fits."""
+    memory = simulation.memory
+    first = memory.overflow
+    if first is None:
+        return ""
+    over = zip(cluster.devices, memory.peak.tolist(), memory.capacity.tolist(), strict=True)
+    devices = [f"{d.name} by {format_bytes(peak - has)}" for d, peak, has in over if peak > has]
+    if len(devices) > _DEVICE_LINES:
+        devices[_DEVICE_LINES - 1 :] = [f"{len(devices) - _DEVICE_LINES + 1} more"]
+    op = "" if first.op is None else f", at op {graph.names[first.op]!r}"
+    return (
+        f"DOES NOT FIT: memory is exceeded on {', '.join(devices)}; first on "
+        f"{cluster.devices[first.device].name} at {format_seconds(first.time)}{op}"
+    )
 
 
 def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:

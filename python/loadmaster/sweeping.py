@@ -12,6 +12,7 @@ row says so.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -36,9 +37,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from loadmaster.cluster import Cluster
+from loadmaster.constraints import Constraints, as_constraints
 from loadmaster.errors import InfeasibleError, InputError, LoadmasterError
 from loadmaster.graph import OpGraph
 from loadmaster.placing import place
+from loadmaster.plan import Plan
 from loadmaster.readers import read
 from loadmaster.simulation import check_seed
 from loadmaster.strategies.registry import function_of
@@ -80,6 +83,9 @@ class Case:
         The cluster.
     method : str
     options : mapping
+    constraints : Constraints
+    start : bytes
+        The plan to start from, as gzipped JSON; empty: none.
     key : Key
         What the row is filed under.
     """
@@ -90,6 +96,8 @@ class Case:
     toml: str
     method: str
     options: Mapping[str, Any]
+    constraints: Constraints
+    start: bytes
     key: Key
 
     def row(self, outcome: str, error: str = "", **figures: Any) -> Row:
@@ -126,6 +134,9 @@ class Sweep:
         lines += [
             f"{row.graph} on {row.cluster} by {row.method}: {row.error}" for row in self.failures
         ]
+        for text in dict.fromkeys(row.constraints for row in self.rows):
+            obeyed = Constraints.from_document(json.loads(text))
+            lines += [] if obeyed.is_empty else [f"constraints  {obeyed}"]
         if self.unfinished:
             lines.append(f"interrupted: {self.unfinished} cases are not done")
         return "\n".join(lines)
@@ -153,6 +164,8 @@ def sweep(
     methods: MethodLike | Iterable[MethodLike],
     *,
     seeds: Iterable[int] = (0,),
+    constraints: Constraints | None = None,
+    warm_start: Plan | Iterable[Plan] = (),
     executor: Executor | Callable[[], Executor] | None = None,
     workers: int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -172,6 +185,12 @@ def sweep(
         As for :func:`loadmaster.place`; ``time_limit``, ``on_oom`` and ``refine`` may be among the
         options.
     seeds : integers
+    constraints : Constraints, optional
+        What every plan must obey. A pattern or a device that a case does not have is an error of
+        that case, and its row says so.
+    warm_start : Plan, or several
+        Where the cases of the graph with the same ops start, as in :func:`loadmaster.place`: one
+        plan per graph. Cases of other graphs start from nothing.
     executor : Executor, or a function that makes one, optional
         Where cases run: processes of this machine if absent (a script that is run then needs the
         usual ``if __name__ == "__main__":``), ``dask.distributed``'s ``client.get_executor()``,
@@ -185,8 +204,9 @@ def sweep(
         A table: ``.csv``, to which each row is added, and flushed to disk, as it arrives; or
         ``.parquet`` (the ``parquet`` extra), which is written whole from the ``.csv`` beside it at
         the end. Cases that the table has are not run again, but for those whose worker died; a case
-        is told by the hashes of its graph and cluster, its method, options and seed, and the
-        version of Loadmaster. Of several rows of a case the last one counts.
+        is told by the hashes of its graph, its cluster and the plan it starts from, its method,
+        options, seed and constraints, and the version of Loadmaster. Of several rows of a case the
+        last one counts.
     retries : int
         How often a case is run again, alone, whose worker died.
     progress : callable, optional
@@ -200,8 +220,9 @@ def sweep(
     Raises
     ------
     InputError
-        A graph or cluster that cannot be read, an unknown method or option, a bad number, a table
-        that is none, all before any work.
+        A graph or cluster that cannot be read, an unknown method or option, a bad number,
+        constraints that are none, a plan to start from that no graph or another plan has the ops
+        of, a table that is none, all before any work.
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
@@ -224,9 +245,11 @@ def sweep(
             raise InputError(f"{what} is {value!r}: wants an integer, at least {least}")
     chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
     numbers = [check_seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
+    obeyed = as_constraints(constraints)
+    starts = _starts(warm_start)
     with closing(Table.open(out)) as table:
         return _swept(
-            _cases(graphs, clusters, chosen, numbers),
+            _cases(graphs, clusters, chosen, numbers, obeyed, starts),
             table,
             lambda todo: _Crew(executor, workers, todo),
             retries,
@@ -303,26 +326,72 @@ def _pair(given: Any) -> tuple[str, dict[str, Any]]:
     return given[0], options
 
 
+@dataclass(frozen=True)
+class _Start:
+    """A plan to start from, as it travels and as it is told from others."""
+
+    plan: Plan
+    packed: bytes
+    digest: str
+
+
+def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
+    """Plans to start from, one at most for the same ops."""
+    plans = [given] if isinstance(given, Plan) else list(given)
+    wrong = [one for one in plans if not isinstance(one, Plan)]
+    if wrong:
+        raise InputError(f"warm_start has {wrong[0]!r}: wants plans")
+    for first, second in itertools.combinations(plans, 2):
+        if first.graph.names == second.graph.names:
+            raise InputError(f"two plans to start from are for the ops of {first.graph!r}")
+    return [_Start(plan, _packed(plan.to_document()), _digest(plan)) for plan in plans]
+
+
+def _digest(plan: Plan) -> str:
+    """Of all of a plan that matters to one that starts from it."""
+    placed = [plan.devices.tolist(), plan.priority.tolist(), plan.policy]
+    text = json.dumps([plan.graph.digest, plan.cluster.digest, *placed])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _cases(
     graphs: GraphLike | Iterable[GraphLike],
     clusters: ClusterLike | Iterable[ClusterLike],
     methods: Sequence[tuple[str, dict[str, Any]]],
     seeds: Sequence[int],
+    constraints: Constraints,
+    starts: Sequence[_Start],
 ) -> dict[Key, Case]:
     """Every combination once, by its key."""
     version = metadata.version("loadmaster")
+    obeyed = json.dumps(constraints.to_document(), sort_keys=True)
     on = [_as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
     known = [(cluster.name or "cluster", cluster.to_toml(), cluster.digest) for cluster in on]
+    unused = list(starts)
     cases: dict[Key, Case] = {}
     for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
         graph = given if isinstance(given, OpGraph) else read(given)
-        name, packed = graph.name or "graph", _packed(graph)
+        name, packed = graph.name or "graph", _packed(graph.to_document())
+        start = next((one for one in starts if one.plan.graph.names == graph.names), None)
+        unused = [one for one in unused if one is not start]
         for (where, toml, digest), (method, options), seed in itertools.product(
             known, methods, seeds
         ):
-            text = json.dumps(options, sort_keys=True)
-            key = Key(method, text, seed, graph.digest, digest, version)
-            cases.setdefault(key, Case(name, where, packed, toml, method, options, key))
+            key = Key(
+                method,
+                json.dumps(options, sort_keys=True),
+                seed,
+                obeyed,
+                start.digest if start else "",
+                graph.digest,
+                digest,
+                version,
+            )
+            beginning = start.packed if start else b""
+            case = Case(name, where, packed, toml, method, options, constraints, beginning, key)
+            cases.setdefault(key, case)
+    if unused:
+        raise InputError(f"a plan to start from is for {unused[0].plan.graph!r}: no such graph")
     return cases
 
 
@@ -330,8 +399,8 @@ def _as_cluster(given: ClusterLike) -> Cluster:
     return given if isinstance(given, Cluster) else Cluster.named(os.fspath(given))
 
 
-def _packed(graph: OpGraph) -> bytes:
-    text = json.dumps(graph.to_document(), separators=(",", ":"))
+def _packed(document: Mapping[str, Any]) -> bytes:
+    text = json.dumps(document, separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=3, mtime=0)
 
 
@@ -339,6 +408,12 @@ def _packed(graph: OpGraph) -> bytes:
 def _unpacked(packed: bytes) -> OpGraph:
     """The graph of a case; a worker mostly gets the same one again."""
     return OpGraph.from_document(json.loads(gzip.decompress(packed)))
+
+
+@lru_cache(maxsize=4)
+def _unpacked_plan(packed: bytes) -> Plan:
+    """The plan that a case starts from; like the graph, mostly the same one again."""
+    return Plan.from_document(json.loads(gzip.decompress(packed)))
 
 
 # -- in the worker -----------------------------------------------------------------------------
@@ -353,7 +428,15 @@ def run_case(case: Case) -> Row:
     try:
         graph, cluster = _unpacked(case.packed), Cluster.from_toml(case.toml)
         method: Any = case.method
-        plan = place(graph, cluster, method, seed=case.key.seed, **options)
+        plan = place(
+            graph,
+            cluster,
+            method,
+            seed=case.key.seed,
+            warm_start=_unpacked_plan(case.start) if case.start else None,
+            constraints=case.constraints,
+            **options,
+        )
     except InfeasibleError as error:
         return case.row("infeasible", str(error))
     except Exception as error:

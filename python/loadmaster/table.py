@@ -22,11 +22,15 @@ _MOST_TEXT = 4000
 
 
 class Key(NamedTuple):
-    """What a row is filed under: what went in. ``options`` is JSON with sorted keys."""
+    """What a row is filed under: what went in. ``options`` and ``constraints`` are JSON with sorted
+    keys; ``warm_start_sha256`` is empty without a plan to start from.
+    """
 
     method: str
     options: str
     seed: int
+    constraints: str
+    warm_start_sha256: str
     graph_sha256: str
     cluster_sha256: str
     version: str
@@ -38,8 +42,10 @@ class Row:
 
     Attributes
     ----------
-    graph, cluster, method, options, seed, graph_sha256, cluster_sha256, version
-        What went in; ``options`` as JSON.
+    graph, cluster, method, options, seed, constraints
+        What went in; ``options`` and ``constraints`` as JSON.
+    warm_start_sha256, graph_sha256, cluster_sha256, version
+        What it is told by; the first is empty without a plan to start from.
     outcome : str
         "done", "infeasible" (nothing that fits was found), "error" (see ``error``) or "crashed"
         (the worker died each time).
@@ -61,6 +67,8 @@ class Row:
     method: str
     options: str
     seed: int
+    constraints: str
+    warm_start_sha256: str
     graph_sha256: str
     cluster_sha256: str
     version: str

@@ -31,7 +31,7 @@ FORMAT = "loadmaster-costs"
 VERSION = 1
 
 #: An op's provenance is the weakest of those on the device types.
-_WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "roofline", "optimistic")
+_WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "bytes", "roofline", "optimistic")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ placeholders and ops that neither compute nor move anything are free.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.errors import InputError
-from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.graph import ANY_TYPE, TIME_SOURCES, OpGraph
+from loadmaster.notes import warn
 
 #: Where an op's time may come from; "scaled": from another device type, "optimistic": it is not
-#: known, and taken for 0 to find out.
-PROVENANCES = ("free", "measured", "regressed", "roofline", "given", "scaled", "optimistic")
+#: known, and taken for 0 to find out, "bytes": from its bytes, at the speed of the measured ops.
+PROVENANCES = (
+    "free",
+    "measured",
+    "regressed",
+    "roofline",
+    "given",
+    "scaled",
+    "optimistic",
+    "bytes",
+)
 
 #: A dtype's peak, or the nearest thing to it, in order of preference.
 _PEAK_OF = {
@@ -80,7 +91,7 @@ class Costs:
                 f"costs of {graph.names[op]!r} on {types[k]} is {matrix[op, k]}: "
                 "a time must be finite and not negative"
             )
-        source = np.full(graph.n_ops, PROVENANCES.index("given"), dtype=np.uint8)
+        source = _all(graph, "given")
         return cls(matrix, types, source)
 
     def shares(self) -> dict[str, float]:
@@ -125,11 +136,34 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
         raise InputError(
             "every op would be free: the graph has no FLOPs and no bytes_accessed, and times for "
             f"{known}, but the cluster has {', '.join(t.name for t in cluster.types)}; "
-            "give times in the graph or as costs="
+            "give times in the graph or as costs=, or say which of its types the times are of: "
+            "device_type= (--device-type) as the graph is read"
         )
-    word = "measured" if measured else "roofline"
-    provenance = np.where(time.any(axis=1), PROVENANCES.index(word), PROVENANCES.index("free"))
-    return Costs(time, tuple(t.name for t in cluster.types), provenance.astype(np.uint8))
+    if graph.time and not set(graph.time) & {ANY_TYPE, *(t.name for t in cluster.types)}:
+        warn(
+            f"times were measured on {', '.join(graph.time)}, of which the cluster has none: those "
+            f"used are rooflines of {', '.join(t.name for t in cluster.types)}. If it is the same, "
+            "say so as the graph is read: device_type= (--device-type)"
+        )
+    provenance = _sources(graph) if measured else _all(graph, "roofline")
+    provenance[~time.any(axis=1)] = PROVENANCES.index("free")
+    return Costs(time, tuple(t.name for t in cluster.types), provenance)
+
+
+def _all(graph: OpGraph, word: str) -> NDArray[np.uint8]:
+    return np.full(graph.n_ops, PROVENANCES.index(word), dtype=np.uint8)
+
+
+def _sources(graph: OpGraph) -> NDArray[np.uint8]:
+    """Provenance of each op's time in the graph's columns."""
+    found = _all(graph, "measured")
+    told = graph.meta.get(TIME_SOURCES)
+    at = {name: i for i, name in enumerate(graph.names)} if told else {}
+    for word, names in told.items() if isinstance(told, Mapping) else ():
+        if word in PROVENANCES and isinstance(names, list):
+            rows = [at[name] for name in names if isinstance(name, str) and name in at]
+            found[rows] = PROVENANCES.index(word)
+    return found
 
 
 def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from loadmaster.costs.entry import Entry
 from loadmaster.costs.regression import SHAPES, Growth, grown
 from loadmaster.costs.roofline import Costs
 from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
+from loadmaster.graph import TIME_SOURCES, OpGraph
 from loadmaster.profile import Profile, joined
 from loadmaster.units import counted, format_seconds
 
@@ -134,6 +134,10 @@ class Regression:
             assumed.append(f"sizes at batch {self.batch} from those at {before}: {ASSUMPTION}")
         changed = graph.with_columns(ops, edges)
         changed.meta.update(batch=self.batch, assumed=[*graph.meta.get("assumed", []), *assumed])
+        if "time" in ops:
+            changed.meta[TIME_SOURCES] = {
+                "regressed": [graph.names[i] for i in np.flatnonzero(known)]
+            }
         return changed
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:

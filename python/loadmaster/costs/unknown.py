@@ -11,7 +11,7 @@ from loadmaster.cluster import Cluster, DeviceType
 from loadmaster.costs.roofline import roofline
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE, OpGraph
-from loadmaster.readers.notes import warn
+from loadmaster.notes import warn
 from loadmaster.units import counted
 
 Floats = NDArray[np.float64]

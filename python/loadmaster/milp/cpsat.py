@@ -17,9 +17,9 @@ one given, and every solution since is kept, whatever becomes of the process.
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
@@ -31,11 +31,13 @@ from loadmaster.errors import MissingExtraError
 from loadmaster.milp import process
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
+from loadmaster.milp.worker import Progress
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
-#: A line by which the process says what is known.
+#: Lines by which the process says what is known, and of how large a model.
 _LINE = re.compile(r"^loadmaster: best (?P<best>\S+) bound (?P<bound>\S+)$")
+_SIZE = re.compile(r"^loadmaster: (?P<rows>\d+) constraints (?P<columns>\d+) variables$")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Found:
         Constraints and variables.
     seconds : float
         Wall time.
+    cpu : float
+        CPU seconds of all workers, the building of the model included.
     log : str
     """
 
@@ -82,6 +86,7 @@ class Found:
     failure: str | None
     size: tuple[int, int] | None
     seconds: float
+    cpu: float
     log: str
 
 
@@ -89,6 +94,11 @@ def require() -> None:
     """Raises :class:`~loadmaster.MissingExtraError` where CP-SAT is not installed."""
     if find_spec("ortools") is None:
         raise MissingExtraError("ortools", "cpsat", "the solver CP-SAT")
+
+
+def report_size(rows: int, columns: int) -> None:
+    """Says how large the model is, for :func:`solve` to read."""
+    print(f"loadmaster: {rows} constraints {columns} variables", flush=True)
 
 
 def report(best: float, bound: float) -> None:
@@ -101,11 +111,12 @@ def solve(
     start: Timed,
     *,
     time_limit: float,
+    cpu_limit: float = math.inf,
     workers: int = 8,
     seed: int = 0,
     is_fixed: bool = False,
     is_fcfs: bool = True,
-    progress: Callable[[float | None, float | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Found:
     """Solves an instance from a schedule of it.
 
@@ -116,6 +127,8 @@ def solve(
         Where to start, and the most that the makespan may be.
     time_limit : float
         Wall seconds, the building of the model included.
+    cpu_limit : float
+        CPU seconds of all workers after which they are stopped, which counts as a failure.
     workers : int
         Threads; what they find within a limit differs from run to run unless there is one.
     seed : int
@@ -124,7 +137,7 @@ def solve(
     is_fcfs : bool
         Whether channels serve first come, first served; else in any order, which bounds.
     progress : callable, optional
-        Called with the best and the bound, in ticks.
+        Called with the best and the bound, in ticks, and the CPU seconds taken by then.
 
     Raises
     ------
@@ -134,16 +147,26 @@ def solve(
     require()
     began = time.monotonic()
 
-    def follow(line: str) -> None:
-        match = _LINE.match(line)
-        if match is not None and progress is not None:
-            progress(float(match["best"]), float(match["bound"]))
+    size: tuple[int, int] | None = None
+    least = float(instance.lower)
+
+    def follow(line: str, cpu: float) -> None:
+        nonlocal size, least
+        if (match := _SIZE.match(line)) is not None:
+            size = int(match["rows"]), int(match["columns"])
+        if (match := _LINE.match(line)) is not None:
+            least = max(float(match["bound"]), least)
+            if progress is not None:
+                progress(float(match["best"]), least, cpu)
 
     task = Task(instance, start, time_limit, workers, seed, is_fixed, is_fcfs)
-    ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow)
-    answer = ended.answer or {"status": "unknown", "bound": None, "values": None, "size": None}
+    try:
+        ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow, cpu_limit)
+    except process.Interrupted as error:
+        ended = process.Ended(None, error.best, "it was interrupted", "", 0.0)
+    answer = ended.answer or {"status": "unknown", "bound": None, "values": None}
     values = answer["values"] or ended.best
-    status, bound = answer["status"], answer["bound"]
+    status, bound = answer["status"], max(answer["bound"] or least, least)
     failure = None if ended.failure is None else f"CP-SAT failed: {ended.failure}"
     if status == "model_invalid":
         failure, status = f"CP-SAT refused the model:\n{ended.log[-2000:]}", "unknown"
@@ -151,11 +174,12 @@ def solve(
         status = "feasible"
     return Found(
         status=status,
-        bound=instance.lower if bound is None else max(int(np.ceil(bound - 1e-6)), instance.lower),
+        bound=int(np.ceil(bound - 1e-6)),
         devices=None if values is None else np.array(values[0], dtype=np.int32),
         start=None if values is None else np.array(values[1], dtype=np.int64),
         failure=failure,
-        size=answer["size"],
+        size=size,
         seconds=time.monotonic() - began,
+        cpu=ended.cpu,
         log=ended.log,
     )

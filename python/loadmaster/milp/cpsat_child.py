@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from loadmaster.milp.cpsat import Task, report
+from loadmaster.milp.cpsat import Task, report, report_size
 from loadmaster.milp.instance import Instance, Message
 from loadmaster.milp.process import keep, serve
 
@@ -27,6 +27,7 @@ LEAST = 0.05
 def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
     """The answer to a task; see :func:`loadmaster.milp.cpsat.solve`."""
     program = Program(task)
+    report_size(*program.size)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = task.workers
     solver.parameters.random_seed = task.seed
@@ -40,7 +41,6 @@ def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
         "status": solver.status_name(status).lower(),
         "bound": None if status == cp_model.INFEASIBLE else float(solver.best_objective_bound),
         "values": program.read(solver.value) if found else None,
-        "size": program.size,
     }
 
 

@@ -17,6 +17,9 @@ from loadmaster.errors import InputError
 
 INFINITY = float("inf")
 
+#: Share of what was added up that is taken for nothing.
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Model:
@@ -191,6 +194,10 @@ class Builder:
         first = np.ones(len(row), dtype=bool)
         first[1:] = (np.diff(row) != 0) | (np.diff(column) != 0)
         at = np.flatnonzero(first)
+        value, size = (np.add.reduceat(v, at) if len(at) else v for v in (value, np.abs(value)))
+        # What is left where entries cancel is rounding.
+        held = np.abs(value) > ROUNDING * size
+        at, value = at[held], value[held]
         return Model(
             objective,
             lower,
@@ -198,7 +205,7 @@ class Builder:
             integer != 0,
             np.searchsorted(row[at], np.arange(self._m + 1)),
             column[at].astype(np.int32),
-            np.add.reduceat(value, at) if len(at) else value,
+            value,
             row_lower,
             row_upper,
             start,

@@ -3,15 +3,20 @@
 Solvers crash, hang, overshoot their limits by seconds, print past Python, and cannot share a
 process with one another (design section 10). So none is ever imported by who calls: every solve
 starts ``python -m MODULE FOLDER`` afresh, with its output in a file from the first byte on, and
-waits no longer than the limit and some grace. A fresh interpreter rather than
+waits no longer than the limit and some grace. The process itself tells its CPU time, that of the
+solver's threads and of all that it starts: on a machine that others use, what a limit on the clock
+leaves a solver is anyone's guess. A fresh interpreter rather than
 :mod:`multiprocessing`'s spawn, which would run a user's unguarded script again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,13 +30,17 @@ from typing import IO, Any
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
 GRACE = 10.0
 
-#: Seconds between two looks at a running process.
+#: Seconds between two looks at a running process, and between two that it takes at its CPU clock.
 _POLL = 0.05
 
 #: Lines of the log that an error shows.
 _TAIL = 12
 
 _TASK, _ANSWER, _BEST = "task.pickle", "answer.pickle", "best.pickle"
+_CPU = "cpu.txt"
+
+#: Called with a line that a process printed and the CPU seconds that it had taken by then.
+Follow = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,31 @@ class Ended:
         Why there is no answer, with the last that it said.
     log : str
         All that it printed.
+    cpu : float
+        CPU seconds that it took, of all its threads.
     """
 
     answer: Any
     best: Any
     failure: str | None
     log: str
+    cpu: float
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a process ran: with what it last kept by :func:`keep`."""
+
+    def __init__(self, best: Any) -> None:
+        super().__init__()
+        self.best = best
 
 
 def run(
-    module: str, task: object, time_limit: float, follow: Callable[[str], None] | None = None
+    module: str,
+    task: object,
+    time_limit: float,
+    follow: Follow | None = None,
+    cpu_limit: float = math.inf,
 ) -> Ended:
     """Runs a module on a task, for the limit and :data:`GRACE` at most.
 
@@ -68,43 +92,49 @@ def run(
     task : object
         Picklable.
     time_limit : float
-        Seconds.
+        Seconds of the clock, which the task knows as well.
     follow : callable, optional
-        Called with every line that the process prints, as it comes.
+        Called with every line that the process prints, as it comes, and with the CPU seconds that
+        it had taken by then.
+    cpu_limit : float
+        CPU seconds, of which the task need not know: without grace.
 
     Raises
     ------
-    KeyboardInterrupt
-        Ctrl-C, and whatever ``follow`` raises: the process is gone when this arrives.
+    Interrupted
+        Ctrl-C: the process is gone when this, or whatever ``follow`` raises, arrives.
     """
     with tempfile.TemporaryDirectory(prefix="loadmaster-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / _TASK).write_bytes(pickle.dumps(task))
         output = folder / "log.txt"
-        with output.open("wb") as file:
-            failure = _watched(module, folder, file, output, time_limit, follow)
+        try:
+            with output.open("wb") as file:
+                failure = _watched(module, folder, file, time_limit, follow, cpu_limit)
+        except KeyboardInterrupt as error:
+            raise Interrupted(_kept(folder)) from error
         text = output.read_text(encoding="utf-8", errors="replace")
         answer = None if failure else pickle.loads((folder / _ANSWER).read_bytes())
-        best = folder / _BEST
-        kept = pickle.loads(best.read_bytes()) if best.exists() else None
+        kept = _kept(folder)
+        cpu = _cpu_of(folder)
     if failure:
         tail = "\n".join(text.rstrip().splitlines()[-_TAIL:])
-        failure += f"; the last it said:\n{tail}" if tail else "; it said nothing"
-    return Ended(answer, kept, failure, text)
+        failure += f"\nthe last it said:\n{tail}" if tail else "; it said nothing"
+    return Ended(answer, kept, failure, text, cpu)
 
 
 def _watched(
     module: str,
     folder: Path,
     file: IO[bytes],
-    output: Path,
     time_limit: float,
-    follow: Callable[[str], None] | None,
+    follow: Follow | None,
+    cpu_limit: float,
 ) -> str | None:
     """Why it failed, if it did; the process is gone when this returns or raises."""
     paths = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
-        [sys.executable, "-m", module, str(folder)],
+        [sys.executable, "-m", module, str(folder), str(time.time())],
         stdin=subprocess.PIPE,
         stdout=file,
         stderr=subprocess.STDOUT,
@@ -114,15 +144,18 @@ def _watched(
     )
     try:
         deadline = time.monotonic() + time_limit + GRACE
-        lines = _lines(output)
+        lines = _lines(Path(file.name))
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL)
+            cpu = _cpu_of(folder)
             for line in iter(lambda: next(lines), None):
                 if follow is not None:
-                    follow(line)
+                    follow(line, cpu)
             if process.returncode is not None:
                 break
+            if cpu > cpu_limit:
+                return f"it was stopped at its limit of {cpu_limit:g} s of CPU"
             if time.monotonic() > deadline:
                 return (
                     f"it was still running {GRACE:g} s past its limit of {time_limit:g} s "
@@ -149,6 +182,20 @@ def _lines(path: Path) -> Iterator[str | None]:
             yield None
 
 
+def _kept(folder: Path) -> Any:
+    """What the process last kept, if anything."""
+    best = folder / _BEST
+    return pickle.loads(best.read_bytes()) if best.exists() else None
+
+
+def _cpu_of(folder: Path) -> float:
+    """CPU seconds by the process's own last word."""
+    try:
+        return float((folder / _CPU).read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
 def _ending(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code} and no answer"
 
@@ -158,11 +205,13 @@ def _ending(code: int) -> str:
 
 def serve(work: Callable[[Any, Path, float], object]) -> None:
     """The main program of such a process: reads the task in the folder named on the command line
-    and writes what ``work`` makes of it, given the task, the folder and when it began.
+    and writes what ``work`` makes of it, given the task, the folder and when it was started.
     """
-    began = time.monotonic()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(sys.argv[1])
+    # To start an interpreter takes up to seconds where others use the machine.
+    began = time.monotonic() - max(time.time() - float(sys.argv[2]), 0.0)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    threading.Thread(target=_tell, args=(folder / _CPU,), daemon=True).start()
     task = pickle.loads((folder / _TASK).read_bytes())
     _write(folder / _ANSWER, work(task, folder, began))
 
@@ -178,11 +227,27 @@ def _write(path: Path, content: object) -> None:
     unfinished.replace(path)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     """The parent holds the other end of stdin: at its end, however that came, there is no one left
-    to answer.
+    to answer, nor to remove the folder.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
+
+
+def _tell(path: Path) -> None:
+    """Tells the CPU time, and hands on what the solver's C library has printed: into a file it
+    writes whole blocks only.
+    """
+    flush = getattr(ctypes.CDLL(None), "fflush", None) if os.name == "posix" else None
+    with path.open("wb", buffering=0) as file:
+        while True:
+            used = os.times()
+            if flush is not None:
+                flush(None)
+            file.seek(0)
+            file.write(b"%12.2f" % sum(used[:4]))
+            time.sleep(_POLL)

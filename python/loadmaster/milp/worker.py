@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from loadmaster.milp.model import Model
 Solver = Literal["auto", "cbc", "highs", "gurobi"]
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "no_solution"]
 
-#: Called with the objective of the best point so far and the bound, each None while unknown.
-Progress = Callable[[float | None, float | None], None]
+#: Called with the objective of the best point so far and the bound, each None while unknown, and
+#: the CPU seconds that the solver had taken by then.
+Progress = Callable[[float | None, float | None, float], None]
 
 #: A line of a solver's table of the tree search, with its bound and its best solution.
 _TREE_LINE = {
@@ -57,6 +59,8 @@ class Solution:
         Which one it was.
     seconds : float
         Wall time, the worker's start and the building of the model included.
+    cpu : float
+        CPU seconds of the worker.
     log : str
         All that the solver printed.
     """
@@ -67,6 +71,7 @@ class Solution:
     values: NDArray[np.float64] | None
     solver: str
     seconds: float
+    cpu: float
     log: str
 
 
@@ -75,6 +80,7 @@ def solve(
     *,
     solver: Solver = "auto",
     time_limit: float = 60.0,
+    cpu_limit: float = math.inf,
     progress: Progress | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Solution:
@@ -90,9 +96,12 @@ def solve(
     time_limit : float
         Seconds, the building of the model included; 0: the start is the answer. The call returns
         or raises at most :data:`process.GRACE` seconds later.
+    cpu_limit : float
+        CPU seconds after which the worker is stopped, an error: for measurements, which take what
+        ``progress`` has told.
     progress : callable, optional
-        Called with objective and bound whenever the solver reports better ones, and with those of
-        the solution at last.
+        Called with objective, bound and CPU seconds whenever the solver reports better ones, and
+        with those of the solution at last.
     log : callable, optional
         Called with every line that the solver prints, as it comes.
 
@@ -103,7 +112,8 @@ def solve(
     MissingExtraError
         The solver is not installed; the extra that brings it is named.
     SolverError
-        The solver crashed, hung past its limit, or returned nonsense; ``log`` has its output.
+        The solver crashed, hung past its limit, was stopped, or returned nonsense; ``log`` has its
+        output.
     KeyboardInterrupt
         Ctrl-C: the worker is gone when this arrives.
 
@@ -128,7 +138,7 @@ def solve(
     if time_limit == 0 or model.n_variables == 0:
         found = _unsolved(model, name)
     else:
-        found = _solved(model, name, float(time_limit), progress, log)
+        found = _solved(model, name, float(time_limit), cpu_limit, progress, log)
     return replace(_kept(model, found), seconds=time.monotonic() - began)
 
 
@@ -149,11 +159,11 @@ def _chosen(solver: Solver) -> str:
 def _unsolved(model: Model, solver: str) -> Solution:
     """Of a model without variables, or without time."""
     if model.n_variables:
-        return Solution("no_solution", None, None, None, solver, 0.0, "")
+        return Solution("no_solution", None, None, None, solver, 0.0, 0.0, "")
     empty = np.zeros(0)
     if model.violation(empty) > 0:
-        return Solution("infeasible", None, None, None, solver, 0.0, "")
-    return Solution("optimal", 0.0, 0.0, empty, solver, 0.0, "")
+        return Solution("infeasible", None, None, None, solver, 0.0, 0.0, "")
+    return Solution("optimal", 0.0, 0.0, empty, solver, 0.0, 0.0, "")
 
 
 def _kept(model: Model, found: Solution) -> Solution:
@@ -170,12 +180,13 @@ def _solved(
     model: Model,
     solver: str,
     time_limit: float,
+    cpu_limit: float,
     progress: Progress | None,
     log: Callable[[str], None] | None,
 ) -> Solution:
     seen: tuple[float | None, float | None] = (None, None)
 
-    def follow(line: str) -> None:
+    def follow(line: str, cpu: float) -> None:
         nonlocal seen
         if log is not None:
             log(line)
@@ -185,9 +196,11 @@ def _solved(
         now = (_number(match["best"]), _number(match["bound"]))
         if now != seen:
             seen = now
-            progress(*seen)
+            progress(*seen, cpu)
 
-    ended = process.run("loadmaster.milp.child", (model, solver, time_limit), time_limit, follow)
+    child = "gurobi_child" if solver == "gurobi" else "child"
+    task = (model, solver, time_limit)
+    ended = process.run(f"loadmaster.milp.{child}", task, time_limit, follow, cpu_limit)
     failure, answer = ended.failure, ended.answer
     if failure is None and "missing" in answer:
         raise MissingExtraError("mip", "highs", f"solving ({answer['missing']})")
@@ -197,10 +210,10 @@ def _solved(
         values = answer["values"]
         off = 0.0 if values is None else model.violation(values)
         if off <= _tolerance(model):
-            found = Solution(**answer, solver=solver, seconds=0.0, log=ended.log)
+            found = Solution(**answer, solver=solver, seconds=0.0, cpu=ended.cpu, log=ended.log)
             # Solvers print now and then: the last they found may be in no line.
             if progress is not None and found.objective is not None and found.objective != seen[0]:
-                progress(found.objective, found.bound)
+                progress(found.objective, found.bound, ended.cpu)
             return found
         failure = f"its solution breaks a bound or row by {off:.3g}"
     raise SolverError(f"the solver {solver} failed: {failure}", ended.log)

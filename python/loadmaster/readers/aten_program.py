@@ -12,9 +12,9 @@ from typing import Any
 
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.readers.aten_costs import Cost, Tensor, is_in_place, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph, Value
-from loadmaster.readers.notes import warn
 from loadmaster.readers.open_dims import Dim, close, size_of
 from loadmaster.readers.symbolic import evaluate, symbols_of
 

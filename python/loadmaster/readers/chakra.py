@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
+from loadmaster.graph import TIME_SOURCES, OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers import kineto_events
 from loadmaster.readers.aten_costs import Cost, cost
 from loadmaster.readers.chakra_nodes import Recorded, load
 from loadmaster.readers.chakra_rows import Op, Rows, labels_of
 from loadmaster.readers.kineto_events import Trace
-from loadmaster.readers.notes import warn
 from loadmaster.readers.torch_calls import chosen
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
@@ -263,12 +263,16 @@ def _graph(
     meta: dict[str, Any] = {"framework": f"torch execution trace {recorded.schema}"}
     timed = []
     if joined is not None:
-        seconds, more = _times(rows, joined, steps, np.array(view), columns["bytes_accessed"])
+        seconds, filled, more = _times(
+            rows, joined, steps, np.array(view), columns["bytes_accessed"]
+        )
         columns["time"] = {device_type or joined.trace.device_type: seconds}
         notes += more
         timed = [_VIEWS_FREE]
         meta["steps"] = len(steps)
         meta["step_seconds"] = joined.elapsed(steps)
+        if filled.any():
+            meta[TIME_SOURCES] = {"bytes": [columns["name"][i] for i in np.flatnonzero(filled)]}
     meta["mode"] = "train" if "b" in columns["phase"] else "infer"
     for note in notes:
         warn(note)
@@ -321,8 +325,10 @@ def _times(
     steps: _Steps,
     view: NDArray[np.bool_],
     moved: Sequence[int],
-) -> tuple[NDArray[np.float64], list[str]]:
-    """Seconds per row, and what to say of them. What was not measured has its bytes' share."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
+    """Seconds per row, which rows were not measured and have their bytes' share, and what to say
+    of them.
+    """
     notes = joined.notes()
     measured = joined.measured(rows, steps)
     runs = np.zeros(len(rows), dtype=bool)
@@ -340,4 +346,4 @@ def _times(
             f"{int(lacking.sum())} of {len(rows.ops)} ops are not in {joined.trace.source}: their "
             f"times are by their bytes, at the {rate * 1e9:.3g} s/GB of the others"
         )
-    return seconds, notes
+    return seconds, lacking, notes

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from loadmaster.errors import InputError
 from loadmaster.files import BYTE_ORDER_MARK, ZIP_MAGIC, read_bytes, read_head
 
+#: Texts have no control characters; the fields of a protobuf begin with some.
+_TEXT = re.compile(rb"[\t\n\f\r -\x7e\x80-\xff]*")
+
 
 class Format(NamedTuple):
     """A kind of file or program: what messages call it, and the module here that reads it."""
@@ -67,8 +70,19 @@ def of_file(path: str | os.PathLike[str], has_profile: bool) -> Format:
         )
     if text[:1] in (b"{", b"["):
         return Format("opgraph JSON", "opgraph")
+    if _TEXT.fullmatch(head[: 1 << 12]):
+        raise InputError(
+            f"{os.fspath(path)} is a text of no graph: graphs are read from {known()}; measured "
+            "times go with a graph, as profile="
+        )
     # ONNX is a protobuf without a magic number: whatever is nothing else is tried as one.
     return Format("an ONNX model", "ort_profile" if has_profile else "onnx")
+
+
+def known() -> str:
+    """The formats of graphs, listed."""
+    named = [format_.name for format_, _ in _KINDS if format_.module]
+    return f"opgraph JSON, an ONNX model, {', '.join(named[:-1])} or {named[-1]}"
 
 
 def _zip(head: bytes) -> bool:
@@ -82,9 +96,9 @@ def _bytecode(head: bytes) -> bool:
 
 
 def _tensorflow(head: bytes) -> bool:
-    from loadmaster.readers.tensorflow_protos import may_be_graph
+    from loadmaster.readers.tensorflow_protos import may_be_graph, may_be_saved_model, may_be_text
 
-    return may_be_graph(head)
+    return may_be_graph(head) or may_be_text(head) or may_be_saved_model(head)
 
 
 def _text(module: str, *words: bytes) -> Callable[[bytes], bool]:

@@ -14,11 +14,11 @@ import numpy as np
 from loadmaster.errors import InputError
 from loadmaster.files import read_bytes
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers.hlo_text import from_text
 from loadmaster.readers.hlo_trace import Trace
 from loadmaster.readers.measured import add_times
-from loadmaster.readers.notes import warn
 from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_text import decoded
 

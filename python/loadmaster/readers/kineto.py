@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers.kineto_events import Trace, load
-from loadmaster.readers.notes import warn
 from loadmaster.readers.torch_calls import Calls, chosen, tensor_of
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
-from loadmaster.graph import PLACEHOLDERS
+from loadmaster.graph import PLACEHOLDERS, TIME_SOURCES
 from loadmaster.profile import Profile
 
 #: How many names a note gives.
@@ -81,13 +81,17 @@ def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] 
     at = np.array([index[name] for name in np.array(profile.names, dtype=object)[known]])
     seconds[at] = median[known]
     seconds[[index[name] for name in idle]] = 0.0
-    notes += _fill(ops, seconds)
+    filled, more = _fill(ops, seconds)
+    if filled:
+        document.setdefault("meta", {})[TIME_SOURCES] = {"bytes": filled}
     ops["time"] = {profile.device_type: seconds.tolist()}
-    return notes
+    return notes + more
 
 
-def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> list[str]:
-    """Times, in place, of ops that were not measured: 0 for what costs nothing, else by bytes."""
+def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> tuple[list[str], list[str]]:
+    """Times, in place, of ops that were not measured: 0 for what costs nothing, else by bytes.
+    The names of those, and a note.
+    """
     n = len(seconds)
     moved = np.array(ops.get("bytes_accessed") or [0] * n, dtype=np.float64)
     kinds, views = ops.get("kind") or [""] * n, ops.get("view") or [0] * n
@@ -101,10 +105,10 @@ def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> list[str]:
     seconds[missing] = 0.0
     seconds[by_bytes] = np.maximum(moved[by_bytes] * rate, least)
     if not by_bytes.any():
-        return []
+        return [], []
     names = [ops["name"][i] for i in np.flatnonzero(by_bytes)]
     speed = f" at the measured ops' {1e-9 / rate:.3g} GB/s" if rate else ""
-    return [
+    return names, [
         f"{len(names)} of {n} ops ({_some(names)}) were not measured: costed by their bytes{speed}"
     ]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.readers.names import unique
-from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
     Walker,
@@ -148,7 +148,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}") from None
     except DecodeError:
-        raise InputError("not an ONNX model, or a truncated one") from None
+        raise InputError(
+            "not an ONNX model, or a truncated one, nor anything else that is read"
+        ) from None
     _load_tiny_external(onnx, model.graph, Path(path).parent)
     return model
 

@@ -24,10 +24,10 @@ import numpy as np
 from loadmaster.errors import InputError
 from loadmaster.files import parse_json, read_bytes
 from loadmaster.graph import PLACEHOLDERS, OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers import onnx
 from loadmaster.readers.measured import add_times, check_same
-from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
 

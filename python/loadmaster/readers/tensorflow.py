@@ -19,9 +19,9 @@ from typing import Any
 
 from loadmaster.errors import InputError
 from loadmaster.graph import PLACEHOLDERS, OpGraph
+from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers.measured import add_times
-from loadmaster.readers.notes import warn
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
     HANDLES,
@@ -69,7 +69,7 @@ def read(
     Parameters
     ----------
     path
-        A binary GraphDef or MetaGraphDef, plain or gzipped. TensorFlow is not needed.
+        A GraphDef or MetaGraphDef, binary or text, plain or gzipped. TensorFlow is not needed.
     profile
         RunMetadata (``trace_level=FULL_TRACE``), or several of the same batch: times are medians.
     fetches

@@ -20,9 +20,9 @@ from loadmaster.files import read_bytes
 _MESSAGES = {
     "Dim": "size 1 int64",
     "TensorShape": "dim 2 *Dim, unknown_rank 3 bool",
-    "Tensor": "dtype 1 int32, tensor_shape 2 TensorShape",
-    "AttrList": "s 2 *bytes, i 3 *int64, type 6 *int32, shape 7 *TensorShape",
-    "AttrValue": "list 1 AttrList, s 2 bytes, i 3 int64, b 5 bool, type 6 int32, "
+    "Tensor": "dtype 1 DataType, tensor_shape 2 TensorShape",
+    "AttrList": "s 2 *bytes, i 3 *int64, type 6 *DataType, shape 7 *TensorShape",
+    "AttrValue": "list 1 AttrList, s 2 bytes, i 3 int64, b 5 bool, type 6 DataType, "
     "shape 7 TensorShape, tensor 8 Tensor",
     "NodeDef": "name 1 string, op 2 string, input 3 *string, device 4 string, attr 5 {}AttrValue",
     "Versions": "producer 1 int32",
@@ -30,7 +30,8 @@ _MESSAGES = {
     "MetaInfo": "tensorflow_version 5 string",
     "MetaGraphDef": "meta_info_def 1 MetaInfo, graph_def 2 GraphDef",
     "Allocation": "requested_bytes 1 int64",
-    "TensorDescription": "dtype 1 int32, shape 2 TensorShape, allocation_description 4 Allocation",
+    "TensorDescription": "dtype 1 DataType, shape 2 TensorShape, "
+    "allocation_description 4 Allocation",
     "NodeOutput": "slot 1 int32, tensor_description 3 TensorDescription",
     "MemoryStats": "temp_memory_size 1 int64",
     "NodeStats": "node_name 1 string, op_start_rel_micros 3 int64, op_end_rel_micros 4 int64, "
@@ -38,11 +39,22 @@ _MESSAGES = {
     "op_start_rel_nanos 14 int64, op_end_rel_nanos 15 int64",
     "DeviceStats": "device 1 string, node_stats 2 *NodeStats",
     "StepStats": "dev_stats 1 *DeviceStats",
-    "CostOutput": "size 1 int64, shape 3 TensorShape, dtype 4 int32",
+    "CostOutput": "size 1 int64, shape 3 TensorShape, dtype 4 DataType",
     "CostNode": "name 1 string, device 2 string, output_info 5 *CostOutput, compute_cost 9 int64",
     "CostGraph": "node 1 *CostNode",
     "RunMetadata": "step_stats 1 StepStats, cost_graph 2 CostGraph",
 }
+#: Element types as texts name them, from number 0 on; references are 100 further on.
+_DATA_TYPES = (
+    "INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 "
+    "BFLOAT16 QINT16 QUINT16 UINT16 COMPLEX128 HALF RESOURCE VARIANT UINT32 UINT64 FLOAT8_E5M2 "
+    "FLOAT8_E4M3FN FLOAT8_E4M3FNUZ FLOAT8_E4M3B11FNUZ FLOAT8_E5M2FNUZ INT4 UINT4 INT2 UINT2"
+)
+_REFERENCE = 100
+#: How a text begins, after comments.
+_TEXT = re.compile(
+    rb"(?:\s|#[^\n]*\n)*(?:(?P<meta>meta_info_def|graph_def)|node|versions|library)\s*:?\s*\{"
+)
 _PACKAGE = "loadmaster.tensorflow"
 _FIELD = re.compile(r"(\w+) (\d+) (\*|\{\})?(\w+)")
 #: What the name of an op looks like; bytes read as the wrong message do not.
@@ -50,7 +62,7 @@ _OP = re.compile(r"[A-Za-z_][\w.>/-]*")
 
 
 def load_graph(path: str | os.PathLike[str]) -> Any:
-    """The GraphDef in a file: itself, or inside a MetaGraphDef; plain or gzipped.
+    """The GraphDef in a file: itself, or inside a MetaGraphDef; binary or text, plain or gzipped.
 
     Raises
     ------
@@ -63,7 +75,12 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
     name = os.fspath(path)
     if not data:
         raise InputError(f"{name} is empty")
-    found = graph_in(data)
+    if may_be_saved_model(data):
+        raise InputError(
+            f"{name} is a SavedModel, whose ops are inside functions: give the GraphDef of one, "
+            "such as convert_variables_to_constants_v2(function).graph.as_graph_def()"
+        )
+    found = _graph_in_text(data, name) if may_be_text(data) else _graph_in(data)
     if found is not None:
         return found
     if _parsed(data, "RunMetadata") is not None and is_run(_parsed(data, "RunMetadata")):
@@ -74,13 +91,30 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
     raise InputError(f"{name} is no TensorFlow GraphDef, or a truncated one")
 
 
-def graph_in(data: bytes) -> Any:
+def _graph_in(data: bytes) -> Any:
     """The GraphDef that some bytes are, or hold as a MetaGraphDef; None if they are neither."""
     graph = _parsed(data, "GraphDef")
     if graph is not None and is_graph(graph):
         return graph
     meta = _parsed(data, "MetaGraphDef")
     return meta.graph_def if meta is not None and is_graph(meta.graph_def) else None
+
+
+def _graph_in_text(data: bytes, name: str) -> Any:
+    """The GraphDef that a text is, or holds as a MetaGraphDef; None if it has no nodes."""
+    begins = _TEXT.match(data)
+    message = "MetaGraphDef" if begins and begins["meta"] else "GraphDef"
+    parsed = _classes()[message]()
+    from google.protobuf import text_format
+
+    try:
+        text_format.Parse(data, parsed, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"{name} is no text of a TensorFlow graph, or a cut one: {error}"
+        ) from None
+    graph = parsed.graph_def if message == "MetaGraphDef" else parsed
+    return graph if is_graph(graph) else None
 
 
 def load_run(path: str | os.PathLike[str]) -> Any:
@@ -134,6 +168,11 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(
         name="loadmaster/tensorflow.proto", package=_PACKAGE, syntax="proto3"
     )
+    types = file.enum_type.add(name="DataType")
+    for number, name in enumerate(_DATA_TYPES.split()):
+        types.value.add(name=f"DT_{name}", number=number)
+    for number, name in enumerate(_DATA_TYPES.split()[1:], _REFERENCE + 1):
+        types.value.add(name=f"DT_{name}_REF", number=number)
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, number, mark, kind in _FIELD.findall(fields):
@@ -163,12 +202,36 @@ def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool =
     field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
     scalar = getattr(field, f"TYPE_{kind.upper()}", None)
     if scalar is None:
-        field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+        field.type = field.TYPE_ENUM if kind == "DataType" else field.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{kind}"
     else:
         field.type = scalar
 
 
 # ---- without parsing --------------------------------------------------------------------------
+
+
+def may_be_text(data: bytes) -> bool:
+    """Whether bytes begin as the text of a GraphDef or a MetaGraphDef does.
+
+    >>> may_be_text(b'node { name: "a" op: "Const" }')
+    True
+    """
+    return _TEXT.match(data) is not None
+
+
+def may_be_saved_model(data: bytes) -> bool:
+    r"""Whether bytes begin as a SavedModel does: schema 1, then a MetaGraphDef.
+
+    An ONNX model has its version there, then who wrote it.
+
+    >>> [may_be_saved_model(data) for data in (b"\x08\x01\x12\x09\x0a\x07", b"\x08\x08\x12\x02me")]
+    [True, False]
+    """
+    if not data.startswith(b"\x08\x01\x12"):
+        return False
+    _, at = _varint(data, 3)
+    return data[at : at + 1] in (b"\x0a", b"\x12")
 
 
 #: How the fields that a NodeDef or a MetaInfoDef may begin with are marked.

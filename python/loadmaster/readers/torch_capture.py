@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.readers.aten_graph import AtenGraph
-from loadmaster.readers.notes import warn
 
 if TYPE_CHECKING:
     import torch

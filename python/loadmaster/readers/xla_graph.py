@@ -27,8 +27,8 @@ from typing import Any
 
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
+from loadmaster.notes import warn
 from loadmaster.readers import xla_training
-from loadmaster.readers.notes import warn
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
 from loadmaster.readers.xla_loops import counters_of, folded, trips_of

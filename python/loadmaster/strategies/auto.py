@@ -49,6 +49,9 @@ from loadmaster.strategies.refine import hierarchy, refined
 
 Effort = Literal["fast", "normal", "max"]
 
+#: What a plan says whose search was ended by Ctrl-C.
+INTERRUPTED = "interrupted: the best so far"
+
 #: Time limits by effort, in seconds, and the share of one that is counted on: what is left is for
 #: slower machines.
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
@@ -164,7 +167,7 @@ def place(
     except KeyboardInterrupt:
         if run.best is None:
             raise
-        return replace(run.best, notes=(*run.best.notes, "interrupted: the best so far"))
+        return replace(run.best, notes=(*run.best.notes, INTERRUPTED))
     assert run.best is not None
     if run.budget.is_cut and not run.is_good:
         note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"

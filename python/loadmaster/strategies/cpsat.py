@@ -4,7 +4,6 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,10 +14,12 @@ from loadmaster.milp import cpsat as program
 from loadmaster.milp import ilp
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
+from loadmaster.milp.worker import Progress as Told
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
 from loadmaster.strategies.exact import (
     GROUPS,
+    LEAST,
     Answer,
     Limits,
     Method,
@@ -89,13 +90,13 @@ def _solver(prove: bool, workers: int, seed: int) -> Solve:
         instance: Instance,
         start: Timed,
         seconds: float,
-        tell: Callable[[float | None, float | None], None],
+        tell: Told,
     ) -> Answer:
         run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
         found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
         bound, by, log = found.bound, "CP-SAT", found.log
         if prove and found.status != "optimal" and found.failure is None:
-            free = run(time_limit=max(seconds - found.seconds, 0.1), is_fcfs=False)
+            free = run(time_limit=max(seconds - found.seconds, LEAST), is_fcfs=False)
             log += free.log
             if free.bound > bound:
                 bound, by = free.bound, "CP-SAT, links in any order"

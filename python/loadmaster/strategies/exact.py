@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from loadmaster import fast
 from loadmaster.bounds import Bound, bound
 from loadmaster.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.errors import InfeasibleError, InputError, SolverError
+from loadmaster.files import write_bytes
 from loadmaster.graph import OpGraph
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, timed
+from loadmaster.milp.worker import Progress as Told
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.simulation import as_costs
 from loadmaster.strategies import auto
@@ -41,6 +43,9 @@ from loadmaster.units import format_bytes
 
 #: Seconds, if no time limit is given.
 SECONDS = 10.0
+
+#: Seconds that a solver gets where nothing is left.
+LEAST = 0.1
 
 #: Groups that an exact method takes, and what it tries if those have too many rows.
 GROUPS = (200, 150, 100, 75, 50, 35, 25, 15)
@@ -85,7 +90,7 @@ class Answer:
 
 
 #: Solves an instance from a schedule within seconds, telling the best and the bound in ticks.
-Solve = Callable[[Instance, Timed, float, Callable[[float | None, float | None], None]], Answer]
+Solve = Callable[[Instance, Timed, float, Told], Answer]
 
 
 @dataclass(frozen=True)
@@ -195,14 +200,20 @@ class Method:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a user asks of an exact method: seconds, a memory model, a file for the solver's
-    output, whom to tell.
+    """What a user asks of an exact method: seconds (from when it was asked), a memory model, a file
+    for the solver's output, whom to tell.
     """
 
     seconds: float
     memory: MemoryModel
     log: str | None
     progress: Progress | None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(self.seconds - (time.perf_counter() - self.began), 0.0)
 
     @classmethod
     def checked(
@@ -212,10 +223,12 @@ class Limits:
         log: str | None,
         progress: Progress | None,
     ) -> Limits:
-        """Raises :class:`~loadmaster.InputError` for what makes no sense."""
+        """Raises :class:`~loadmaster.InputError` for what makes no sense, or cannot be written."""
         check_memory(memory)
         if log is not None and not isinstance(log, str):
             raise InputError(f"log is {log!r}: wants the path of a file")
+        if log is not None:
+            write_bytes(log, b"")
         return cls(SECONDS if time_limit is None else float(time_limit), memory, log, progress)
 
 
@@ -229,15 +242,30 @@ def best_plan(
     InfeasibleError
         Nothing fits: with the smallest relaxation that would make it.
     """
-    began = time.perf_counter()
     tell = limits.progress or (lambda stage, makespan: None)
     start = started(level, method, limits)
     best = replace(start.plan, notes=(*start.plan.notes, *notes))
     tell(method.name, best.schedule.makespan)
-    left = limits.seconds - (time.perf_counter() - began)
+    if auto.INTERRUPTED in best.notes:
+        return best
     if limits.seconds == 0 or not best.fits:
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
         return _noted(best, f"{method.name}: {reason}, so this is where it starts")
+    try:
+        return _from_start(level, method, limits, replace(start, plan=best))
+    except KeyboardInterrupt:
+        return interrupted(best, method)
+
+
+def interrupted(candidate: Candidate, method: Method) -> Candidate:
+    """What is known when Ctrl-C comes."""
+    return _noted(candidate, f"{method.name} was interrupted: the best so far")
+
+
+def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> Candidate:
+    """The better of a start and of what the solver makes of it in the time left."""
+    best = start.plan
+    tell = limits.progress or (lambda stage, makespan: None)
     instance = replace(
         instance_of(level.problem, start.charge, bound(level.problem).seconds),
         capacity=np.minimum(start.capacity, np.iinfo(np.int64).max).astype(np.int64),
@@ -246,18 +274,13 @@ def best_plan(
     # Twins that change their names run the same schedule.
     schedule = timed(instance, instance.canonical(start.devices), start.order)
 
-    def told(objective: float | None, lower: float | None) -> None:
+    def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
-        tell(f"{method.name}{known}", best.schedule.makespan)
+        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.schedule.makespan)
 
-    try:
-        answer = method.solve(instance, schedule, max(left, 0.1), told)
-    except KeyboardInterrupt:
-        return _noted(best, f"{method.name} was interrupted: the best so far")
-    except SolverError as error:
-        answer = Answer(None, None, 0.0, method.name, str(error), error.log)
+    answer = method.solve(instance, schedule, max(limits.left, LEAST), told)
     if limits.log is not None:
-        _write_log(limits.log, answer.log)
+        write_bytes(limits.log, answer.log.encode())
     if answer.trouble is not None:
         best = _noted(best, f"{answer.trouble.splitlines()[0]}; the best plan so far is kept")
         warnings.warn(f"{method.name}: {answer.trouble}", stacklevel=2)
@@ -308,14 +331,6 @@ def _bounded(
     return best
 
 
-def _write_log(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"log: cannot write {path!r}: {error.strerror}") from error
-
-
 # -- where to start ----------------------------------------------------------------------------
 
 
@@ -328,7 +343,7 @@ def started(level: Level, method: Method, limits: Limits) -> Start:
         Nothing fits: with the smallest relaxation that would make it, where memory is to blame.
     """
     try:
-        return method.start(level, limits.memory, limits.seconds)
+        return method.start(level, limits.memory, limits.left)
     except InfeasibleError as error:
         if level.finest.best_effort:
             raise

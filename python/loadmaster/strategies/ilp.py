@@ -13,6 +13,7 @@ from loadmaster.errors import InputError
 from loadmaster.milp import ilp as program
 from loadmaster.milp.worker import Solver
 from loadmaster.problem import Problem
+from loadmaster.strategies.auto import INTERRUPTED
 from loadmaster.strategies.base import Candidate, MemoryModel, better
 from loadmaster.strategies.exact import (
     GROUPS,
@@ -21,6 +22,7 @@ from loadmaster.strategies.exact import (
     Method,
     Progress,
     best_plan,
+    interrupted,
     refusal,
     searched,
     small_enough,
@@ -98,16 +100,21 @@ def on_groups_if_large(
     if why is None:
         return best_plan(fine, method, limits)
     began = started(fine, method, limits).plan
+    if INTERRUPTED in began.notes:
+        return began
     if limits.seconds == 0:
         note = f"{why}, and there is no time for groups: this is where the search starts"
         return replace(began, notes=(*began.notes, note))
     if not coarsen:
         note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
         return replace(began, notes=(*began.notes, note))
-    level = small_enough(fine, method, coarsener, groups)
-    if level is None:
-        note = f"{why}, and so do its coarsest groups: the search's plan is returned"
-        return replace(began, notes=(*began.notes, note))
-    note = f"{why}: solved on {level.problem.graph.n_ops} groups"
-    found = best_plan(level, method, limits, (note,))
+    try:
+        level = small_enough(fine, method, coarsener, groups)
+        if level is None:
+            note = f"{why}, and so do its coarsest groups: the search's plan is returned"
+            return replace(began, notes=(*began.notes, note))
+        note = f"{why}: solved on {level.problem.graph.n_ops} groups"
+        found = best_plan(level, method, limits, (note,))
+    except KeyboardInterrupt:
+        return interrupted(began, method)
     return replace(better(problem, found, began), notes=found.notes)

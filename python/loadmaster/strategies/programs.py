@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
 
-from loadmaster.errors import InputError
+from loadmaster.errors import InputError, SolverError
 from loadmaster.milp import solve
 from loadmaster.milp.formulation import Formulate
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
-from loadmaster.milp.worker import Solver
-from loadmaster.strategies.exact import Answer, Solve
+from loadmaster.milp.worker import Progress, Solver
+from loadmaster.strategies.exact import LEAST, Answer, Solve
 
 #: Solvers of mixed-integer programs, as a person knows them.
 SOLVERS: dict[str, str] = {"cbc": "CBC", "highs": "HiGHS", "gurobi": "Gurobi"}
@@ -26,23 +26,35 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
         instance: Instance,
         start: Timed,
         seconds: float,
-        tell: Callable[[float | None, float | None], None],
+        tell: Progress,
     ) -> Answer:
+        began = time.perf_counter()
         formulation = formulate(instance, start)
         scale = formulation.scale
 
-        def told(best: float | None, bound: float | None) -> None:
-            tell(None if best is None else best / scale, None if bound is None else bound / scale)
+        least = float(instance.lower)
 
-        found = solve(formulation.model, solver=solver, time_limit=seconds, progress=told)
+        def told(best: float | None, bound: float | None, cpu: float) -> None:
+            nonlocal least
+            if bound is not None:
+                # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so
+                # is the makespan.
+                ticks = bound / scale * (1 - 1e-6)
+                ticks = math.ceil(ticks) if instance.exact else ticks
+                least = max(min(ticks, start.makespan), least)
+            tell(None if best is None else best / scale, least, cpu)
+
         by = f"{name}, {SOLVERS[solver]}"
-        # Solvers keep rows to 1e-6, and so do their bounds; where all times are whole, so is the
-        # makespan.
-        bound = instance.lower if found.bound is None else found.bound / scale * (1 - 1e-6)
-        bound = math.ceil(bound) if instance.exact else bound
-        bound = max(min(bound, start.makespan), instance.lower)
+        left = max(seconds - (time.perf_counter() - began), LEAST)
+        try:
+            found = solve(formulation.model, solver=solver, time_limit=left, progress=told)
+        except SolverError as error:
+            return Answer(None, None, least, by, str(error), error.log)
+        except KeyboardInterrupt:
+            return Answer(None, None, least, by, f"{SOLVERS[solver]} was interrupted")
+        told(found.objective, found.bound, found.cpu)
         if found.values is None:
-            return Answer(None, None, bound, by, log=found.log)
-        return Answer(*formulation.read(found.values), bound, by, log=found.log)
+            return Answer(None, None, least, by, log=found.log)
+        return Answer(*formulation.read(found.values), least, by, log=found.log)
 
     return answer

@@ -14,7 +14,6 @@ import numpy as np
 
 from loadmaster import fast
 from loadmaster.bounds import Bound
-from loadmaster.errors import SolverError
 from loadmaster.milp import cpsat, ilp
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.timing import Timed, timed
@@ -34,10 +33,9 @@ def raised(problem: Problem, known: Bound, seconds: float) -> Bound:
     instance = instance_of(problem, none, known.seconds)
     if ilp.estimated_rows(instance) > MAX_ROWS:
         return known
-    found = _solved(instance, _listed(problem, instance), seconds)
-    if found is None or found[1] <= known.seconds:
+    source, least = _solved(instance, _listed(problem, instance), seconds)
+    if least <= known.seconds:
         return known
-    source, least = found
     return replace(known, seconds=least, source=source, parts={**known.parts, source: least})
 
 
@@ -61,18 +59,16 @@ def _listed(problem: Problem, instance: Instance) -> Timed:
     return timed(instance, instance.canonical(devices), by_start(graph, begin, finish))
 
 
-def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, float] | None:
-    """Who proved a bound, and its seconds; None where the solver failed, with a warning."""
+def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, float]:
+    """Who proved a bound, and its seconds; where the solver failed with a warning."""
     if find_spec("ortools") is not None:
         found = cpsat.solve(instance, start, time_limit=seconds, is_fcfs=False)
         if found.failure is not None:
             warnings.warn(found.failure, stacklevel=3)
         return "CP-SAT", instance.seconds(found.bound)
-    try:
-        answer = by_program("ilp", ilp.formulate, "cbc")(
-            instance, start, seconds, lambda best, bound: None
-        )
-    except SolverError as error:
-        warnings.warn(str(error), stacklevel=3)
-        return None
+    answer = by_program("ilp", ilp.formulate, "cbc")(
+        instance, start, seconds, lambda best, bound, cpu: None
+    )
+    if answer.trouble is not None:
+        warnings.warn(answer.trouble, stacklevel=3)
     return answer.by, instance.seconds(answer.bound)

@@ -14,6 +14,9 @@ from loadmaster.writers.targets import device_names, families
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
 
+#: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
+MAX_GPUS = 15
+
 
 def llama_cpp(
     plan: Plan,
@@ -35,7 +38,8 @@ def llama_cpp(
     Raises
     ------
     InputError
-        The plan is not by layers, or has layers on a CPU behind some on a GPU.
+        The plan is not by layers, has layers on a CPU behind some on a GPU, or on more than 15
+        GPUs.
 
     Examples
     --------
@@ -57,6 +61,11 @@ def llama_cpp(
             f"'{split.layers}.0*'={plan.cluster.devices[late[0]].name} --contiguous"
         )
     gpus = [(d, n) for d, n in split.runs if family[d] != "cpu"]
+    if len(gpus) > MAX_GPUS:
+        raise InputError(
+            f"llama.cpp takes a tensor split over {MAX_GPUS} GPUs at most, but the plan has layers "
+            f"on {len(gpus)}: place it again on a cluster of fewer"
+        )
     # The output counts as one more layer of the last run.
     counts = [n + (i == len(gpus) - 1) for i, (_, n) in enumerate(gpus)]
     arguments = ["--n-gpu-layers", str(sum(counts))]

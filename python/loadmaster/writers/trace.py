@@ -8,17 +8,15 @@ in about a second.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.files import write_json
+from loadmaster.files import uncollected, write_bytes
 from loadmaster.units import format_bytes
 from loadmaster.writers.lanes import transfer_names
 
@@ -55,7 +53,10 @@ def write_trace(plan: Plan, path: str | os.PathLike[str]) -> None:
     ...     path.exists()
     True
     """
-    write_json(path, trace_document(plan))
+    import msgspec
+
+    # The same bytes as those of json, in a sixth of the time.
+    write_bytes(path, msgspec.json.encode(trace_document(plan)))
 
 
 def trace_document(plan: Plan) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def trace_document(plan: Plan) -> dict[str, Any]:
     >>> sorted({event["ph"] for event in trace_document(plan)["traceEvents"]})
     ['C', 'M', 'X']
     """
-    with _no_collection():
+    with uncollected():
         events = _events(plan)
     return {
         "displayTimeUnit": "ms",
@@ -95,20 +96,6 @@ def trace_document(plan: Plan) -> dict[str, Any]:
         },
         "traceEvents": events,
     }
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Spares the garbage collector the hundreds of thousands of events that are made: all of them
-    are kept, and looking for cycles among them takes as long as making them.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _events(plan: Plan) -> list[Event]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadmaster.costs import PROVENANCES
-from loadmaster.summary import verdict
+from loadmaster.summary import shortage, verdict
 from loadmaster.units import format_bytes, format_seconds
 from loadmaster.writers.graph_files import COLOURS
 from loadmaster.writers.lanes import Lane, View, lanes_of, links_of, transfer_names
@@ -71,7 +71,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("one device", _one_device(plan)),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", f"{plan.gap:.1%}: no placement can be faster by more than this"),
-        ("memory", _memory(plan)),
+        ("memory", shortage(plan.schedule, plan.cluster, plan.graph) or "fits"),
         ("moved", f"{moved} in {len(plan.schedule.transfers)} transfers"),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
         ("planned in", format_seconds(plan.planning_seconds)),
@@ -86,15 +86,6 @@ def _one_device(plan: Plan) -> str:
         return "does not fit one device"
     ratio = plan.single / plan.makespan if plan.makespan else 1.0
     return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
-
-
-def _memory(plan: Plan) -> str:
-    overflow = plan.memory.overflow
-    if overflow is None:
-        return "fits"
-    device = plan.cluster.devices[overflow.device].name
-    over = format_bytes(overflow.over)
-    return f"DOES NOT FIT: {device} is {over} over at {format_seconds(overflow.time)}"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str, str]]:

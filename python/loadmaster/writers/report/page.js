@@ -251,6 +251,8 @@
   const lanesHeight = ROW * lanes.length, height = lanesHeight + MEMORY + 134;
   const split = (MEMORY + 20) / (lanesHeight + MEMORY + 20);
   const fullest = Math.max(...memory.map((d) => d.peak / (d.capacity || d.peak || 1)), 0);
+  // Up to the capacity, unless the curves would then lie flat on the axis.
+  const top = fullest > 0.2 || !fullest ? Math.max(105, 105 * fullest) : 125 * fullest;
 
   function layout(from, to) {
     const shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, yref: "y2", y0: 100, y1: 100,
@@ -269,7 +271,7 @@
                zeroline: false, tickvals: lanes.map((_, i) => i),
                ticktext: lanes.map((l) => `${plain(l.name)} · ${l.note}`), automargin: true },
       yaxis2: { domain: [0, split - 20 / (lanesHeight + MEMORY + 20)],
-                range: [0, Math.max(105, 105 * fullest)], ticksuffix: " %",
+                range: [0, top], ticksuffix: " %",
                 automargin: true,
                 title: { text: "memory of capacity", font: { size: 11 }, standoff: 12 } },
     };

@@ -1,4 +1,4 @@
-"""Warnings of readers point at the line of the user's that asked for the reading."""
+"""Warnings point at the line of the user's that asked for the work."""
 
 from __future__ import annotations
 
