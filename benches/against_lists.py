@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from quality import CLUSTERS, DATA, HERE, model_problem, package_digest, table
+from quality import CLUSTERS, DATA, HERE, model_problem, package_digest, records, table
 from sections import write_section
 
 from loadmaster import fast
@@ -111,10 +111,8 @@ def cases(path: Path, words: list[str], clusters: list[str], fresh: bool) -> lis
     digest = package_digest()
     kept: dict[tuple[str, str], Case] = {}
     if path.exists() and not fresh:
-        for line in path.read_text().splitlines():
-            record = json.loads(line)
-            if record.pop("digest") == digest:
-                kept[record["graph"], record["cluster"]] = Case(**record)
+        for record in records(path, digest):
+            kept[record["graph"], record["cluster"]] = Case(**record)
     if not kept:
         path.write_text("")
     files = sorted((DATA / "graphs").glob("*.json.gz"), key=lambda f: (f.stat().st_size, f.name))
