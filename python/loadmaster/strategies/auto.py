@@ -4,11 +4,13 @@ local search from there.
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
 many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
-groups move where that makes it shorter, coarse to fine, and again. What is found is simulated
-before it counts, so that the plan is never worse than the best strategy tried, nor than one device.
+groups move where that makes it shorter, coarse to fine, and again. Before the search, and at the
+end, ops that no longer have a reason to be apart from their inputs go back to them
+(:mod:`~loadmaster.strategies.auto_gather`). What is found is simulated before it counts, so that
+the plan is never worse than the best strategy tried, nor than one device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
-to the stages by what they visit. So the same input gives the same plan on any machine that is done
+to the stages by what they visit or simulate. So the same input gives the same plan on any machine that is done
 within the time limit; where the clock cuts the search, the plan says so.
 
 A device may do better to wait for an urgent op than to start another that is ready: the search
@@ -79,9 +81,9 @@ CYCLE_GAIN = 0.001
 HIERARCHY = 3e-6
 HIERARCHY_SHARE = 0.2
 
-#: Share of what is left that goes into sending less, before the search and after it, and
+#: Share of the time for sending less, before the search and once more after it, and
 #: microseconds per op on eight devices of each simulation that it tries.
-GATHER_SHARE = 0.05
+GATHER_SHARE = 0.04
 SIMULATION = 0.7
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
@@ -225,6 +227,14 @@ class Budget:
         ):
             raise InputError(f"effort is {effort!r}: wants one of {', '.join(SECONDS)}, or seconds")
         return cls(float(effort), None if time_limit is None else float(time_limit))
+
+    @property
+    def whole(self) -> float:
+        """Seconds of work in all, by the count if there is one."""
+        if self.effort is not None:
+            return self.effort
+        assert self.seconds is not None
+        return self.seconds
 
     @property
     def clock(self) -> float | None:
@@ -412,20 +422,21 @@ class _Run:
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
         if not is_small:
             start = self.cycled(start)
-        start = self.gathered(start, GATHER_SHARE * self.budget.left)
+        start = self.gathered(start)
         if not self.is_done:
-            reserve = GATHER_SHARE * self.budget.left
-            self.improved(start, self.budget.left - reserve)
+            self.improved(start, (1 - GATHER_SHARE) * self.budget.left)
             assert self.best is not None
-            self.gathered(self.best, reserve)
+            self.gathered(self.best)
 
-    def gathered(self, start: Candidate, seconds: float) -> Candidate:
+    def gathered(self, start: Candidate) -> Candidate:
         """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
         each = SIMULATION * microseconds(self.problem)
         if self.budget.lacks(each):
             return start
-        found = gathered(self.problem, start, int(seconds / each))
-        self.budget.spent += seconds
+        meter = self.problem.meter
+        meter.reset()
+        found = gathered(self.problem, start, int(GATHER_SHARE * self.budget.whole / each))
+        self.budget.spent += each * meter.used
         if not self.offer(found, "gather") and start is self.best:
             self.best = found
         return found

@@ -74,14 +74,14 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 8.0, 1.6),
     "cpop": Seed(cpop.place, 5.5, 0.8),
     "peft": Seed(peft.place, 5.0, 0.9),
-    "partitions": Seed(partitioned.renumbered, 16.0, 0.6),
-    "heft on groups": Seed(grouped.place, 45.0, 1.3),
     "m-etf": Seed(m_etf.place, 7.5, 1.4),
     "celeritas": Seed(celeritas.place, 3.0, 0.6),
-    "heft": Seed(heft.place, 30.0, 0.9),
+    "heft": Seed(heft.place, 22.0, 0.8),
+    "partitions": Seed(partitioned.renumbered, 14.0, 0.5),
     "expert": Seed(expert.place, 8.0, 1.8),
-    "lc": Seed(lc.place, 40.0, 2.5),
-    "dsc": Seed(dsc.place, 30.0, 1.3),
+    "heft on groups": Seed(grouped.place, 45.0, 1.3),
+    "lc": Seed(lc.place, 20.0, 1.5),
+    "dsc": Seed(dsc.place, 15.0, 1.2),
 }
 
 #: The same where memory forces a split: what weighs bytes from the start comes first, and groups
@@ -93,11 +93,11 @@ SPLITTING = (
     "dpos",
     "etf",
     "cpop",
-    "partitions",
-    "heft on groups",
     "m-etf",
-    "celeritas",
+    "partitions",
     "heft",
+    "celeritas",
+    "heft on groups",
 )
 
 #: Tried one after another where nothing fits yet, however long they take.
