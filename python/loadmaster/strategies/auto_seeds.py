@@ -77,9 +77,9 @@ SEEDS: dict[str, Seed] = {
     "m-etf": Seed(m_etf.place, 7.5, 1.4),
     "celeritas": Seed(celeritas.place, 3.0, 0.6),
     "heft": Seed(heft.place, 22.0, 0.8),
+    "heft on groups": Seed(grouped.place, 30.0, 1.3),
     "partitions": Seed(partitioned.renumbered, 14.0, 0.5),
     "expert": Seed(expert.place, 8.0, 1.8),
-    "heft on groups": Seed(grouped.place, 45.0, 1.3),
     "lc": Seed(lc.place, 20.0, 1.5),
     "dsc": Seed(dsc.place, 15.0, 1.2),
 }
@@ -94,10 +94,10 @@ SPLITTING = (
     "etf",
     "cpop",
     "m-etf",
+    "heft on groups",
     "partitions",
     "heft",
     "celeritas",
-    "heft on groups",
 )
 
 #: Tried one after another where nothing fits yet, however long they take.
