@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -145,8 +146,8 @@ def mean(found: list[Case]) -> str:
     return f"{1 - statistics.geometric_mean(c.ratio for c in found):.1%}"
 
 
-def section(found: list[Case]) -> str:
-    """Its part of RESULTS.md."""
+def section(found: list[Case], options: list[str]) -> str:
+    """Its part of RESULTS.md, and the options that made it."""
     # NaN where nothing fits: neither a gain nor a loss.
     both = [c for c in found if not math.isnan(c.ratio)]
     alone = [c for c in found if math.isnan(c.best[1]) and not math.isnan(c.auto)]
@@ -164,7 +165,7 @@ def section(found: list[Case]) -> str:
     lines = [
         "# `auto` against list schedulers",
         "",
-        "    python benches/against_lists.py",
+        f"    {shlex.join(['python', 'benches/against_lists.py', *options])}",
         "",
         f"How much shorter a step is by `auto` with effort `normal` (what fits within 15 seconds) "
         f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
@@ -219,7 +220,10 @@ def main() -> None:
     found = cases(kept, arguments.graphs, arguments.clusters, arguments.fresh)
     if not found:
         parser.error(f"no graph of that name has parallelism above {PARALLELISM}")
-    write_section(arguments.out / "RESULTS.md", "lists", section(found))
+    options = ["--graphs", *arguments.graphs] if arguments.graphs else []
+    if arguments.clusters != list(CLUSTERS):
+        options += ["--clusters", *arguments.clusters]
+    write_section(arguments.out / "RESULTS.md", "lists", section(found, options))
 
 
 if __name__ == "__main__":
