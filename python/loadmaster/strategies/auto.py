@@ -10,8 +10,8 @@ end, ops that no longer have a reason to be apart from their inputs go back to t
 the plan is never worse than the best strategy tried, nor than one device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
-to the stages by what they visit or simulate. So the same input gives the same plan on any machine that is done
-within the time limit; where the clock cuts the search, the plan says so.
+to the stages by what they visit or simulate. So the same input gives the same plan on any machine
+that is done within the time limit; where the clock cuts the search, the plan says so.
 
 A device may do better to wait for an urgent op than to start another that is ready: the search
 knows that, the simulator's policy "priority" does not. So each state is judged by "priority" and by

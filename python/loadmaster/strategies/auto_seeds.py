@@ -64,7 +64,7 @@ def microseconds(problem: Problem) -> float:
     """Seconds of a microsecond per op on eight devices: of what an op takes a part stays, and a
     part grows with the devices.
     """
-    return 1e-6 * problem.graph.n_ops * (2 + problem.cluster.n_devices) / 10
+    return 1e-6 * problem.graph.n_ops * (4 + problem.cluster.n_devices) / 12
 
 
 #: Where the search may start, those that add most for their time first.
