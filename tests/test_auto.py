@@ -136,6 +136,12 @@ def test_the_time_limit_holds():
     assert plan.planning_seconds < 2
 
 
+@pytest.mark.parametrize("limits", [{"time_limit": np.inf}, {"effort": 1e300}])
+def test_no_limit_is_a_limit_too(limits):
+    plan = lm.place(lm.read("example:lenet"), v100_mesh(2), "auto", **limits)
+    assert plan.makespan <= lm.place(plan.graph, plan.cluster, "auto", effort=0.1).makespan
+
+
 def test_what_auto_does_not_take():
     graph = lm.read("example:lenet")
     with pytest.raises(InputError, match="effort is 'much'"):

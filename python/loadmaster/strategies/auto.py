@@ -59,6 +59,9 @@ INTERRUPTED = "interrupted: the best so far"
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
 COUNTED = 0.75
 
+#: As good as no limit: visits are counted in 64 bits.
+YEAR = 3.2e7
+
 #: A seed may take so many times what it takes where its first attempt fits.
 RETRIES = 3.0
 
@@ -210,23 +213,24 @@ class Budget:
     @classmethod
     def make(cls, effort: Effort | float | None, time_limit: float | None) -> Budget:
         """From the options of :func:`place`."""
+        limit = None if time_limit is None else min(float(time_limit), YEAR)
         if effort is None:
-            if time_limit is not None:
-                return cls(None, float(time_limit))
+            if limit is not None:
+                return cls(None, limit)
             effort = "fast"
         if isinstance(effort, str):
             if effort not in SECONDS:
                 wants = f"one of {', '.join(SECONDS)}, or seconds"
                 raise InputError(f"effort is {effort!r}: wants {wants}")
-            limit = SECONDS[effort] if time_limit is None else float(time_limit)
-            return cls(COUNTED * SECONDS[effort], limit)
+            seconds = SECONDS[effort]
+            return cls(COUNTED * seconds, seconds if limit is None else limit)
         if (
             isinstance(effort, bool)
             or not isinstance(effort, Real)
             or not 0 <= effort < float("inf")
         ):
             raise InputError(f"effort is {effort!r}: wants one of {', '.join(SECONDS)}, or seconds")
-        return cls(float(effort), None if time_limit is None else float(time_limit))
+        return cls(min(float(effort), YEAR), limit)
 
     @property
     def whole(self) -> float:
