@@ -212,9 +212,13 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
     # To start an interpreter takes up to seconds where others use the machine.
     began = time.monotonic() - max(time.time() - float(sys.argv[2]), 0.0)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    threading.Thread(target=_tell, args=(folder / _CPU,), daemon=True).start()
+    over = threading.Event()
+    teller = threading.Thread(target=_tell, args=(folder / _CPU, over), daemon=True)
+    teller.start()
     task = pickle.loads((folder / _TASK).read_bytes())
     _write(folder / _ANSWER, work(task, folder, began))
+    over.set()
+    teller.join()
 
 
 def keep(folder: Path, best: object) -> None:
@@ -239,16 +243,16 @@ def _end_with_parent(folder: Path) -> None:
     os._exit(1)
 
 
-def _tell(path: Path) -> None:
-    """Tells the CPU time, and hands on what the solver's C library has printed: into a file it
-    writes whole blocks only.
+def _tell(path: Path, over: threading.Event) -> None:
+    """Tells the CPU time until all is over, and hands on what the solver's C library has printed:
+    into a file it writes whole blocks only.
     """
     flush = getattr(ctypes.CDLL(None), "fflush", None) if os.name == "posix" else None
     with path.open("wb", buffering=0) as file:
-        while True:
-            used = os.times()
+        is_last = False
+        while not is_last:
+            is_last = over.wait(_POLL)
             if flush is not None:
                 flush(None)
             file.seek(0)
-            file.write(b"%12.2f" % sum(used[:4]))
-            time.sleep(_POLL)
+            file.write(b"%12.2f" % sum(os.times()[:4]))
