@@ -1,7 +1,8 @@
 """The exact side, measured: bounds, formulations, agreement with brute force.
 
     python benches/exact.py bounds                       # gaps to the best known, CPU time
-    python benches/exact.py table [--instances TEXT ...] [--formulations NAME ...] [--fresh]
+    python benches/exact.py table [--instances TEXT ...] [--formulations NAME ...]
+                                  [--seconds 60] [--fresh]
     python benches/exact.py agree [--count 200]          # random instances against brute force
 
 ``bounds`` and ``table`` speak of the 24 instances of ``shared/data/scheduling``; ``table`` also of
@@ -9,8 +10,9 @@ GoogLeNet and Transformer of ``shared/data/heterogeneous``, merged to 50 groups.
 starts from the same schedule: a local search cut short, HEFT for the two models. It runs once, for
 60 s of CPU: the building of the model, the solver's process and all of its threads; what it knew
 after 10 s is read off the same run. CBC has one thread, CP-SAT eight. What is measured is kept in
-``.exact.jsonl``, so that a run that was broken off goes on where it was, and instances can be
-measured one at a time; every run writes all that is kept into its section of ``RESULTS.md``.
+``.exact.jsonl``, so that a run that was broken off goes on where it was, instances can be measured
+one at a time, and runs that were stopped earlier (``--seconds 10``) are made again for longer;
+every run writes all that is kept into its section of ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -49,8 +51,15 @@ MEASURED = ("moirai-googlenet", "moirai-transformer")
 GROUPS = 50
 EFFORT = 0.02
 
-#: CPU seconds after which the table says what is known, the last of which ends a run.
+#: CPU seconds after which the table says what is known.
 SECONDS = (10.0, 60.0)
+
+#: Share of a makespan by which a bound may miss it and be called a proof: programs are solved to
+#: so much.
+PROVED = 1e-4
+
+#: The outcome of a run that was not over by then.
+STOPPED = "time"
 
 #: Seconds of the clock that a run may take for them.
 CLOCK = 900.0
@@ -72,7 +81,8 @@ FORMULATIONS = (*PROGRAMS, "cpsat", "cpsat, free links")
 class Row:
     """What one formulation came to: milliseconds of makespan, by its own link model.
 
-    ``known`` has what was known when: CPU seconds, best and bound; ``cpu`` is what the run took.
+    ``known`` has what was known when: CPU seconds, best and bound; ``cpu`` is what the run took,
+    and ``limit`` when it would have been stopped.
     """
 
     instance: str
@@ -83,8 +93,13 @@ class Row:
     lower: float
     known: list[tuple[float, float, float]]
     cpu: float
+    limit: float
     best_known: float | None
     outcome: str
+
+    def reaches(self, seconds: float) -> bool:
+        """Whether it is known how things stand after so many CPU seconds."""
+        return self.outcome != STOPPED or self.limit >= seconds
 
     def after(self, seconds: float) -> tuple[float, float]:
         """Best and bound after so many CPU seconds."""
@@ -154,8 +169,8 @@ def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
     return instance, timed(instance, instance.canonical(devices), order)
 
 
-def measured(name: str, formulation: str) -> Row:
-    """One row of the table."""
+def measured(name: str, formulation: str, limit: float) -> Row:
+    """One row of the table, of a run that is stopped after so many CPU seconds."""
     problem = problem_of(name)
     instance, start = start_of(name, problem)
     ms = instance.tick * 1e3
@@ -175,12 +190,12 @@ def measured(name: str, formulation: str) -> Row:
         links, formulate = PROGRAMS[formulation]
         program = formulate(links(instance), start)
         built = time.process_time() - began
-        size, cpu, outcome = solved(program, built, teller(program.scale, built))
+        size, cpu, outcome = solved(program, built, limit, teller(program.scale, built))
     else:
         is_fcfs = formulation == "cpsat"
         tell = teller(1.0, 0.0)
         answer = cpsat.solve(
-            instance, start, time_limit=CLOCK, cpu_limit=SECONDS[-1], is_fcfs=is_fcfs, progress=tell
+            instance, start, time_limit=CLOCK, cpu_limit=limit, is_fcfs=is_fcfs, progress=tell
         )
         tell(None, answer.bound, answer.cpu)
         size, cpu, outcome = answer.size, answer.cpu, answer.status
@@ -195,28 +210,32 @@ def measured(name: str, formulation: str) -> Row:
         instance.lower * ms,
         known,
         cpu,
+        limit,
         None if best is None else best["makespan"] * 1e-3,
         outcome,
     )
 
 
 def solved(
-    program: Formulation, built: float, tell: Callable[[float | None, float | None, float], None]
+    program: Formulation,
+    built: float,
+    limit: float,
+    tell: Callable[[float | None, float | None, float], None],
 ) -> tuple[tuple[int, int], float, str]:
     """Size, CPU seconds and outcome of a program, by CBC."""
     model = program.model
-    size, left = (model.n_rows, model.n_variables), max(SECONDS[-1] - built, 0.1)
+    size, left = (model.n_rows, model.n_variables), max(limit - built, 0.1)
     try:
         found = solve(model, solver="cbc", time_limit=CLOCK, cpu_limit=left, progress=tell)
     except SolverError as error:
-        return size, SECONDS[-1], ended(str(error))
+        return size, limit, ended(str(error))
     tell(found.objective, found.bound, found.cpu)
     return size, built + found.cpu, found.status
 
 
 def ended(failure: str) -> str:
     """Why a run was over, in a word or two."""
-    return "time" if "s of CPU" in failure else failure.splitlines()[0]
+    return STOPPED if "s of CPU" in failure else failure.splitlines()[0]
 
 
 # -- the report ----------------------------------------------------------------------------------
@@ -233,8 +252,13 @@ def kept(fresh: bool) -> dict[tuple[str, str], Row]:
 def report(rows: dict[tuple[str, str], Row]) -> str:
     """The section of RESULTS.md."""
     names = [*best_known(), *MEASURED]
-    counts = {f: sum((n, f) not in rows for n in names) for f in FORMULATIONS}
-    missing = [f"`{f}` on {count} of {len(names)}" for f, count in counts.items() if count]
+    missing = []
+    for f in FORMULATIONS:
+        found = [rows[n, f] for n in names if (n, f) in rows]
+        counts = [len(names) - sum(row.reaches(s) for row in found) for s in SECONDS]
+        if any(counts):
+            by = " and ".join(f"{n} at {s:g} s" for n, s in zip(counts, SECONDS, strict=True) if n)
+            missing.append(f"`{f}`: {by}")
     lines = [
         "# Exact formulations",
         "",
@@ -247,7 +271,7 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
         "search cut short; HEFT for the two models), so that a solution is there from second 0; "
         "*better* is when the first one better than the start came. Seconds are of CPU: the "
         "building of the model, the solver's process and all of its threads. One run gives both "
-        "columns, 10 s and 60 s; *took* is when it ended, *time* that it was stopped at 60 s. CBC "
+        "columns, 10 s and 60 s; *took* is when it ended, *time* that it was stopped there. CBC "
         "(`ilp`, `pesto`, `moirai`) has one thread. CP-SAT has 8 workers, which take CPU time "
         "eight at a time: on 8 cores, 60 s of it would be 7.5 s of the clock; here two cores "
         "took turns at them, at least 30 s. A bound is the solver's or the combinatorial one "
@@ -255,7 +279,9 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
         "",
     ]
     if missing:
-        lines += [f"Not measured: {'; '.join(missing)} instances.", ""]
+        many = f"Not measured, of the {len(names)} instances: {'; '.join(missing)}."
+        lines += [many, ""]
+    lines += [*summary(rows), ""]
     head = ["instance", "formulation", "rows", "columns", "start", "better"]
     head += [f"{what}, {s:g} s" for s in SECONDS for what in ("best", "bound", "gap")]
     head += ["best known", "took", "outcome"]
@@ -264,7 +290,7 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
     for r in sorted(
         rows.values(), key=lambda r: (*place_of(r.instance), order.index(r.formulation))
     ):
-        at = [r.after(seconds) for seconds in SECONDS]
+        at = [r.after(s) if r.reaches(s) else None for s in SECONDS]
         body.append(
             [
                 r.instance,
@@ -273,11 +299,7 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
                 str(r.columns or ""),
                 f"{r.start:.5g}",
                 "" if r.better is None else f"{r.better:.1f}",
-                *(
-                    text
-                    for best, bound in at
-                    for text in (f"{best:.5g}", f"{bound:.5g}", f"{(best - bound) / best:.1%}")
-                ),
+                *(text for known in at for text in stated(known)),
                 "" if r.best_known is None else f"{r.best_known:.5g}",
                 f"{r.cpu:.1f}",
                 r.outcome,
@@ -286,36 +308,68 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
     return "\n".join([*lines, *table(head, body)])
 
 
+def summary(rows: dict[tuple[str, str], Row]) -> list[str]:
+    """What each formulation came to by size, as a table."""
+    body = []
+    for size in ("n20", "n100", "moirai"):
+        for f in FORMULATIONS:
+            some = [r for (n, g), r in rows.items() if g == f and n.startswith(size)]
+            line = [{"n20": "20 groups", "n100": "100 groups", "moirai": "models"}[size], f]
+            for seconds in SECONDS:
+                at = [(r.start, *r.after(seconds)) for r in some if r.reaches(seconds)]
+                gaps = [(best - bound) / best for _, best, bound in at]
+                line += [
+                    str(len(at)),
+                    str(sum(best < start * (1 - 1e-6) for start, best, _ in at)) if at else "",
+                    str(sum(gap < PROVED for gap in gaps)) if at else "",
+                    f"{statistics.median(gaps):.1%}" if at else "",
+                ]
+            body.append(line)
+    head = ["", "formulation"]
+    words = ("measured", "better than the start", "proved", "median gap")
+    return table([*head, *(f"{word}, {s:g} s" for s in SECONDS for word in words)], body)
+
+
+def stated(known: tuple[float, float] | None) -> tuple[str, str, str]:
+    """Best, bound and gap, as far as known."""
+    if known is None:
+        return "", "", ""
+    best, bound = known
+    return f"{best:.5g}", f"{bound:.5g}", f"{(best - bound) / best:.1%}"
+
+
 def place_of(name: str) -> tuple[bool, bool, str]:
     """Where an instance stands in the table: the smaller first, models last."""
     return not name.startswith("n"), not name.startswith("n20"), name
 
 
 def turn(name: str, formulation: str) -> int:
-    """What is measured first: our own programs on what is large."""
+    """What is measured first: what is soon proved, then our own programs on what is large."""
+    ours = formulation in ("ilp", "cpsat")
     if formulation not in FORMULATIONS[:4]:
         return 5
-    ours = formulation in ("ilp", "cpsat")
     if name in MEASURED:
-        return 2
+        return 0 if ours else 3
     if name.startswith("n20"):
-        return {"cpsat": 1, "ilp": 2}.get(formulation, 4)
-    return 0 if ours else 3
+        return {"cpsat": 0, "ilp": 2}.get(formulation, 4)
+    return 1 if ours else 3
 
 
-def make_table(instances: list[str], formulations: list[str], fresh: bool) -> None:
+def make_table(instances: list[str], formulations: list[str], limit: float, fresh: bool) -> None:
     """Measures what is missing, and writes the report after every run."""
     rows = kept(fresh)
     names = [
         n for n in (*best_known(), *MEASURED) if not instances or any(t in n for t in instances)
     ]
-    todo = [(n, f) for n in names for f in formulations if (n, f) not in rows]
+    todo = [(n, f) for n in names for f in formulations]
+    todo = [job for job in todo if job not in rows or not rows[job].reaches(limit)]
     for name, formulation in sorted(todo, key=lambda job: (turn(*job), job[0])):
-        row = measured(name, formulation)
+        row = measured(name, formulation, limit)
         rows[name, formulation] = row
         KEPT.write_text("".join(json.dumps(asdict(r)) + "\n" for r in rows.values()))
         write_section(HERE / "RESULTS.md", "exact", report(rows))
-        at = "  ".join("{:.5g} >= {:.5g}".format(*row.after(s)) for s in SECONDS)
+        known = [row.after(s) for s in SECONDS if row.reaches(s)]
+        at = "  ".join(f"{best:.5g} >= {bound:.5g}" for best, bound in known)
         print(
             f"{name:42} {formulation:18} start {row.start:.5g}  {at}  "
             f"{row.cpu:.1f} s {row.outcome}",
@@ -396,6 +450,7 @@ def main() -> None:
         "--instances", nargs="+", default=[], help="names that contain one of these"
     )
     parser.add_argument("--formulations", nargs="+", default=list(FORMULATIONS))
+    parser.add_argument("--seconds", type=float, default=SECONDS[-1], help="of CPU, per run")
     parser.add_argument("--fresh", action="store_true", help="forget what has been measured")
     parser.add_argument("--count", type=int, default=200)
     arguments = parser.parse_args()
@@ -407,7 +462,7 @@ def main() -> None:
         unknown = set(arguments.formulations) - set(FORMULATIONS)
         if unknown:
             parser.error(f"no formulation is named {sorted(unknown)[0]!r}")
-        make_table(arguments.instances, arguments.formulations, arguments.fresh)
+        make_table(arguments.instances, arguments.formulations, arguments.seconds, arguments.fresh)
 
 
 if __name__ == "__main__":

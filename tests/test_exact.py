@@ -428,6 +428,23 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch, method, module, name, alexn
     assert plan.fits
 
 
+@needs_cpsat
+def test_ctrl_c_keeps_what_cpsat_had_found(monkeypatch):
+    problem = fan()
+    instance = static_instance(problem)
+    start = some_start(instance)
+    found = start.devices.tolist(), start.start
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise process.Interrupted(found)
+
+    monkeypatch.setattr(process, "run", interrupted)
+    answer = cpsat.solve(instance, start, time_limit=5)
+    assert (answer.status, answer.bound) == ("feasible", instance.lower)
+    assert (answer.devices.tolist(), answer.start.tolist()) == found
+    assert "interrupted" in answer.failure
+
+
 def test_ctrl_c_in_the_search_ends_all_of_it(monkeypatch):
     def searched(problem: Problem, **options: object) -> object:
         found = heft.place(problem)

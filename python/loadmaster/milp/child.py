@@ -1,6 +1,6 @@
 """What runs inside a worker process: solves a model with python-mip.
 
-    python -m loadmaster.milp.child FOLDER
+    python -m loadmaster.milp.child FOLDER STARTED
 
 Everything the solver's C library prints goes to this process's own stdout, which the parent has put
 into a file. No other module imports python-mip, and nothing imports this one.

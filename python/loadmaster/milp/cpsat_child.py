@@ -1,6 +1,6 @@
 """The constraint program of :mod:`~loadmaster.milp.cpsat`, built and solved with CP-SAT.
 
-    python -m loadmaster.milp.cpsat_child FOLDER
+    python -m loadmaster.milp.cpsat_child FOLDER STARTED
 
 Every better solution is kept as it comes, so that it is there whatever becomes of this process.
 """

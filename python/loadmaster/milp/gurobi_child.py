@@ -1,6 +1,6 @@
 """What runs inside a worker process: solves a model with Gurobi, through its own package.
 
-    python -m loadmaster.milp.gurobi_child FOLDER
+    python -m loadmaster.milp.gurobi_child FOLDER STARTED
 
 python-mip calls Gurobi's C library, which the licence that comes with gurobipy (2000 variables and
 rows) lets no one but gurobipy call. No other module imports gurobipy, and nothing imports this one.

@@ -2,10 +2,10 @@
 
 Solvers crash, hang, overshoot their limits by seconds, print past Python, and cannot share a
 process with one another (design section 10). So none is ever imported by who calls: every solve
-starts ``python -m MODULE FOLDER`` afresh, with its output in a file from the first byte on, and
-waits no longer than the limit and some grace. The process itself tells its CPU time, that of the
-solver's threads and of all that it starts: on a machine that others use, what a limit on the clock
-leaves a solver is anyone's guess. A fresh interpreter rather than
+starts ``python -m MODULE FOLDER STARTED`` afresh, with its output in a file from the first byte on,
+and waits no longer than the limit and some grace. The process itself tells its CPU time, that of
+the solver's threads and of all that it starts: on a machine that others use, what a limit on the
+clock leaves a solver is anyone's guess. A fresh interpreter rather than
 :mod:`multiprocessing`'s spawn, which would run a user's unguarded script again.
 """
 
@@ -204,8 +204,9 @@ def _ending(code: int) -> str:
 
 
 def serve(work: Callable[[Any, Path, float], object]) -> None:
-    """The main program of such a process: reads the task in the folder named on the command line
-    and writes what ``work`` makes of it, given the task, the folder and when it was started.
+    """The main program of such a process: reads the task in the folder that the command line names
+    and writes what ``work`` makes of it, given the task, the folder and when it was started (on the
+    command line by :func:`time.time`, to ``work`` by :func:`time.monotonic`).
     """
     folder = Path(sys.argv[1])
     # To start an interpreter takes up to seconds where others use the machine.
