@@ -124,8 +124,7 @@ def test_every_better_plan_is_told_and_ctrl_c_keeps_the_best():
         if stage == "search":
             raise KeyboardInterrupt
 
-    plan = lm.place(graph, v100_mesh(4), "auto", time_limit=20, progress=progress)
-    assert plan.planning_seconds < 15
+    plan = lm.place(graph, v100_mesh(4), "auto", effort=20, progress=progress)
     assert plan.makespan == min(told)
     assert any("interrupted" in note for note in plan.notes)
 
@@ -173,9 +172,18 @@ def test_auto_stops_at_a_gap():
     graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
     near = lm.place(graph, cluster, "auto", effort=0.3)
     gap = near.gap + 0.02
-    plan = lm.place(graph, cluster, "auto", effort=60, gap=gap)
+    told = []
+    plan = lm.place(
+        graph,
+        cluster,
+        "auto",
+        effort=60,
+        gap=gap,
+        progress=lambda stage, best: told.append(best.gap) if best and stage != "bound" else None,
+    )
     assert plan.gap <= gap
-    assert plan.planning_seconds < 30
+    # At most a state of the search and its last, which it is judged by.
+    assert sum(one <= gap for one in told) <= 2
 
 
 def test_auto_does_no_more_than_a_gap_asks_for():

@@ -88,14 +88,14 @@ SEEDS: dict[str, Seed] = {
 #: that know nothing of them are left out.
 SPLITTING = (
     "partition",
+    "partitions",
     "expert",
     "peft",
+    "heft on groups",
     "dpos",
     "etf",
     "cpop",
     "m-etf",
-    "heft on groups",
-    "partitions",
     "heft",
     "celeritas",
 )
