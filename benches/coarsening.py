@@ -67,9 +67,11 @@ def report_cut(seed: int, repeat: int) -> None:
     def show(label: str, group: NDArray[np.int32], ms: float, note: str = "") -> None:
         per_edge, once = cut_shares(data, group)
         seconds = np.bincount(group, weights=data.op_seconds)
+        if not note:
+            note = f"parallelism {parallelism(fast.contract(graph, group), seconds):.2f}"
         print(
             f"{label:<34} {ms:8.1f} ms {len(seconds):5} groups  cut {per_edge:6.2%} per edge, "
-            f"{once:6.2%} once per group  largest {seconds.max() / seconds.mean():6.2f} x {note}"
+            f"{once:6.2%} once per group  largest {seconds.max() / seconds.mean():6.2f} x  {note}"
         )
 
     orders = {
@@ -102,7 +104,6 @@ def report_cut(seed: int, repeat: int) -> None:
                 ),
                 repeat if name == "batch" else 1,
             )
-            fast.contract(graph, group)
             show(f"{name}, {limit}", group, ms)
         metis(data, groups, show)
 

@@ -27,7 +27,7 @@ import multiprocessing
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -70,8 +70,12 @@ DESIGN = {
     "evoformer_48_infer": (0.74, 1.08, 1.00, 1.00, 0.94),
     "whisper_large_v3_infer_b8": (0.76, 0.83, 1.00, 1.00, 0.83),
 }
-#: Methods that call a solver are measured by ``exact.py``.
-LEDGER = [m for m in METHODS if m not in ("ilp", "cpsat", "pesto", "moirai")]
+#: Methods that call a solver are measured by ``exact.py``, the papers' searches by ``rivals.py``.
+ELSEWHERE = ("ilp", "cpsat", "pesto", "moirai", "mcmc", "cross-entropy", "policy-gradient")
+LEDGER = [m for m in METHODS if m not in ELSEWHERE]
+
+#: Methods that split ops: what they place is another graph.
+SPLITTING = ("data-parallel", "os-dpos")
 
 DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest edge", "search 15 s")
 
@@ -459,6 +463,17 @@ def package_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def records(path: Path, digest: str) -> Iterator[dict[str, Any]]:
+    """What a file of JSON objects holds under a digest; a line cut off by a kill is not there."""
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if record.pop("digest") == digest:
+            yield record
+
+
 class Kept:
     """Rows on disk, one JSON object a line, under the package's digest."""
 
@@ -467,10 +482,8 @@ class Kept:
         self.digest = package_digest()
         self.rows: dict[tuple[str, ...], Row] = {}
         if path.exists() and not fresh:
-            for line in path.read_text().splitlines():
-                record = json.loads(line)
-                if record.pop("digest") == self.digest:
-                    self._take(Row(**record))
+            for record in records(path, self.digest):
+                self._take(Row(**record))
         if not self.rows:
             path.write_text("")
 
@@ -601,6 +614,41 @@ def planted_table(rows: list[Row], methods: Sequence[str]) -> list[str]:
     return table(["over the optimum, %", *methods], body)
 
 
+def behind(rows: list[Row]) -> list[str]:
+    """Where another method that places the same ops does better than auto, the worst first."""
+    placed: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.method not in SPLITTING:
+            placed.setdefault((row.kind, row.graph, row.cluster), {})[row.method] = row
+    found, cases, ahead = [], 0, 0
+    for (_, graph, cluster), by_method in placed.items():
+        auto = by_method.pop("auto", None)
+        fits = [row for row in by_method.values() if row.outcome == "fits"]
+        if auto is None or not (fits or auto.outcome == "fits"):
+            continue
+        cases += 1
+        best = min(fits, key=lambda row: row.makespan, default=auto)
+        ratio = auto.makespan / best.makespan if auto.outcome == "fits" else math.inf
+        if ratio > 1 + 1e-6:
+            figures = [cell(auto, form=".4f"), f"{cell(best, form='.4f')} ({best.method})"]
+            more = "" if math.isinf(ratio) else f"{ratio - 1:.2%}"
+            bound = f"{best.bound / best.one:.4f}"
+            found.append((-ratio, [f"{graph}, {cluster}", bound, *figures, more]))
+        ahead += ratio < 1 - 1e-6
+    lines = [
+        "## `auto` against all that place the same ops",
+        "",
+        f"Of {cases} cases in which a plan fits, `auto` is ahead of every other method in "
+        f"{ahead}, level with the best in {cases - ahead - len(found)}, and behind in "
+        f"{len(found)}. Not counted: {' and '.join(SPLITTING)}, which split ops.",
+        "",
+    ]
+    if found:
+        body = [cells for _, cells in sorted(found)]
+        lines += table(["case", "bound", "auto", "best other", "longer by"], body)
+    return lines
+
+
 def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
     """RESULTS.md."""
     of = {kind: [r for r in rows if r.kind == kind] for kind in KINDS}
@@ -628,6 +676,8 @@ def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
             "",
         ]
         lines += summary(of["models"], methods)
+    if "auto" in methods and len(methods) > 1:
+        lines += behind(rows)
     for cluster in CLUSTERS:
         here = [r for r in of["models"] if r.cluster == cluster]
         if here:

@@ -58,20 +58,25 @@ def opened(browser: Any, page: Path) -> tuple[float, float]:
 def figures(n_ops: int) -> None:
     """A row per plan."""
     graph, cluster = layered(n_ops), lm.Cluster.preset("8xA100-NVLink")
-    print("| plan | transfers | report CPU s | MB | first paint ms | all drawn ms | trace CPU s |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| plan | transfers | report CPU s | MB | first paint ms | all drawn ms | trace CPU s "
+        "| MB | packed CPU s | MB |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         page, trace = Path(folder, "plan.html"), Path(folder, "trace.json")
+        packed = Path(folder, "trace.json.gz")
         for method in ("celeritas", "heft", "round-robin"):
             plan = lm.place(graph, cluster, method)
             sent = len(plan.schedule.transfers)
             report = cpu(lambda plan=plan: write_report(plan, page))
             traced = cpu(lambda plan=plan: write_trace(plan, trace))
+            zipped = cpu(lambda plan=plan: write_trace(plan, packed))
             paint, drawn = opened(browser, page)
-            size = page.stat().st_size / 1e6
+            sizes = [path.stat().st_size / 1e6 for path in (page, trace, packed)]
             print(
-                f"| {method} | {sent} | {report:.1f} | {size:.1f} | {paint:.0f} | {drawn:.0f} "
-                f"| {traced:.1f} |"
+                f"| {method} | {sent} | {report:.1f} | {sizes[0]:.1f} | {paint:.0f} | {drawn:.0f} "
+                f"| {traced:.1f} | {sizes[1]:.0f} | {zipped:.1f} | {sizes[2]:.1f} |"
             )
     began = os.times()
     subprocess.run([sys.executable, "-m", "loadmaster", "--help"], stdout=subprocess.DEVNULL)

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
+from strategies import clusters, graph_of, ms_mesh, op_graphs, placements, v100_mesh
 
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.problem import Problem
 from loadmaster.strategies import auto, registry
+from loadmaster.strategies.assigned import on_allowed
+from loadmaster.strategies.auto_gather import gathered
+from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed
+from loadmaster.strategies.base import Placement, judged
 
 METHODS = ("single", *(name for name in registry.METHODS if name in auto.SEEDS))
 
@@ -119,8 +124,7 @@ def test_every_better_plan_is_told_and_ctrl_c_keeps_the_best():
         if stage == "search":
             raise KeyboardInterrupt
 
-    plan = lm.place(graph, v100_mesh(4), "auto", time_limit=20, progress=progress)
-    assert plan.planning_seconds < 15
+    plan = lm.place(graph, v100_mesh(4), "auto", effort=20, progress=progress)
     assert plan.makespan == min(told)
     assert any("interrupted" in note for note in plan.notes)
 
@@ -129,6 +133,12 @@ def test_the_time_limit_holds():
     graph = lm.read("example:bert-large")
     plan = lm.place(graph, v100_mesh(4, "1TiB"), "auto", time_limit=0.5)
     assert plan.planning_seconds < 2
+
+
+@pytest.mark.parametrize("limits", [{"time_limit": np.inf}, {"effort": 1e300}])
+def test_no_limit_is_a_limit_too(limits):
+    plan = lm.place(lm.read("example:lenet"), v100_mesh(2), "auto", **limits)
+    assert plan.makespan <= lm.place(plan.graph, plan.cluster, "auto", effort=0.1).makespan
 
 
 def test_what_auto_does_not_take():
@@ -162,9 +172,31 @@ def test_auto_stops_at_a_gap():
     graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
     near = lm.place(graph, cluster, "auto", effort=0.3)
     gap = near.gap + 0.02
-    plan = lm.place(graph, cluster, "auto", effort=60, gap=gap)
+    told = []
+    plan = lm.place(
+        graph,
+        cluster,
+        "auto",
+        effort=60,
+        gap=gap,
+        progress=lambda stage, best: told.append(best.gap) if best and stage != "bound" else None,
+    )
     assert plan.gap <= gap
-    assert plan.planning_seconds < 30
+    # At most a state of the search and its last, which it is judged by.
+    assert sum(one <= gap for one in told) <= 2
+
+
+def test_auto_does_no_more_than_a_gap_asks_for():
+    told = []
+    plan = lm.place(
+        lm.read("example:rnnlm"),
+        v100_mesh(4),
+        gap=0.9,
+        time_limit=1e-9,
+        progress=lambda stage, best: told.append(stage) if best else None,
+    )
+    assert set(told) == {"single", "bound"}
+    assert plan.notes == ()
 
 
 def test_a_plan_says_when_the_clock_cut_the_search():
@@ -199,6 +231,95 @@ def test_a_search_stops_where_it_is_told_to():
     assert counted == fast.search(*args, visits=20_000, time_limit=60.0)[3]
     with pytest.raises(ValueError, match="target is NaN"):
         fast.search(*args, moves=1, target=float("nan"))
+
+
+# -- seeds that may spend so much ------------------------------------------------------------
+
+
+def problem_of(graph, cluster):
+    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+
+
+def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
+    graph = graph_of({"a": 4, "b": 4, "c": 1}, [("a", "c", 1), ("b", "c", 1)])
+    problem = Metered.of(problem_of(graph, ms_mesh(2)))
+    seen = []
+
+    def tries(problem):
+        for devices in ([0, 0, 0], [0, 1, 0], [1, 1, 1]) * 1000:
+            seen.append(devices)
+            judged(problem, Placement(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
+
+    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    seed = Seed(tries, 0.0, 1.0)
+    spent, is_done = run.sown("tries", seed, 5.5 * seed.cost_of(problem, 1))
+    assert not is_done
+    assert len(seen) == 6
+    assert spent == run.budget.spent == pytest.approx(seed.cost_of(problem, 5))
+    assert run.best.devices.tolist() == [0, 1, 0]
+    judged(problem, Placement(run.best.devices, run.best.priority))  # Nothing is counted any more.
+
+
+def test_a_meter_keeps_nothing_that_does_not_fit():
+    graph = graph_of({"a": 1, "b": 1}, param_bytes=[600, 600])
+    problem = Metered.of(problem_of(graph, ms_mesh(2, memory=1000)))
+    problem.meter.reset(2)
+    order = np.arange(2, dtype=np.int32)
+    problem.simulate(np.zeros(2, dtype=np.int32), order)
+    assert problem.meter.best is None
+    problem.simulate(order, order)
+    assert problem.meter.best.devices.tolist() == [0, 1]
+    with pytest.raises(OverdrawnError):
+        problem.simulate(order, order)
+
+
+# -- less to send ------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_what_is_gathered_sends_less_and_takes_no_longer(data):
+    graph = data.draw(op_graphs())
+    cluster = data.draw(clusters())
+    problem = problem_of(graph, cluster)
+    sets, first = (
+        problem.graph.colocation,
+        np.unique(problem.graph.colocation, return_index=True)[1],
+    )
+    drawn = data.draw(placements(graph, cluster))[problem.reduced.op_of[first]]
+    devices = on_allowed(problem, drawn)[sets]
+    before = judged(problem, Placement(devices, np.arange(len(sets), dtype=np.int32)))
+    if not before.fits:
+        return
+    after = gathered(problem, before, data.draw(st.integers(0, 30)))
+    assert after.fits
+    assert after.schedule.makespan <= before.schedule.makespan
+    latency, per_byte = problem.links.mean_link
+    sent = [
+        latency * s.n_transfers + per_byte * s.bytes_moved
+        for s in (before.schedule, after.schedule)
+    ]
+    assert sent[1] <= sent[0] * (1 + 1e-9)
+    types = np.array(problem.cluster.device_types)
+    assert len(set(zip(sets, after.devices, strict=True))) == len(set(sets))
+    assert problem.allowed_types[np.arange(len(sets)), types[after.devices]].all()
+    again = problem.simulate(after.devices, after.priority, policy=after.policy)
+    assert again.makespan == after.schedule.makespan
+
+
+def test_updates_go_to_where_their_gradients_are_unless_that_takes_longer():
+    times = {"loss": 4, "grad": 4, "update": 1, "other": 6}
+    edges = [("loss", "grad", 10), ("grad", "update", 10), ("loss", "other", 10)]
+    problem = problem_of(graph_of(times, edges), ms_mesh(2))
+    priority = np.arange(4, dtype=np.int32)
+    before = judged(problem, Placement(np.array([0, 0, 1, 0], dtype=np.int32), priority))
+    assert before.schedule.n_transfers == 1
+    after = gathered(problem, before, 10)
+    assert after.devices.tolist() == [0, 0, 0, 0]
+    assert after.schedule.makespan < before.schedule.makespan
+    # Where the device has no time to spare, it stays.
+    apart = judged(problem, Placement(np.array([0, 0, 1, 1], dtype=np.int32), priority))
+    assert gathered(problem, apart, 10).schedule.makespan <= apart.schedule.makespan
 
 
 # -- partitions ------------------------------------------------------------------------------

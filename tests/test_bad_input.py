@@ -1,4 +1,4 @@
-"""The issue's list of bad inputs: each is refused by an error that names the culprit."""
+"""Bad inputs: each is refused by an error that names the culprit."""
 
 from __future__ import annotations
 
@@ -159,6 +159,14 @@ def test_a_set_too_large_for_every_device_is_named():
         lm.place(graph, ms_mesh(4, memory=100))
     assert "20" in str(caught.value)
     assert sum(caught.value.shortfall.values()) == 20
+
+
+@pytest.mark.parametrize("method", ["auto", "celeritas", "heft", "etf", "m-sct", "getf", "lc"])
+def test_an_op_that_no_device_may_run_is_named_with_what_it_may_use(method):
+    graph = graph_of({"a": 1, "b": 1}, device_types=["", "tpu"])
+    with pytest.raises(InfeasibleError) as caught:
+        lm.place(graph, lm.Cluster.mesh(2, memory=1, bandwidth=1.0), method)
+    assert str(caught.value) == "op 'b' may run on tpu, but the cluster has gpu"
 
 
 def test_truncated_gzip(tmp_path, lenet):

@@ -283,11 +283,17 @@ def test_ctrl_c_ends_the_worker_too():
 
 
 @linux
-def test_a_caller_that_is_killed_takes_its_worker_along():
+def test_a_caller_that_is_killed_takes_its_worker_and_its_files_along(tmp_path):
     code = CALL.format(tests=os.path.dirname(__file__))
-    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     assert caller.stdout.readline() == "line\n"
     (child,) = children(caller.pid)
+    assert list(tmp_path.glob("loadmaster-*"))
     caller.kill()
     caller.communicate()
 
@@ -302,6 +308,7 @@ def test_a_caller_that_is_killed_takes_its_worker_along():
     while not ended() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert ended()
+    assert not list(tmp_path.glob("loadmaster-*"))
 
 
 def test_a_script_without_a_guard_may_solve(tmp_path):

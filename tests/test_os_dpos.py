@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -214,13 +213,11 @@ def test_graphs_without_shapes_are_placed_as_they_are():
     assert found.splits == ()
 
 
-def test_vgg_19_is_split_at_its_convolutions_in_seconds():
+def test_vgg_19_is_split_at_its_convolutions():
     """FastT, tables 5 and 6: the key split ops are Conv2D and its gradient."""
     graph = lm.read("example:vgg19")
     problem = problem_of(graph, v100_mesh(4))
-    began = time.perf_counter()
     found = split_search(problem, by_levels, start="model")
-    assert time.perf_counter() - began < 10
     assert found.splits
     kinds = {graph.kinds[graph.index(split.op)] for split in found.splits}
     assert kinds <= {"aten.convolution.default", "aten.convolution_backward.default"}

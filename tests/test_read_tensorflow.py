@@ -333,7 +333,7 @@ def test_fetches_leave_the_rest_out():
         int(f) for f, kind in zip(graph.flops, graph.kinds, strict=True) if kind == "Conv2D"
     )
     assert convolutions / 512 == pytest.approx(2 * 5.71e9, rel=0.01)
-    with pytest.warns(UserWarning, match=r"initialise or save .* give fetches=, or profile="):
+    with pytest.warns(UserWarning, match=r"initialise or save .* give fetches= or profile="):
         lm.read(artifact("tf_inception_v3_train_b512"))
 
 

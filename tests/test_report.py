@@ -341,7 +341,7 @@ def test_a_bar_says_what_it_waited_for_and_leads_there(show, plans):
     assert "transfer of" in page.find("#details dt")[0].text
 
 
-@pytest.mark.parametrize(("name", "sees_capacity"), [("inception", True), ("by hand", False)])
+@pytest.mark.parametrize(("name", "sees_capacity"), [("inception", True), ("large", False)])
 def test_memory_is_drawn_against_capacity(show, plans, name, sees_capacity):
     plan = plans[name]
     page = show(plan)

@@ -591,7 +591,8 @@ def _place(arguments: argparse.Namespace) -> None:
             progress=progress,
             **options,
         )
-    written = _write_plan(plan, arguments)
+        progress("writing")
+        written = _write_plan(plan, arguments)
     if arguments.json:
         _print_json(document(plan))
     else:
@@ -718,6 +719,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _export(arguments: argparse.Namespace) -> None:
     from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
     from loadmaster.writers import check_onnx
     from loadmaster.writers.export import export
 
@@ -729,21 +731,25 @@ def _export(arguments: argparse.Namespace) -> None:
         if not device or not equals or not name:
             raise InputError(f"--name {text!r}: wants DEVICE=NAME")
         names[device] = name
-    written = export(
-        Plan.load(arguments.plan),
-        arguments.to,
-        arguments.output,
-        model=arguments.model,
-        root=arguments.root,
-        layers=arguments.layers,
-        names=names or None,
-    )
+    with Progress() as progress:
+        progress("writing")
+        written = export(
+            Plan.load(arguments.plan),
+            arguments.to,
+            arguments.output,
+            model=arguments.model,
+            root=arguments.root,
+            layers=arguments.layers,
+            names=names or None,
+        )
+        if arguments.check:
+            progress("running the parts and the whole")
+            error = check_onnx(arguments.output, arguments.model)
     if arguments.output is None and isinstance(written, str):
         print(written, end="")
     elif arguments.output is None or arguments.json:
         _print_json(written if isinstance(written, dict) else {"written": arguments.output})
     if arguments.check:
-        error = check_onnx(arguments.output, arguments.model)
         print(f"loadmaster: parts and whole differ by {error:.2g} at most", file=sys.stderr)
     if arguments.output is not None:
         print(f"loadmaster: {arguments.to} written to {arguments.output}", file=sys.stderr)
@@ -817,8 +823,10 @@ def _sweep(arguments: argparse.Namespace) -> None:
             progress(f"{done}/{total} {case}: {came}")
 
         progress("reading the graphs")
+        graphs = [_read_graph(arguments, source) for source in arguments.graphs]
+        progress("the first case")
         seen = sweep(
-            [_read_graph(arguments, source) for source in arguments.graphs],
+            graphs,
             arguments.cluster.split(","),
             [(name, _options(texts)) for name, texts in options.items()],
             seeds=seeds,

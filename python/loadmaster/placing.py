@@ -21,7 +21,7 @@ from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulation import CostsLike, Placed, as_costs, check_seed
 from loadmaster.strategies import expert
-from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.base import Candidate, better, check_allowed
 from loadmaster.strategies.contiguous import Stages, contiguous
 from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, function_of, takes
@@ -167,6 +167,7 @@ def place(
     searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
     asked = {name: value for name, value in searching.items() if takes(function, name)}
     try:
+        check_allowed(problem)
         made = function(problem, **options, **asked)
         rivals = [made, *started(problem, start)]
         if refine:

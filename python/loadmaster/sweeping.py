@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import (
@@ -460,6 +461,7 @@ def run_case(case: Case) -> Row:
 def _follow(lifeline: Connection) -> None:
     """Makes a worker end with its sweep: at once, even if that was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
 
     def watch() -> None:
         # Nothing is ever sent: what ends the wait is that the other end is closed.

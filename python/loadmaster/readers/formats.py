@@ -66,7 +66,7 @@ def of_file(path: str | os.PathLike[str], has_profile: bool) -> Format:
     if text[:1] == b"[" and re.search(rb'"cat"\s*:\s*"(Session|Node)"', text):
         raise InputError(
             f"{os.fspath(path)} is an ONNX Runtime profile, which has times and no graph: read the "
-            "optimised model, and give this as profile="
+            "optimised model, and give this as profile= (--profile)"
         )
     if text[:1] in (b"{", b"["):
         return Format("opgraph JSON", "opgraph")

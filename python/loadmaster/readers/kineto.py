@@ -136,7 +136,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
     warn(
         "the edges of this graph are guesses, and nothing in it can run at the same time: the "
         "trace has no ids of tensors. Read the execution trace of the same step instead, with this "
-        "one: lm.read(execution_trace, profile=trace)"
+        "one as profile= (--profile)"
     )
     for note in [*assumed[3:], *([] if sizes.any() else [sizes_from])]:
         warn(note)

@@ -411,7 +411,7 @@ class _Reading:
         if ends and not self._run:
             notes.append(
                 f"nodes that initialise or save variables are read as ops of the step "
-                f"({_counts(ends)}): give fetches=, or profile="
+                f"({_counts(ends)}): give fetches= or profile= (--fetch, --profile)"
             )
         return notes
 

@@ -86,7 +86,7 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
     if _parsed(data, "RunMetadata") is not None and is_run(_parsed(data, "RunMetadata")):
         raise InputError(
             f"{name} is RunMetadata: it says how long ops took, not which graph they are of; give "
-            "the GraphDef, and this as profile="
+            "the GraphDef, and this as profile= (--profile)"
         )
     raise InputError(f"{name} is no TensorFlow GraphDef, or a truncated one")
 

@@ -19,6 +19,7 @@ from loadmaster.strategies.base import (
     MemoryModel,
     Placement,
     better,
+    check_allowed,
     settled,
     try_memory,
 )
@@ -54,19 +55,13 @@ def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
     InfeasibleError
         A set may be on none; its first op is named.
     """
+    check_allowed(problem)
     graph = problem.graph
     first = np.unique(graph.colocation, return_index=True)[1]
     types = np.array(problem.cluster.device_types, dtype=np.uint64)
     allowed: NDArray[np.bool_] = (
         (graph.allowed[first][:, None] >> types[None, :]) & np.uint64(1)
     ).astype(bool)
-    nowhere = np.flatnonzero(~allowed.any(axis=1))
-    if len(nowhere):
-        op = int(problem.reduced.op_of[first[nowhere[0]]])
-        raise InfeasibleError(
-            f"op {problem.model.names[op]!r} may run on {problem.model.device_types[op]}, but the "
-            f"cluster has {', '.join(t.name for t in problem.cluster.types)}"
-        )
     return allowed
 
 

@@ -4,12 +4,14 @@ local search from there.
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
 many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
-groups move where that makes it shorter, coarse to fine, and again. What is found is simulated
-before it counts, so that the plan is never worse than the best strategy tried, nor than one device.
+groups move where that makes it shorter, coarse to fine, and again. Before the search, and at the
+end, ops that no longer have a reason to be apart from their inputs go back to them
+(:mod:`~loadmaster.strategies.auto_gather`). What is found is simulated before it counts, so that
+the plan is never worse than the best strategy tried, nor than one device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
-to the stages by what they visit. So the same input gives the same plan on any machine that is done
-within the time limit; where the clock cuts the search, the plan says so.
+to the stages by what they visit or simulate. So the same input gives the same plan on any machine
+that is done within the time limit; where the clock cuts the search, the plan says so.
 
 A device may do better to wait for an urgent op than to start another that is ready: the search
 knows that, the simulator's policy "priority" does not. So each state is judged by "priority" and by
@@ -33,25 +35,16 @@ from loadmaster import fast
 from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem, by_start, ranks
-from loadmaster.strategies import (
-    celeritas,
-    cpop,
-    dpos,
-    dsc,
-    etf,
-    expert,
-    getf,
-    glb,
-    grouped,
-    heft,
-    lc,
-    m_etf,
-    m_topo,
-    order_place,
-    partitioned,
-    peft,
-    single,
-    warm,
+from loadmaster.strategies import single, warm
+from loadmaster.strategies.auto_gather import gathered
+from loadmaster.strategies.auto_seeds import (
+    LAST_RESORTS,
+    SEEDS,
+    SPLITTING,
+    Metered,
+    OverdrawnError,
+    Seed,
+    microseconds,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.refine import hierarchy, refined
@@ -66,40 +59,15 @@ INTERRUPTED = "interrupted: the best so far"
 SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
 COUNTED = 0.75
 
-#: Where the search may start, those that add most for their time first, with microseconds per op on
-#: eight devices: where one device holds everything, and where memory forces a split.
-SEEDS: dict[str, tuple[Callable[[Problem], Candidate], float, float]] = {
-    "partition": (partitioned.place, 6.0, 5.0),
-    "dpos": (dpos.place, 5.5, 5.0),
-    "etf": (etf.place, 8.0, 9.0),
-    "cpop": (cpop.place, 5.5, 5.0),
-    "peft": (peft.place, 5.0, 5.0),
-    "partitions": (partitioned.renumbered, 24.0, 18.0),
-    "heft on groups": (grouped.place, 40.0, 30.0),
-    "m-etf": (m_etf.place, 7.5, 8.0),
-    "celeritas": (celeritas.place, 3.0, 22.0),
-    "heft": (heft.place, 35.0, 32.0),
-    "expert": (expert.place, 20.0, 19.0),
-    "lc": (lc.place, 40.0, 45.0),
-    "dsc": (dsc.place, 30.0, 29.0),
-}
+#: As good as no limit: visits are counted in 64 bits.
+YEAR = 3.2e7
 
-#: Tried first where memory forces a split: these weigh bytes from the start, and a seed that finds
-#: no room has tried one share of the memory after another, so many times the work.
-SPLITTING = ("partition", "partitions")
-NO_ROOM = 6.0
-
-#: Tried one after another where no seed fits.
-LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
-    "order-place": order_place.place,
-    "m-topo": m_topo.place,
-    "glb": glb.place,
-    "getf": getf.place,
-}
+#: A seed may take so many times what it takes where its first attempt fits.
+RETRIES = 3.0
 
 #: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
 #: out which seed goes furthest.
-SEED_SHARE = 0.4
+SEED_SHARE = 0.45
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
 
@@ -112,9 +80,18 @@ SMALL = 10_000
 CYCLE_SHARE = 0.2
 CYCLE_GAIN = 0.001
 
+#: Seconds per op that building groups takes, and the most of what is left that this may be.
+HIERARCHY = 3e-6
+HIERARCHY_SHARE = 0.2
+
+#: Share of the time for sending less, before the search and once more after it, and
+#: microseconds per op on eight devices of each simulation that it tries.
+GATHER_SHARE = 0.04
+SIMULATION = 0.7
+
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
-REFINE_RATE = 30e6
+REFINE_RATE = 35e6
 SEARCH_RATE = 60e6
 CACHED = 1600.0
 
@@ -129,6 +106,9 @@ SHARES = (1.0, 0.9, 0.8, 0.65, 0.5)
 #: Against the clock, the search goes on so many times longer than judging a state takes before
 #: another one is judged.
 PAUSE = 10
+
+#: A plan this close to the bound is not worth a search.
+OPTIMAL = 1e-4
 
 #: A plan this close to the bound is one device's, if one device can do it.
 NEGLIGIBLE = 0.005
@@ -177,7 +157,7 @@ def place(
         No strategy tried fits.
     """
     run = _Run(
-        problem,
+        Metered.of(problem),
         Budget.make(effort, time_limit),
         _share("gap", gap),
         _count("chains", chains),
@@ -194,7 +174,7 @@ def place(
             raise
         return replace(run.best, notes=(*run.best.notes, INTERRUPTED))
     assert run.best is not None
-    if run.budget.is_cut:
+    if run.budget.is_cut and not run.is_good:
         note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
         return replace(run.best, notes=(*run.best.notes, note))
     return run.best
@@ -233,23 +213,32 @@ class Budget:
     @classmethod
     def make(cls, effort: Effort | float | None, time_limit: float | None) -> Budget:
         """From the options of :func:`place`."""
+        limit = None if time_limit is None else min(float(time_limit), YEAR)
         if effort is None:
-            if time_limit is not None:
-                return cls(None, float(time_limit))
+            if limit is not None:
+                return cls(None, limit)
             effort = "fast"
         if isinstance(effort, str):
             if effort not in SECONDS:
                 wants = f"one of {', '.join(SECONDS)}, or seconds"
                 raise InputError(f"effort is {effort!r}: wants {wants}")
-            limit = SECONDS[effort] if time_limit is None else float(time_limit)
-            return cls(COUNTED * SECONDS[effort], limit)
+            seconds = SECONDS[effort]
+            return cls(COUNTED * seconds, seconds if limit is None else limit)
         if (
             isinstance(effort, bool)
             or not isinstance(effort, Real)
             or not 0 <= effort < float("inf")
         ):
             raise InputError(f"effort is {effort!r}: wants one of {', '.join(SECONDS)}, or seconds")
-        return cls(float(effort), None if time_limit is None else float(time_limit))
+        return cls(min(float(effort), YEAR), limit)
+
+    @property
+    def whole(self) -> float:
+        """Seconds of work in all, by the count if there is one."""
+        if self.effort is not None:
+            return self.effort
+        assert self.seconds is not None
+        return self.seconds
 
     @property
     def clock(self) -> float | None:
@@ -285,7 +274,7 @@ class Budget:
 class _Run:
     """The seeds, and the best candidate so far."""
 
-    problem: Problem
+    problem: Metered
     budget: Budget
     gap: float
     chains: int
@@ -307,20 +296,21 @@ class _Run:
 
     @cached_property
     def target(self) -> float:
-        """A makespan that is good enough; a little more than the bound, for rounding."""
-        return self.bound / (1 - self.gap) * (1 + 1e-9)
+        """A makespan that is good enough; a little more than the bound."""
+        return self.bound / (1 - self.gap) * (1 + OPTIMAL)
 
     @property
     def is_done(self) -> bool:
         """Whether nothing can be better, or nothing is left to try it with."""
         best = self.best
         assert best is not None
-        return (
-            self.sole
-            or not best.fits
-            or best.schedule.makespan <= self.target
-            or self.budget.is_spent
-        )
+        return self.sole or not best.fits or self.is_good or self.budget.is_spent
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the best fits and is good enough."""
+        best = self.best
+        return best is not None and best.fits and best.schedule.makespan <= self.target
 
     # -- seeds -------------------------------------------------------------------------------------
 
@@ -338,24 +328,47 @@ class _Run:
         for kept in warm.started(self.problem, self.warm_start):
             self.seeds.append(kept)
             self.offer(kept, "warm start")
-        n, k = self.problem.graph.n_ops, self.problem.cluster.n_devices
         is_loose = alone is not None and alone.fits
-        share = SEED_SHARE * self.budget.left
-        for name in SEEDS if is_loose else sorted(SEEDS, key=lambda name: name not in SPLITTING):
-            seed, loose, tight = SEEDS[name]
-            cost = (loose if is_loose else tight) * 1e-6 * n * (2 + k) / 10
-            has_plan = self.best is not None and self.best.fits
-            if has_plan and (cost > share or self.budget.lacks(cost)):
+        share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
+        tried = set()
+        for name in SEEDS if is_loose else SPLITTING:
+            if self.is_good:
+                return
+            cost = SEEDS[name].cost(self.problem)
+            left = share if self.has_plan else max(share, self.budget.left)
+            if cost > left or (self.has_plan and self.budget.lacks(cost)):
                 continue
-            cost *= 1.0 if self.tried(name, seed) is not None else NO_ROOM
-            self.budget.spent += cost
-            share -= cost
+            spent, is_over = self.sown(name, SEEDS[name], min(max(share, cost), RETRIES * cost))
+            share -= spent
+            if is_over:
+                tried.add(name)
         for name, seed in LAST_RESORTS.items():
-            if self.best is None or not self.best.fits:
+            if not self.has_plan and name not in tried:
                 self.tried(name, seed)
         if self.best is None:
             assert self.refused is not None
             raise self.refused
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is something that fits."""
+        return self.best is not None and self.best.fits
+
+    def sown(self, name: str, seed: Seed, seconds: float) -> tuple[float, bool]:
+        """What a seed spends of the seconds that it may, and whether it was done with them."""
+        meter = self.problem.meter
+        meter.reset(seed.simulations(self.problem, seconds))
+        is_done = True
+        try:
+            self.tried(name, seed.place)
+        except OverdrawnError:
+            is_done = False
+            if meter.best is not None:
+                self.keep(name, meter.best)
+        spent = seed.cost_of(self.problem, meter.used)
+        meter.reset()
+        self.budget.spent += spent
+        return spent, is_done
 
     def is_enough(self, alone: Candidate) -> bool:
         """Whether one device is the answer; says so in the plan."""
@@ -377,9 +390,13 @@ class _Run:
         except InfeasibleError as error:
             self.refused = error
             return None
-        self.seeds.append(candidate)
-        self.offer(candidate, name)
+        self.keep(name, candidate)
         return candidate
+
+    def keep(self, name: str, seed: Candidate) -> None:
+        """A seed to search from, offered as the best."""
+        self.seeds.append(seed)
+        self.offer(seed, name)
 
     def offer(self, candidate: Candidate, stage: str) -> bool:
         """Keeps a candidate if it is the best so far."""
@@ -400,25 +417,45 @@ class _Run:
             if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
                 distinct.append(seed)
         is_small = self.problem.graph.n_ops <= SMALL
-        trials = self.refined(distinct[: TRIALS if is_small else 1])
+        trials = distinct[: TRIALS if is_small else 1]
+        if self.is_refinable:
+            trials = self.refined(trials)
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.improved(trial, each) for trial in trials]
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
         if not is_small:
             start = self.cycled(start)
+        start = self.gathered(start)
         if not self.is_done:
-            self.improved(start, self.budget.left)
+            self.improved(start, (1 - GATHER_SHARE) * self.budget.left)
+            assert self.best is not None
+            self.gathered(self.best)
+
+    def gathered(self, start: Candidate) -> Candidate:
+        """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
+        each = SIMULATION * microseconds(self.problem)
+        if self.budget.lacks(each):
+            return start
+        meter = self.problem.meter
+        meter.reset()
+        found = gathered(self.problem, start, int(GATHER_SHARE * self.budget.whole / each))
+        self.budget.spent += each * meter.used
+        if not self.offer(found, "gather") and start is self.best:
+            self.best = found
+        return found
 
     def refined(self, trials: list[Candidate]) -> list[Candidate]:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
+        levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         found = []
         for i, trial in enumerate(trials):
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            found.append(refined(self.problem, trial, budget=self.visits(seconds / len(trials))))
+            budget = self.visits(seconds / len(trials))
+            found.append(refined(self.problem, trial, levels=levels, budget=budget))
             self.offer(found[-1], "refine")
         return found
 
@@ -426,8 +463,8 @@ class _Run:
         """A candidate refined again and again by groups that its own placement guides: coarsened
         within its devices, searched, expanded.
         """
-        while not self.is_done:
-            levels = hierarchy(self.problem, start.devices)
+        while not self.is_done and self.is_refinable:
+            levels = self.levels(start.devices)
             budget = self.visits(CYCLE_SHARE * self.budget.left)
             found = refined(self.problem, start, levels=levels, budget=budget)
             self.offer(found, "cycle")
@@ -436,6 +473,16 @@ class _Run:
             if gain < CYCLE_GAIN:
                 break
         return start
+
+    @property
+    def is_refinable(self) -> bool:
+        """Whether what is left is worth building groups for."""
+        return HIERARCHY * self.problem.graph.n_ops <= HIERARCHY_SHARE * self.budget.left
+
+    def levels(self, devices: NDArray[np.int32] | None = None) -> list[NDArray[np.int32]]:
+        """Groups to refine by, which count as spent."""
+        self.budget.spent += HIERARCHY * self.problem.graph.n_ops
+        return hierarchy(self.problem, devices)
 
     def visits(self, seconds: float) -> int:
         """Visits of ops that a refinement makes in some seconds, which count as spent."""

@@ -67,6 +67,7 @@ def refined(
     for order in _orders(problem, candidate):
         reordered = _judged(problem, candidate, candidate.devices, order)
         best = better(problem, best, reordered)
+        left = budget // 2
         for share in SHARES:
             devices, _, _ = fast.refine_placement(
                 problem.graph,
@@ -77,12 +78,13 @@ def refined(
                 levels,
                 op_bytes=problem.held_at_peak,
                 capacity=(problem.capacity * share).astype(np.uint64),
-                budget=budget // 2,
+                budget=left,
             )
             found = _judged(problem, candidate, devices, order)
             best = better(problem, best, found)
             if found.fits:
                 break
+            left //= 2
     return best
 
 

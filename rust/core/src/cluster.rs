@@ -4,6 +4,8 @@
 //! one transfer at a time. A channel of its own per link is a full mesh; one that several links name
 //! is a shared PCIe bridge; a channel per device named by all of its links is a one-port NIC.
 
+use std::collections::BTreeMap;
+
 use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
@@ -56,6 +58,8 @@ pub struct Cluster {
     channels: Vec<String>,
     /// Per ordered pair of devices, row-major.
     routes: Vec<Route>,
+    /// Which of the different routes each of those is.
+    route_kinds: Vec<u32>,
     route_channels: Csr<ChannelId>,
     route_hops: Csr<DeviceId>,
 }
@@ -125,6 +129,7 @@ impl Cluster {
             types,
             device_type,
             channels,
+            route_kinds: kinds(&routes),
             routes,
             route_channels: Csr::from_parts(channel_starts, channel_items),
             route_hops: Csr::from_parts(hop_starts, hop_items),
@@ -193,6 +198,12 @@ impl Cluster {
         (route.latency, route.bandwidth)
     }
 
+    /// A number that routes of the same latency and bandwidth share.
+    #[inline(always)]
+    pub fn route_kind(&self, from: DeviceId, to: DeviceId) -> u32 {
+        self.route_kinds[self.pair(from, to)]
+    }
+
     /// The channels that a transfer holds.
     #[inline(always)]
     pub fn route_channels(&self, from: DeviceId, to: DeviceId) -> &[ChannelId] {
@@ -228,6 +239,17 @@ impl Cluster {
     fn pair(&self, from: DeviceId, to: DeviceId) -> usize {
         from.ix() * self.devices.len() + to.ix()
     }
+}
+
+/// Numbers equal routes alike.
+fn kinds(routes: &[Route]) -> Vec<u32> {
+    let mut numbers = BTreeMap::new();
+    let bits = |r: &Route| (r.latency.to_bits(), r.bandwidth.to_bits());
+    let number_of = |r: &Route| {
+        let next = numbers.len() as u32;
+        *numbers.entry(bits(r)).or_insert(next)
+    };
+    routes.iter().map(number_of).collect()
 }
 
 /// Position of `name`, appended if new. Lists are short (types, channels of a cluster).

@@ -89,9 +89,9 @@ pub fn exactly(
     let (mut few, mut many, base);
     if free.count() <= wanted {
         // Cuts that cost nothing are common: often they are all it takes.
-        let split = charges.split(&free.cuts, wanted);
-        if split.cost == free.cost / charges.unit {
-            return split;
+        let split = charges.split(&free, wanted, 0);
+        if split.count() == wanted {
+            return charges.exact(split);
         }
         base = free.count();
         (few, many) = (free, charges.all_cut());
@@ -113,15 +113,13 @@ pub fn exactly(
             // No corner lies between the two.
             break;
         }
-        let gap = many.count() - few.count();
-        if found.count() <= wanted {
-            few = found;
-        } else {
-            many = found;
-        }
-        guessing = 2 * (many.count() - few.count()) <= gap;
+        let corner = if found.count() <= wanted { &mut few } else { &mut many };
+        guessing = 2 * found.count().abs_diff(wanted) <= corner.count().abs_diff(wanted);
+        *corner = found;
     }
-    charges.split(&few.blended(&many, wanted), wanted)
+    let cuts = few.blended(&many, wanted);
+    let blended = Corner { cost: charges.cost(&cuts), cuts, price: few.price };
+    charges.exact(charges.split(&blended, wanted, Ticks::MAX))
 }
 
 /// Most prices that [`exactly`] tries; it takes about six.
@@ -135,7 +133,8 @@ const PRICE: i64 = 1 << 60;
 /// tell any two corners of few ticks apart.
 const SPAN: Ticks = 1 << 50;
 
-/// The cheapest cuts at a price: a corner of the lower hull of cost over number.
+/// Cuts, often the cheapest at a price: a corner of the lower hull of cost over number.
+#[derive(Clone)]
 struct Corner {
     cuts: Vec<u32>,
     /// What all segments read.
@@ -347,6 +346,11 @@ impl Charges {
         Corner { cost: self.cost(&cuts), cuts, price: PRICE }
     }
 
+    /// Cuts with their cost in ticks.
+    fn exact(&self, found: Corner) -> Exact {
+        Exact { cuts: found.cuts, cost: found.cost / self.unit }
+    }
+
     /// What segments read, and what every cut pays.
     fn cost(&self, cuts: &[u32]) -> Ticks {
         let mut cost = self.fixed;
@@ -360,37 +364,36 @@ impl Charges {
         cost
     }
 
-    /// More cuts, each where it costs least now, until there are `wanted` segments; and what all cost.
-    fn split(&self, cuts: &[u32], wanted: usize) -> Exact {
+    /// More cuts, each where it costs least now, until there are `wanted` segments or the next costs more
+    /// than `most`; and what all cost.
+    fn split(&self, corner: &Corner, wanted: usize, most: Ticks) -> Corner {
         let n = self.low.len();
-        let mut is_cut = vec![false; n + 1];
-        is_cut[0] = true;
-        cuts.iter().for_each(|&c| is_cut[c as usize] = true);
-        let mut count = cuts.len() + 1;
-        if count < wanted {
-            let mut segments: BinaryHeap<Reverse<Split>> = BinaryHeap::new();
-            let mut change = vec![0; n + 1];
-            let add = |heap: &mut BinaryHeap<_>, change: &mut [i64], from: u32, to: u32| {
-                if let Some((cost, at)) = self.cheapest_split(change, from, to) {
-                    heap.push(Reverse((cost, at, from, to)));
-                }
-            };
+        let Corner { mut cuts, mut cost, price } = corner.clone();
+        let mut segments: BinaryHeap<Reverse<Split>> = BinaryHeap::new();
+        let mut change = vec![0; n + 1];
+        let mut add = |heap: &mut BinaryHeap<_>, from: u32, to: u32| {
+            if let Some((cost, at)) = self.cheapest_split(&mut change, from, to) {
+                heap.push(Reverse((cost, at, from, to)));
+            }
+        };
+        if cuts.len() + 1 < wanted {
             let mut from = 0;
             for &to in cuts.iter().chain(&[n as u32]) {
-                add(&mut segments, &mut change, from, to);
+                add(&mut segments, from, to);
                 from = to;
             }
-            while count < wanted
-                && let Some(Reverse((_, at, from, to))) = segments.pop()
-            {
-                is_cut[at as usize] = true;
-                count += 1;
-                add(&mut segments, &mut change, from, at);
-                add(&mut segments, &mut change, at, to);
-            }
         }
-        let cuts: Vec<u32> = (1..n as u32).filter(|&p| is_cut[p as usize]).collect();
-        Exact { cost: self.cost(&cuts) / self.unit, cuts }
+        while cuts.len() + 1 < wanted
+            && let Some(Reverse((more, at, from, to))) = segments.pop()
+            && more <= most
+        {
+            cuts.push(at);
+            cost += more;
+            add(&mut segments, from, at);
+            add(&mut segments, at, to);
+        }
+        cuts.sort_unstable();
+        Corner { cuts, cost, price }
     }
 
     /// Where a segment splits cheapest, and at what cost; nowhere, if it is one op.
@@ -465,13 +468,20 @@ struct Search<'a> {
     least: Vec<i64>,
     /// Where the last segment before each position begins.
     previous: Vec<u32>,
-    /// The neighbour in the stack: the next one forwards, the one before backwards.
-    beside: Vec<u32>,
-    /// Difference of values to the one before.
-    step: Vec<i64>,
-    joined: Vec<u32>,
+    candidates: Vec<Candidate>,
     /// Best of the candidates before the period, per position of it.
     before: Vec<(i64, u32)>,
+}
+
+/// A candidate's place in the stack.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// Difference of values to the one before.
+    step: i64,
+    /// The neighbour: the next one forwards, the one before backwards.
+    beside: u32,
+    /// The one that beat it; itself while it is in the stack.
+    joined: u32,
 }
 
 impl<'a> Search<'a> {
@@ -481,9 +491,7 @@ impl<'a> Search<'a> {
             charges,
             least: vec![0; n + 1],
             previous: vec![0; n + 1],
-            beside: vec![NONE; n],
-            step: vec![0; n],
-            joined: vec![0; n],
+            candidates: vec![Candidate { step: 0, beside: NONE, joined: 0 }; n],
             before: Vec::new(),
         }
     }
@@ -512,9 +520,9 @@ impl<'a> Search<'a> {
 
     /// The candidate that stands for one.
     fn find(&mut self, mut i: u32) -> u32 {
-        while self.joined[i as usize] != i {
-            let up = self.joined[self.joined[i as usize] as usize];
-            self.joined[i as usize] = up;
+        while self.candidates[i as usize].joined != i {
+            let up = self.candidates[self.candidates[i as usize].joined as usize].joined;
+            self.candidates[i as usize].joined = up;
             i = up;
         }
         i
@@ -533,12 +541,13 @@ impl<'a> Search<'a> {
                 let i = low as u32;
                 if front == NONE || own <= value {
                     if front != NONE {
-                        (self.step[front as usize], self.beside[front as usize]) = (value - own, i);
+                        (self.candidates[front as usize].step, self.candidates[front as usize].beside) =
+                            (value - own, i);
                     }
-                    self.joined[low] = i;
+                    self.candidates[low].joined = i;
                     (front, value) = (i, own);
                 } else {
-                    self.joined[low] = front;
+                    self.candidates[low].joined = front;
                 }
             }
             if front == NONE {
@@ -555,17 +564,17 @@ impl<'a> Search<'a> {
                     value -= cost as i64;
                     continue;
                 }
-                self.step[f] -= cost as i64;
-                while self.step[f] < 0 {
-                    let out = self.beside[f];
-                    self.joined[out as usize] = first;
+                self.candidates[f].step -= cost as i64;
+                while self.candidates[f].step < 0 {
+                    let out = self.candidates[f].beside;
+                    self.candidates[out as usize].joined = first;
                     if out == front {
-                        value += self.step[f];
+                        value += self.candidates[f].step;
                         front = first;
                         break;
                     }
-                    self.step[f] += self.step[out as usize];
-                    self.beside[f] = self.beside[out as usize];
+                    self.candidates[f].step += self.candidates[out as usize].step;
+                    self.candidates[f].beside = self.candidates[out as usize].beside;
                 }
             }
         }
@@ -580,14 +589,14 @@ impl<'a> Search<'a> {
             let i = position as u32;
             if last == NONE || own < value {
                 if last != NONE {
-                    self.beside[last as usize] = i;
+                    self.candidates[last as usize].beside = i;
                 }
-                self.step[position] = value - own;
-                self.beside[position] = NONE;
-                self.joined[position] = i;
+                self.candidates[position].step = value - own;
+                self.candidates[position].beside = NONE;
+                self.candidates[position].joined = i;
                 (last, value) = (i, own);
             } else {
-                self.joined[position] = last;
+                self.candidates[position].joined = last;
             }
             for &(from, cost) in charges.suffixes(position) {
                 if from as usize <= begin {
@@ -595,22 +604,22 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let stays = self.find(from - 1);
-                let mut first = self.beside[stays as usize];
+                let mut first = self.candidates[stays as usize].beside;
                 if first == NONE {
                     continue;
                 }
                 value += cost as i64;
-                self.step[first as usize] -= cost as i64;
-                while self.step[first as usize] <= 0 {
-                    let step = self.step[first as usize];
-                    self.joined[first as usize] = stays;
-                    let next = self.beside[first as usize];
-                    self.beside[stays as usize] = next;
+                self.candidates[first as usize].step -= cost as i64;
+                while self.candidates[first as usize].step <= 0 {
+                    let step = self.candidates[first as usize].step;
+                    self.candidates[first as usize].joined = stays;
+                    let next = self.candidates[first as usize].beside;
+                    self.candidates[stays as usize].beside = next;
                     if next == NONE {
                         (last, value) = (stays, value + step);
                         break;
                     }
-                    self.step[next as usize] += step;
+                    self.candidates[next as usize].step += step;
                     first = next;
                 }
             }

@@ -37,6 +37,8 @@ const PLENTY: [u64; 4] = [u64::MAX; 4];
 enum Counted {
     Charged,
     Lifetimes,
+    /// Lifetimes, unless memory is ample.
+    IfItMatters,
 }
 
 /// Which list scheduler.
@@ -109,6 +111,9 @@ impl Problem {
             }
             Counted::Lifetimes => {
                 Admission::Lifetimes(Lifetimes::new(work, cluster, &work.lead, &self.capacity, on_oom))
+            }
+            Counted::IfItMatters => {
+                Admission::by_lifetimes(work, cluster, &work.lead, &self.capacity, on_oom)
             }
         };
         let mut engine =
@@ -419,6 +424,18 @@ proptest! {
                         check_valid(&p, &s)?;
                     }
                     check_valid(&p, &p.run(rule, counted, OnOom::BestEffort, contention).expect("best effort"))?;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_run_out_need_not_be_counted(p in roomy_problems(works(14)), q in tight_problems(works(14))) {
+        for problem in [p, q] {
+            for rule in RULES {
+                for contention in [false, true] {
+                    let run = |counted| problem.run(rule, counted, OnOom::BestEffort, contention);
+                    prop_assert_eq!(run(Counted::IfItMatters).ok(), run(Counted::Lifetimes).ok());
                 }
             }
         }

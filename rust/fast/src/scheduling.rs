@@ -6,7 +6,7 @@ use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::place::{Memory, charge_to_leads};
-use loadmaster_core::schedule::admission::{Admission, Lifetimes};
+use loadmaster_core::schedule::admission::Admission;
 use loadmaster_core::schedule::list::{self, Choice};
 use loadmaster_core::schedule::placed::Paths;
 use loadmaster_core::schedule::{Engine, Scheduled, append, dominant, earliest, linear, optimistic, order};
@@ -144,7 +144,7 @@ fn scheduled<'py>(
         let admission = if rules.charged {
             Admission::Charged(Memory::new(work, cluster, &rules.lead, &charge, capacity, *on_oom))
         } else {
-            Admission::Lifetimes(Lifetimes::new(work, cluster, &rules.lead, capacity, *on_oom))
+            Admission::by_lifetimes(work, cluster, &rules.lead, capacity, *on_oom)
         };
         let mut engine = Engine::new(work, cluster, clock, &ticks, &rules.lead, rules.contention, admission);
         run(&mut engine, clock)?;

@@ -58,6 +58,11 @@ pub(crate) trait Rank {
 
     /// Of merging the ends of an arc of `u`.
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key;
+
+    /// Most merges in a round on `n` nodes.
+    fn most(&self, n: usize) -> usize {
+        n
+    }
 }
 
 /// Heaviest edge first; of equals (an op sends many one tensor) that whose ends take least time.
@@ -149,7 +154,7 @@ impl Round {
         let mut bytes = nodes.bytes.clone();
         // A step that was refused once at a node is refused there for the rest of the round.
         let (mut no_tail, mut no_head) = (vec![false; n], vec![false; n]);
-        let wanted = n - limits.groups;
+        let wanted = (n - limits.groups).min(rank.most(n));
         for c in &candidates {
             if round.merges == wanted {
                 break;

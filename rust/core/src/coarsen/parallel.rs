@@ -16,9 +16,10 @@
 //! between their places in a topological order, which is kept up to date as well (Pearce and
 //! Kelly 2006).
 //!
-//! Typically O((V + E) log V) with small constants. What the searches for paths and the updates of
-//! levels may cost in all is bounded; past that, what is left merges in rounds ([`super::batch`]) that take
-//! least harm first, with levels of the round's beginning. Large graphs begin with such rounds.
+//! While merges do no harm this is O((V + E) log V); where every merge delays half of the graph, its levels
+//! are O(V + E) a merge. So large graphs begin with rounds ([`super::batch`]) that take least harm first,
+//! with levels of the round's beginning, and what is left for single merges grows with the number of groups
+//! only. Their steps are bounded too (hubs); past that, more rounds follow.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,11 +34,17 @@ use crate::graph::Graph;
 /// Steps in all, per node and arc of the graph.
 const BUDGET: usize = 2_000;
 
-/// Steps in all, whatever the graph; of graphs over [`CORE`] ops as much less as they are larger.
+/// Steps in all, whatever the graph.
 const MOST: usize = 200_000_000;
 
-/// Graphs of more than twice as many ops are merged to so many in rounds first.
-const CORE: usize = 1 << 16;
+/// Graphs of more than twice as many ops are merged to so many (or a number per group) in rounds first.
+const CORE: usize = 1 << 12;
+
+/// Nodes per group after such rounds, at least.
+const CORE_PER_GROUP: usize = 8;
+
+/// Of graphs up to this size a round merges a quarter at most, so that the levels it ranks by stay about true.
+const LARGE: usize = 1 << 16;
 
 /// Neighbours in time are looked at again when one node in so many has gone.
 const REFILL: usize = 32;
@@ -58,12 +65,12 @@ const JOINTS: usize = 8;
 pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
     let mut base = Quotient::new(graph, weights);
-    let budget = base.size().saturating_mul(BUDGET).min(MOST) / (base.len() / CORE).max(1);
-    if base.len() > 2 * CORE {
-        let some = Limits { groups: limits.groups.max(CORE), ..*limits };
+    let core = limits.groups.saturating_mul(CORE_PER_GROUP).max(CORE);
+    if base.len() > core.saturating_mul(2) {
+        let some = Limits { groups: core, ..*limits };
         (base, _) = batch::rounds(base, &some, LeastHarm::new, |_, _| {});
     }
-    let mut merging = Merging::new(&base, limits, budget);
+    let mut merging = Merging::new(&base, limits);
     merging.run();
     let (map, n) = merging.numbered();
     let (nodes, obstacles) = (base.merged(&map, n), merging.obstacles);
@@ -133,6 +140,10 @@ impl LeastHarm {
 impl batch::Rank for LeastHarm {
     type Key = Harm;
 
+    fn most(&self, n: usize) -> usize {
+        if n > LARGE { n } else { n.div_ceil(4) }
+    }
+
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Harm {
         let v = arc.node as usize;
         let top = self.top[u].path.max(self.top[v].without(u));
@@ -176,7 +187,7 @@ struct Merging<'a> {
 }
 
 impl<'a> Merging<'a> {
-    fn new(base: &Quotient, limits: &'a Limits, budget: usize) -> Self {
+    fn new(base: &Quotient, limits: &'a Limits) -> Self {
         let n = base.len();
         let mut by_index: Vec<u32> = (0..n as u32).collect();
         by_index.sort_unstable_by_key(|&u| base.index[u as usize]);
@@ -209,7 +220,7 @@ impl<'a> Merging<'a> {
             heap: BinaryHeap::new(),
             seen: vec![0; n],
             searches: 0,
-            budget,
+            budget: base.size().saturating_mul(BUDGET).min(MOST),
             obstacles: Obstacles::default(),
             number: Vec::new(),
         };
@@ -263,6 +274,13 @@ impl<'a> Merging<'a> {
                 self.merge(a, b);
             }
         }
+        debug_assert!(self.levels_are_exact());
+    }
+
+    /// What [`Self::update_levels`] keeps true.
+    fn levels_are_exact(&self) -> bool {
+        let mut live = (0..self.into.len() as u32).filter(|&u| self.lives(u));
+        live.all(|u| self.top[u as usize] == self.top_of(u) && self.tail[u as usize] == self.tail_of(u))
     }
 
     fn lives(&self, u: u32) -> bool {
@@ -307,22 +325,37 @@ impl<'a> Merging<'a> {
 
     /// How bad merging two live nodes would be.
     fn harm(&mut self, a: u32, b: u32) -> Harm {
-        self.spend(self.degree(a) + self.degree(b) + 1);
+        let (a, b) = if self.place[a as usize] < self.place[b as usize] { (a, b) } else { (b, a) };
         let (x, y) = (a as usize, b as usize);
-        let longest = |list: &[Arc], other: u32, level: &dyn Fn(u32) -> Ticks| {
-            list.iter().filter(|arc| arc.node != other).map(|arc| level(arc.node)).max().unwrap_or(0)
-        };
-        let (finish, rest) = (|u| self.finish(u), |u| self.rest(u));
-        let top = longest(&self.pred[x], b, &finish).max(longest(&self.pred[y], a, &finish));
-        let tail = longest(&self.succ[x], b, &rest).max(longest(&self.succ[y], a, &rest));
-        let path = top + self.time[x] + self.time[y] + tail;
-        let joining = self.succ[x].iter().chain(&self.pred[x]).find(|arc| arc.node == b);
+        let joining = self.joining(a, b);
+        let (mut top, mut tail) = (self.top[y], self.tail[x]);
+        // The arc between the two disappears, and with it, perhaps, the longest path.
+        if joining.is_some() && self.finish(a) == top {
+            top = longest(&self.pred[y], a, |u| self.finish(u));
+            self.spend(self.pred[y].len());
+        }
+        if joining.is_some() && self.rest(b) == tail {
+            tail = longest(&self.succ[x], b, |u| self.rest(u));
+            self.spend(self.succ[x].len());
+        }
+        let time = self.time[x] + self.time[y];
+        let path = top.max(self.top[x]) + time + tail.max(self.tail[y]);
         (
             path.saturating_sub(self.critical),
             path.saturating_sub(self.path(a)) + path.saturating_sub(self.path(b)),
-            Reverse(joining.map_or(0, |arc| arc.cost)),
-            self.time[x] + self.time[y],
+            Reverse(joining.unwrap_or(0)),
+            time,
         )
+    }
+
+    /// The cost of the arc from one node to another, if there is one.
+    fn joining(&mut self, from: u32, to: u32) -> Option<Ticks> {
+        let (there, back) = (&self.succ[from as usize], &self.pred[to as usize]);
+        let (arcs, end) = if there.len() < back.len() { (there, to) } else { (back, from) };
+        let cost = arcs.iter().find(|arc| arc.node == end).map(|arc| arc.cost);
+        let steps = arcs.len() + 1;
+        self.spend(steps);
+        cost
     }
 
     fn consider(&mut self, a: u32, b: u32) {
@@ -435,28 +468,35 @@ impl<'a> Merging<'a> {
         }
     }
 
-    /// Levels after a merge: the group's own, then those that theirs change.
+    /// Levels after a merge: the group's own, then those that theirs raise. No path gets shorter by a merge.
     fn update_levels(&mut self, group: u32) {
-        let mut waiting = BinaryHeap::from([Reverse((self.place[group as usize], group))]);
+        let g = group as usize;
+        (self.top[g], self.tail[g]) = (self.top_of(group), self.tail_of(group));
+        let mut waiting = BinaryHeap::from([Reverse((self.place[g], group))]);
         while let Some(Reverse((_, u))) = waiting.pop() {
-            self.spend(self.degree(u) + 1);
-            let top = self.top_of(u);
-            if u == group || top != self.top[u as usize] {
-                self.top[u as usize] = top;
-                waiting.extend(
-                    self.succ[u as usize].iter().map(|a| Reverse((self.place[a.node as usize], a.node))),
-                );
+            let finish = self.finish(u);
+            for arc in &self.succ[u as usize] {
+                let v = arc.node as usize;
+                if self.top[v] < finish {
+                    self.top[v] = finish;
+                    waiting.push(Reverse((self.place[v], arc.node)));
+                }
             }
+            self.spend(self.succ[u as usize].len() + 1);
         }
-        let mut waiting = BinaryHeap::from([(self.place[group as usize], group)]);
+        let mut waiting = BinaryHeap::from([(self.place[g], group)]);
         while let Some((_, u)) = waiting.pop() {
-            self.spend(self.degree(u) + 1);
-            let tail = self.tail_of(u);
-            if u == group || tail != self.tail[u as usize] {
-                self.tail[u as usize] = tail;
-                waiting.extend(self.pred[u as usize].iter().map(|a| (self.place[a.node as usize], a.node)));
+            let rest = self.rest(u);
+            for arc in &self.pred[u as usize] {
+                let v = arc.node as usize;
+                if self.tail[v] < rest {
+                    self.tail[v] = rest;
+                    waiting.push((self.place[v], arc.node));
+                }
             }
+            self.spend(self.pred[u as usize].len() + 1);
         }
+        self.spend(self.degree(group));
         self.critical = self.critical.max(self.path(group));
     }
 
@@ -510,6 +550,11 @@ impl<'a> Merging<'a> {
         }
         (map, count as usize)
     }
+}
+
+/// The longest of the paths by other ends of arcs, one left out.
+fn longest(arcs: &[Arc], without: u32, path: impl Fn(u32) -> Ticks) -> Ticks {
+    arcs.iter().filter(|arc| arc.node != without).map(|arc| path(arc.node)).max().unwrap_or(0)
 }
 
 /// Adds an arc, or its cost where there is one to that node.

@@ -40,28 +40,24 @@ pub fn adjusting(engine: &mut Engine<'_>, clock: Clock, order: &[OpId]) -> Resul
 
 /// The previous device, or the one of the earliest finish if that pays; none without room anywhere.
 fn choose(engine: &mut Engine<'_>, clock: Clock, op: OpId, previous: Option<DeviceId>) -> Option<DeviceId> {
-    let mut best: Option<(Ticks, DeviceId)> = None;
-    let mut stay: Option<Ticks> = None;
-    for d in engine.cluster().device_ids() {
+    // The previous device holds most inputs, so its finish comes first: few others can be earlier.
+    let stay =
+        previous.filter(|&p| engine.fits(p)).and_then(|p| Some((engine.finish_before(Ticks::MAX, p)?, p)));
+    let mut best = stay;
+    for d in engine.cluster().device_ids().filter(|&d| Some(d) != previous) {
         if !engine.fits(d) {
             continue;
         }
-        // What ties with the best may win, and the previous device's finish is wanted in any case.
-        let limit = best.filter(|_| previous != Some(d)).map_or(Ticks::MAX, |(f, _)| f + 1);
+        // What ties with the best may win where no device is the previous one.
+        let limit = best.map_or(Ticks::MAX, |(f, _)| f + Ticks::from(previous.is_none()));
         let Some(finish) = engine.finish_before(limit, d) else { continue };
-        if previous == Some(d) {
-            stay = Some(finish);
-        }
-        let earlier = best.is_none_or(|(f, b)| {
-            finish < f || (finish == f && previous.is_none() && engine.free(d) > engine.free(b))
-        });
-        if earlier {
+        if best.is_none_or(|(f, b)| finish < f || engine.free(d) > engine.free(b)) {
             best = Some((finish, d));
         }
     }
     let (finish, device) = best?;
-    match (stay, previous) {
-        (Some(here), Some(p)) if here - finish <= back_cost(engine, clock, op, device, p) => Some(p),
+    match stay {
+        Some((here, p)) if here - finish <= back_cost(engine, clock, op, device, p) => Some(p),
         _ => Some(device),
     }
 }

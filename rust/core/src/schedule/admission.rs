@@ -3,7 +3,8 @@
 //! Two ways to count, both in the order in which ops are scheduled. *Charged*: every op takes given bytes
 //! for good (the papers' static rule, or what it holds at the peak of a sequential run). *Lifetimes*: a
 //! storage is freed when the last op that reads it has been scheduled, a copy of a tensor likewise. An op
-//! put into an idle slot runs earlier than it is counted, so the simulator has the last word.
+//! put into an idle slot runs earlier than it is counted, so the simulator has the last word. Where each
+//! device could hold everything nothing needs to be counted.
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -19,6 +20,8 @@ pub enum Admission<'a> {
     Charged(Memory<'a>),
     /// Residents, and tensors from their producer to their last reader.
     Lifetimes(Lifetimes<'a>),
+    /// Bytes per device: each could hold everything at once, a copy of every tensor included.
+    Ample(Vec<u64>),
 }
 
 /// What each device holds, tensors that nobody will read any more left out.
@@ -127,12 +130,37 @@ impl<'a> Lifetimes<'a> {
     }
 }
 
-impl Admission<'_> {
-    /// Bytes still free on a device.
+impl<'a> Admission<'a> {
+    /// Counts tensors while they live, unless memory is so ample that it cannot matter. O(V + E).
+    pub fn by_lifetimes(
+        work: &'a Workload,
+        cluster: &'a Cluster,
+        lead: &'a [OpId],
+        capacity: &[u64],
+        on_oom: OnOom,
+    ) -> Self {
+        let kept = work.storages.iter().map(|s| s.bytes).chain(work.resident.iter().copied());
+        let all = kept.chain(work.tensor_bytes.iter().copied()).chain(work.workspace.iter().copied());
+        let everything = all.fold(0, u64::saturating_add);
+        if capacity.iter().all(|&bytes| bytes >= everything) {
+            Self::Ample(capacity.to_vec())
+        } else {
+            Self::Lifetimes(Lifetimes::new(work, cluster, lead, capacity, on_oom))
+        }
+    }
+
+    /// Whether it matters which tensors have been sent where.
+    #[inline(always)]
+    pub(super) fn counts_copies(&self) -> bool {
+        matches!(self, Self::Lifetimes(_))
+    }
+
+    /// Bytes still free on a device; all of its bytes where they are not counted.
     pub(super) fn free(&self, device: DeviceId) -> u64 {
         match self {
             Self::Charged(memory) => memory.free(device),
             Self::Lifetimes(l) => l.free(device),
+            Self::Ample(capacity) => capacity[device.ix()],
         }
     }
 
@@ -140,7 +168,7 @@ impl Admission<'_> {
     #[inline(always)]
     pub(super) fn needed(&self, op: OpId, lead: OpId) -> u64 {
         match self {
-            Self::Charged(_) => 0,
+            Self::Charged(_) | Self::Ample(_) => 0,
             Self::Lifetimes(l) => l.needed(op, lead),
         }
     }
@@ -162,6 +190,7 @@ impl Admission<'_> {
                 let Some(left) = l.free(device).checked_sub(needed) else { return false };
                 inputs <= left || copies() <= left
             }
+            Self::Ample(_) => true,
         }
     }
 
@@ -169,7 +198,7 @@ impl Admission<'_> {
     pub(super) fn take(&mut self, op: OpId, lead: OpId, device: DeviceId, copies: u64, first: bool) {
         match self {
             Self::Charged(memory) if first => memory.take(lead, device),
-            Self::Charged(_) => {}
+            Self::Charged(_) | Self::Ample(_) => {}
             Self::Lifetimes(l) => l.take(op, lead, device, copies),
         }
     }
@@ -191,6 +220,8 @@ impl Admission<'_> {
         let l = match self {
             Self::Charged(memory) => return memory.nowhere(lead),
             Self::Lifetimes(l) => l,
+            // Whatever is allowed fits.
+            Self::Ample(_) => return Err(Error::NoAllowedDevice { op: op.into() }),
         };
         let allowed = l.cluster.device_ids().filter(|&d| l.work.allows(op, l.cluster, d));
         let room = |d: DeviceId| i128::from(l.free(d)) - i128::from(copies(d));

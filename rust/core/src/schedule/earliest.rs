@@ -49,7 +49,7 @@ struct Queue {
 }
 
 /// A ready op that a device could take, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 struct Offer {
     start: Ticks,
     rank: Rank,
@@ -161,10 +161,7 @@ impl<'e, 'a> State<'e, 'a> {
     fn next(&mut self) -> Option<Offer> {
         self.waits.fill(None);
         loop {
-            let devices = self.engine.cluster().device_ids();
-            let offer = devices
-                .filter_map(|device| self.waits[device.ix()].or_else(|| self.first_on(device)))
-                .min()?;
+            let offer = self.first()?;
             let device = offer.device;
             if self.waits[device.ix()].is_some() {
                 return Some(offer);
@@ -189,6 +186,22 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
+    /// The first offer as noted; of equals that of the smaller device.
+    fn first(&mut self) -> Option<Offer> {
+        let mut first: Option<Offer> = None;
+        for device in self.engine.cluster().device_ids() {
+            // Nothing starts before the device is idle.
+            if first.is_some_and(|f| self.engine.open(device) > f.start) {
+                continue;
+            }
+            let offer = self.waits[device.ix()].or_else(|| self.first_on(device));
+            if offer.is_some_and(|o| first.is_none_or(|f| entry(o.start, o.rank) > entry(f.start, f.rank))) {
+                first = offer;
+            }
+        }
+        first
+    }
+
     /// The favourite that a device may be waiting for.
     fn awaited(&mut self, device: DeviceId) -> Option<Offer> {
         let op = self.queues[device.ix()].favourite?;
@@ -209,6 +222,7 @@ impl<'e, 'a> State<'e, 'a> {
     }
 
     /// The first op in a device's queue, with its start as noted.
+    #[inline(always)]
     fn first_on(&mut self, device: DeviceId) -> Option<Offer> {
         let open = self.engine.open(device);
         let queue = &mut self.queues[device.ix()];

@@ -44,18 +44,28 @@ fn choose(engine: &mut Engine<'_>, op: OpId, choice: Choice<'_>) -> Option<Devic
     if !pinned.is_none() && engine.fits(pinned) {
         return Some(pinned);
     }
-    let n_types = engine.cluster().types().len();
-    let mut best: Option<(Ticks, DeviceId)> = None;
-    for device in engine.cluster().device_ids() {
-        if !engine.fits(device) {
-            continue;
-        }
-        let device_type = engine.cluster().type_of(device);
-        let bias = choice.bias.get(op.ix() * n_types + device_type).copied().unwrap_or(0);
-        let limit = best.map_or(Ticks::MAX, |(earliest, _)| earliest.saturating_sub(bias));
-        if let Some(finish) = engine.finish_before(limit, device) {
-            best = Some((finish.saturating_add(bias), device));
-        }
-    }
+    // Sent nothing late, this device finishes it early: most others need no slot looked for.
+    let near = engine.nearest();
+    let others = engine.cluster().device_ids().filter(|&d| Some(d) != near);
+    let best = near.into_iter().chain(others).fold(None, |best, d| better(engine, op, choice, best, d));
     best.map(|(_, device)| device)
+}
+
+/// The better of the best so far, as finish and device, and another device that has room.
+fn better(
+    engine: &mut Engine<'_>,
+    op: OpId,
+    choice: Choice<'_>,
+    best: Option<(Ticks, DeviceId)>,
+    device: DeviceId,
+) -> Option<(Ticks, DeviceId)> {
+    let row = op.ix() * engine.cluster().types().len();
+    let bias = choice.bias.get(row + engine.cluster().type_of(device)).copied().unwrap_or(0);
+    let limit = match best {
+        None => Some(Ticks::MAX),
+        // Of equals the smaller device wins.
+        Some((finish, chosen)) => finish.checked_sub(bias).map(|f| f + Ticks::from(device < chosen)),
+    };
+    let found = limit.and_then(|limit| engine.finish_before(limit, device)).filter(|_| engine.fits(device));
+    found.map(|finish| (finish.saturating_add(bias), device)).or(best)
 }

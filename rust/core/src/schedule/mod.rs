@@ -60,16 +60,15 @@ struct Input {
     at: DeviceId,
     from: Ticks,
     bytes: u64,
-    /// Latency and bandwidth of the route last asked for, and the ticks that sending it there takes: most
-    /// devices are reached by routes of one kind.
-    route: (f64, f64),
+    /// The kind of route last asked for, and the ticks that sending it there takes: most devices are reached
+    /// by routes of one kind.
+    route: Option<u32>,
     length: Ticks,
 }
 
 impl Input {
     fn new(tensor: TensorId, at: DeviceId, from: Ticks, bytes: u64) -> Self {
-        // No route has this latency.
-        Self { tensor, at, from, bytes, route: (-1.0, 0.0), length: 0 }
+        Self { tensor, at, from, bytes, route: None, length: 0 }
     }
 }
 
@@ -77,6 +76,7 @@ impl Input {
 #[derive(Clone, Copy, Debug)]
 struct Leg {
     tensor: TensorId,
+    bytes: u64,
     at: DeviceId,
     start: Ticks,
     length: Ticks,
@@ -211,8 +211,16 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// The device that made the latest input of the considered op.
+    pub fn nearest(&self) -> Option<DeviceId> {
+        self.inputs.iter().max_by_key(|i| i.from).map(|i| i.at)
+    }
+
     /// When all inputs of the considered op are on a device.
     pub fn ready(&mut self, device: DeviceId) -> Ticks {
+        if self.channels.is_empty() {
+            return self.undelayed(device);
+        }
         self.legs.clear();
         self.legs_end = 0;
         let mut ready = 0;
@@ -222,22 +230,31 @@ impl<'a> Engine<'a> {
         ready
     }
 
+    /// When all inputs of the considered op are on a device if every channel is idle.
+    #[inline(always)]
+    fn undelayed(&mut self, device: DeviceId) -> Ticks {
+        let mut ready = 0;
+        for i in 0..self.inputs.len() {
+            let Input { at, from, .. } = self.inputs[i];
+            let sent = if at == device { 0 } else { self.transfer(i, device) };
+            ready = ready.max(from + sent);
+        }
+        ready
+    }
+
     /// When input `i` is on a device; if it must be sent for it, notes the leg.
     #[inline(always)]
     fn arrival(&mut self, i: usize, device: DeviceId) -> Ticks {
-        let Input { tensor, at, from, .. } = self.inputs[i];
+        let Input { tensor, at, from, bytes, .. } = self.inputs[i];
         if at == device {
             return from;
-        }
-        if self.channels.is_empty() {
-            return from + self.transfer(i, device);
         }
         if let Some(known) = self.sent.to(tensor, device) {
             return known;
         }
         let length = self.transfer(i, device);
         let start = self.idle_route(at, device, from, length);
-        self.legs.push(Leg { tensor, at, start, length });
+        self.legs.push(Leg { tensor, bytes, at, start, length });
         self.legs_end = self.legs_end.max(start + length);
         start + length
     }
@@ -246,7 +263,7 @@ impl<'a> Engine<'a> {
     #[inline(always)]
     fn transfer(&mut self, i: usize, device: DeviceId) -> Ticks {
         let input = &mut self.inputs[i];
-        let route = self.cluster.route(input.at, device);
+        let route = Some(self.cluster.route_kind(input.at, device));
         if route != input.route {
             input.route = route;
             input.length = self.clock.ticks(self.cluster.transfer_seconds(input.at, device, input.bytes));
@@ -260,10 +277,8 @@ impl<'a> Engine<'a> {
         let route = self.cluster.route_channels(from, to);
         let mut start = ready;
         loop {
-            let mut at = start;
-            for &channel in route {
-                at = self.channels[channel.ix()].earliest(at, length);
-            }
+            let idle = route.iter().fold(start, |at, c| self.channels[c.ix()].earliest(at, length));
+            let mut at = idle;
             // Most often no leg lasts so long.
             let legs = if at < self.legs_end { &self.legs[..] } else { &[] };
             for leg in legs {
@@ -272,8 +287,9 @@ impl<'a> Engine<'a> {
                     at = leg.start + leg.length;
                 }
             }
-            if at == start {
-                return start;
+            // The channel asked last is idle, and nothing has moved the start since: of several, any may not be.
+            if at == start || (at == idle && route.len() == 1) {
+                return at;
             }
             start = at;
         }
@@ -286,9 +302,12 @@ impl<'a> Engine<'a> {
     }
 
     /// The earliest finish of the considered op on a device, in an idle slot or at the end, if it is before
-    /// `limit`: where the inputs alone arrive too late no slot is looked for.
+    /// `limit`: where the inputs alone arrive too late no slot is looked for, on the device or on channels.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
+        if self.undelayed(device) + length >= limit {
+            return None;
+        }
         let ready = self.ready(device);
         if ready + length >= limit {
             return None;
@@ -328,25 +347,35 @@ impl<'a> Engine<'a> {
         let timeline = &mut self.devices[device.ix()];
         let start = if at_end { ready.max(timeline.open()) } else { timeline.earliest(ready, length) };
         timeline.book(start, length);
-        let bytes = self.copies(device);
+        let copies = self.send(device);
         let lead = self.lead[op.ix()];
         let first = self.bound[lead.ix()].is_none();
-        self.admission.take(op, lead, device, bytes, first);
+        self.admission.take(op, lead, device, copies, first);
+        self.admission.read(op, &self.sent, |u| self.slots[u.ix()].device);
+        self.slots[op.ix()] = Slot { device, start, finish: start + length };
+        self.bound[lead.ix()] = device;
+        self.op = OpId::NONE;
+    }
+
+    /// Books the transfers of the considered op's inputs to a device, as last worked out; the bytes that they
+    /// bring there.
+    fn send(&mut self, device: DeviceId) -> u64 {
+        let mut copies = 0u64;
         for leg in &self.legs {
             for &channel in self.cluster.route_channels(leg.at, device) {
                 self.channels[channel.ix()].book(leg.start, leg.length);
             }
             self.sent.note(leg.tensor, device, leg.start + leg.length);
+            copies = copies.saturating_add(leg.bytes);
         }
-        if self.channels.is_empty() {
+        if self.channels.is_empty() && self.admission.counts_copies() {
             for input in self.inputs.iter().filter(|i| i.at != device) {
-                self.sent.note(input.tensor, device, input.from);
+                if self.sent.note(input.tensor, device, input.from) {
+                    copies = copies.saturating_add(input.bytes);
+                }
             }
         }
-        self.admission.read(op, &self.sent, |u| self.slots[u.ix()].device);
-        self.slots[op.ix()] = Slot { device, start, finish: start + length };
-        self.bound[lead.ix()] = device;
-        self.op = OpId::NONE;
+        copies
     }
 
     /// What came of it.

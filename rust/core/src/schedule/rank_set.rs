@@ -42,7 +42,11 @@ impl RankSet {
         let mut at = number as usize;
         for level in &mut self.levels {
             let word = &mut level[at / 64];
-            *word &= !(1 << (at % 64));
+            let bit = 1 << (at % 64);
+            if *word & bit == 0 {
+                return;
+            }
+            *word ^= bit;
             if *word != 0 {
                 return;
             }

@@ -42,11 +42,14 @@ impl<T: Copy + Default> Sent<T> {
         self.of(t).iter().find(|(d, _)| *d == device).map(|&(_, value)| value)
     }
 
-    /// Notes that a tensor goes to a device for one of its consumers; only the first time counts.
-    pub fn note(&mut self, t: TensorId, device: DeviceId, value: T) {
-        if self.to(t, device).is_none() {
+    /// Notes that a tensor goes to a device for one of its consumers; whether it is the first time, as only
+    /// that counts.
+    pub fn note(&mut self, t: TensorId, device: DeviceId, value: T) -> bool {
+        let is_first = self.to(t, device).is_none();
+        if is_first {
             self.entries[(self.starts[t.ix()] + self.used[t.ix()]) as usize] = (device, value);
             self.used[t.ix()] += 1;
         }
+        is_first
     }
 }

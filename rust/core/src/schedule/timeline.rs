@@ -4,10 +4,12 @@
 //! that finding a slot takes O(log slots + block) however many too short ones come first, and booking
 //! O(block), where a plain list scans and moves everything.
 
+use std::ops::RangeInclusive;
+
 use crate::clock::Ticks;
 
 /// Most slots in a block; a full one is split in two.
-const BLOCK: usize = 64;
+const BLOCK: usize = 16;
 
 /// Idle slots, ascending, disjoint, none empty; the last one never ends.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +34,12 @@ impl Timeline {
     /// The earliest start at or after `ready` of `length` idle ticks.
     #[inline(always)]
     pub fn earliest(&self, ready: Ticks, length: Ticks) -> Ticks {
-        if ready >= self.open || self.blocks.is_empty() {
-            return ready.max(self.open);
-        }
-        self.earliest_slot(ready, length).unwrap_or(self.open)
+        // Most often all slots end too early.
+        let in_slot = match self.ends.last() {
+            Some(&last) if ready.saturating_add(length) <= last => self.earliest_slot(ready, length),
+            _ => None,
+        };
+        in_slot.unwrap_or(ready.max(self.open))
     }
 
     /// The earliest start in a finite slot. O(log slots + BLOCK).
@@ -57,7 +61,8 @@ impl Timeline {
     fn first_ending_at(&self, time: Ticks) -> Option<(usize, usize)> {
         let block = self.ends.partition_point(|&end| end < time);
         let slots = self.blocks.get(block)?;
-        Some((block, slots.partition_point(|&(_, end)| end < time)))
+        // So few are counted faster than halved: no load waits for another.
+        Some((block, slots.iter().filter(|&&(_, end)| end < time).count()))
     }
 
     /// Marks `length` ticks from `start` as busy; they lie in one idle slot. What takes no time takes
@@ -113,18 +118,21 @@ impl Timeline {
 
     /// Restores the invariants after a block has changed. O(BLOCK), or O(blocks) when it splits or goes.
     fn mend(&mut self, block: usize) {
-        if self.blocks[block].is_empty() {
+        let slots = &mut self.blocks[block];
+        if slots.is_empty() {
             self.blocks.remove(block);
-        } else if self.blocks[block].len() > BLOCK {
-            let rest = self.blocks[block].split_off(BLOCK / 2);
+            self.ends.remove(block);
+            self.longest.splice(block..=block, &[]);
+        } else if slots.len() > BLOCK {
+            let rest = slots.split_off(BLOCK / 2);
+            let lengths = [longest(slots), longest(&rest)];
+            self.ends.splice(block..=block, [last_end(slots), last_end(&rest)]);
             self.blocks.insert(block + 1, rest);
+            self.longest.splice(block..=block, &lengths);
         } else {
-            self.longest.set(block, longest(&self.blocks[block]));
-            self.ends[block] = last_end(&self.blocks[block]);
-            return;
+            self.ends[block] = last_end(slots);
+            self.longest.set(block, longest(slots));
         }
-        self.ends = self.blocks.iter().map(|b| last_end(b)).collect();
-        self.longest = Longest::of(self.blocks.iter().map(|b| longest(b)));
     }
 }
 
@@ -140,32 +148,48 @@ fn longest(slots: &[(Ticks, Ticks)]) -> Ticks {
 #[derive(Clone, Debug, Default)]
 struct Longest {
     tree: Vec<Ticks>,
+    /// How many leaves are values; the rest are 0.
+    len: usize,
 }
 
 impl Longest {
-    fn of(values: impl ExactSizeIterator<Item = Ticks>) -> Self {
+    fn of(values: &[Ticks]) -> Self {
         let leaves = values.len().next_power_of_two();
         let mut tree = vec![0; 2 * leaves];
-        values.enumerate().for_each(|(i, v)| tree[leaves + i] = v);
+        tree[leaves..leaves + values.len()].copy_from_slice(values);
         for node in (1..leaves).rev() {
             tree[node] = tree[2 * node].max(tree[2 * node + 1]);
         }
-        Self { tree }
+        Self { tree, len: values.len() }
     }
 
-    /// Sets one value; past the end it is appended.
+    /// Replaces some values by others. O(values).
+    fn splice(&mut self, range: RangeInclusive<usize>, with: &[Ticks]) {
+        let leaves = self.tree.len() / 2;
+        let mut values = self.tree[leaves..leaves + self.len].to_vec();
+        values.splice(range, with.iter().copied());
+        *self = Self::of(&values);
+    }
+
+    /// Sets one value, the one past the last too. O(log values), amortised.
     fn set(&mut self, i: usize, value: Ticks) {
         let leaves = self.tree.len() / 2;
         if i >= leaves {
-            let grown: Vec<Ticks> = self.tree[leaves..].iter().copied().chain([value]).collect();
-            *self = Self::of(grown.into_iter());
+            let mut values = self.tree[leaves..].to_vec();
+            values.push(value);
+            *self = Self::of(&values);
             return;
         }
+        self.len = self.len.max(i + 1);
         let mut node = leaves + i;
         self.tree[node] = value;
         while node > 1 {
             node /= 2;
-            self.tree[node] = self.tree[2 * node].max(self.tree[2 * node + 1]);
+            let larger = self.tree[2 * node].max(self.tree[2 * node + 1]);
+            if self.tree[node] == larger {
+                return;
+            }
+            self.tree[node] = larger;
         }
     }
 

@@ -1,0 +1,230 @@
+"""What ``auto`` gains in 15 seconds over the best list schedule, written to ``RESULTS.md``.
+
+    python benches/against_lists.py [--graphs NAME ...] [--clusters NAME ...] [--fresh]
+
+Every model of ``shared/data/graphs`` whose parallelism (work over critical path, transfers free) is
+above 1.3, on every cluster of the ledger. ``auto`` counts its effort (``"normal"``, on one thread),
+so that its plans are the same on every run; seconds are of CPU. What is done is kept in
+``.against_lists.jsonl`` under a digest of the installed package: a run that was broken off goes on.
+Half an hour of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from quality import CLUSTERS, DATA, HERE, model_problem, package_digest, records, table
+from sections import write_section
+
+from loadmaster import fast
+from loadmaster.bounds import bound
+from loadmaster.errors import InfeasibleError
+from loadmaster.problem import Problem
+from loadmaster.strategies import METHODS
+
+#: All of the list schedulers; ``getf`` is ``etf`` where devices are alike.
+LISTS = ("heft", "cpop", "peft", "etf", "m-etf", "m-sct", "dpos")
+
+PARALLELISM = 1.3
+
+#: What ``auto`` is to gain, in the geometric mean.
+TARGET = 0.15
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a cluster: fractions of one device (as if it had the memory), NaN where nothing
+    fits.
+    """
+
+    graph: str
+    cluster: str
+    parallelism: float
+    bound: float
+    lists: dict[str, float]
+    auto: float
+    seconds: float
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """The best list scheduler and its figure; none: NaN."""
+        fitting = {m: f for m, f in self.lists.items() if not math.isnan(f)}
+        if not fitting:
+            return "", math.nan
+        name = min(fitting, key=lambda m: fitting[m])
+        return name, fitting[name]
+
+    @property
+    def ratio(self) -> float:
+        """Of auto's step time to the best list schedule's."""
+        return self.auto / self.best[1]
+
+    @property
+    def gap(self) -> float:
+        """How much shorter the step could be at most."""
+        return 1 - self.bound / self.auto
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the bound leaves room to gain the target."""
+        return self.bound <= (1 - TARGET) * self.best[1]
+
+
+def parallelism(problem: Problem) -> float:
+    """Work over critical path, transfers free."""
+    graph = problem.graph
+    top, bottom = fast.levels(graph, problem.op_time, np.zeros(len(graph.tensor_bytes)))
+    return float(problem.op_time.sum() / (top + bottom).max())
+
+
+def fraction(problem: Problem, method: str, **options: object) -> float:
+    """Step time of a method's plan as a fraction of one device."""
+    types = problem.cluster.device_types
+    one = float(problem.time.sum(axis=0)[types].min())
+    try:
+        return METHODS[method][0](problem, **options).schedule.makespan / one
+    except InfeasibleError:
+        return math.nan
+
+
+def measured(graph: str, cluster: str, problem: Problem) -> Case:
+    """One case, planned by all."""
+    types = problem.cluster.device_types
+    one = float(problem.time.sum(axis=0)[types].min())
+    lists = {method: fraction(problem, method) for method in LISTS}
+    began = time.process_time()
+    found = fraction(problem, "auto", effort="normal", time_limit=600.0, threads=1)
+    seconds = time.process_time() - began
+    least = bound(problem).seconds / one
+    return Case(graph, cluster, parallelism(problem), least, lists, found, seconds)
+
+
+def cases(path: Path, words: list[str], clusters: list[str], fresh: bool) -> list[Case]:
+    """All of them, from the file or planned now."""
+    digest = package_digest()
+    kept: dict[tuple[str, str], Case] = {}
+    if path.exists() and not fresh:
+        for record in records(path, digest):
+            kept[record["graph"], record["cluster"]] = Case(**record)
+    if not kept:
+        path.write_text("")
+    files = sorted((DATA / "graphs").glob("*.json.gz"), key=lambda f: (f.stat().st_size, f.name))
+    found = []
+    for graph in (file.name.removesuffix(".json.gz") for file in files):
+        if words and not any(word in graph for word in words):
+            continue
+        for cluster in clusters:
+            if (graph, cluster) not in kept:
+                problem = model_problem(graph, cluster)
+                if parallelism(problem) <= PARALLELISM:
+                    continue
+                case = measured(graph, cluster, problem)
+                kept[graph, cluster] = case
+                with path.open("a") as file:
+                    file.write(json.dumps({"digest": digest, **asdict(case)}) + "\n")
+                print(
+                    f"{graph} on {cluster}: auto {case.auto:.3f} ({case.seconds:.1f} s), "
+                    f"lists {case.best[1]:.3f}, bound {case.bound:.3f}",
+                    flush=True,
+                )
+            found.append(kept[graph, cluster])
+    return found
+
+
+def mean(found: list[Case]) -> str:
+    """The geometric mean of gains."""
+    if not found:
+        return ""
+    return f"{1 - statistics.geometric_mean(c.ratio for c in found):.1%}"
+
+
+def section(found: list[Case], options: list[str]) -> str:
+    """Its part of RESULTS.md, and the options that made it."""
+    # NaN where nothing fits: neither a gain nor a loss.
+    both = [c for c in found if not math.isnan(c.ratio)]
+    alone = [c for c in found if math.isnan(c.best[1]) and not math.isnan(c.auto)]
+    groups = {
+        "all": both,
+        "on PCIe": [c for c in both if "PCIe" in c.cluster],
+        "on NVLink": [c for c in both if "NVLink" in c.cluster],
+        "where the bound leaves 15 %": [c for c in both if c.is_possible],
+        "where it does not": [c for c in both if not c.is_possible],
+    }
+    summary = [
+        [name, str(len(some)), mean(some), str(sum(c.ratio > 1 + 1e-9 for c in some))]
+        for name, some in groups.items()
+    ]
+    lines = [
+        "# `auto` against list schedulers",
+        "",
+        f"    {shlex.join(['python', 'benches/against_lists.py', *options])}",
+        "",
+        f"How much shorter a step is by `auto` with effort `normal` (what fits within 15 seconds) "
+        f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
+        f"geometric means. Target: {TARGET:.0%}. On PCIe the best list schedule is often one "
+        "device for everything (1.000).",
+        "",
+        *table(["cases", "how many", "shorter by", "where auto is longer"], summary),
+        "Fractions of one device. *No room for 15 %*: the lower bound is above 0.85 of the best "
+        "list schedule, so that no placement can be 15 % shorter. CPU seconds of `auto`: "
+        f"{statistics.median(c.seconds for c in found):.1f} in the median, "
+        f"{max(c.seconds for c in found):.1f} at most.",
+        "",
+    ]
+    if alone:
+        where = ", ".join(f"{c.graph} on {c.cluster}" for c in alone)
+        lines += [f"Where no list schedule fits, but `auto` does: {where}.", ""]
+    body = []
+    for c in both:
+        name, best = c.best
+        body.append(
+            [
+                f"{c.graph}, {c.cluster}",
+                f"{c.parallelism:.2f}",
+                f"{c.bound:.3f}",
+                f"{best:.3f} ({name})",
+                f"{c.auto:.3f}",
+                f"{1 - c.ratio:.1%}",
+                f"{c.gap:.1%}",
+                "" if c.is_possible else "no room for 15 %",
+            ]
+        )
+    head = ["graph", "parallelism", "bound", "best list", "auto", "shorter by", "gap to bound", ""]
+    return "\n".join([*lines, *table(head, body)])
+
+
+def main() -> None:
+    """Plans what is not planned yet, then writes the section."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--graphs", nargs="+", default=[], help="only graphs whose names contain one of these"
+    )
+    parser.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS))
+    parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
+    arguments = parser.parse_args()
+    if not DATA.exists():
+        parser.error(f"no graphs at {DATA}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = arguments.out / ".against_lists.jsonl"
+    found = cases(kept, arguments.graphs, arguments.clusters, arguments.fresh)
+    if not found:
+        parser.error(f"no graph of that name has parallelism above {PARALLELISM}")
+    options = ["--graphs", *arguments.graphs] if arguments.graphs else []
+    if arguments.clusters != list(CLUSTERS):
+        options += ["--clusters", *arguments.clusters]
+    write_section(arguments.out / "RESULTS.md", "lists", section(found, options))
+
+
+if __name__ == "__main__":
+    main()
