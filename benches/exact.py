@@ -275,13 +275,14 @@ def report(rows: dict[tuple[str, str], Row]) -> str:
         "(`ilp`, `pesto`, `moirai`) has one thread. CP-SAT has 8 workers, which take CPU time "
         "eight at a time: on 8 cores, 60 s of it would be 7.5 s of the clock; here two cores "
         "took turns at them, at least 30 s. A bound is the solver's or the combinatorial one "
-        "that it was given, whichever is larger.",
+        "that it was given, whichever is larger. Medians are of what was measured: where counts "
+        "differ, they speak of different instances.",
         "",
     ]
     if missing:
         many = f"Not measured, of the {len(names)} instances: {'; '.join(missing)}."
         lines += [many, ""]
-    lines += [*summary(rows), ""]
+    lines += summary(rows)
     head = ["instance", "formulation", "rows", "columns", "start", "better"]
     head += [f"{what}, {s:g} s" for s in SECONDS for what in ("best", "bound", "gap")]
     head += ["best known", "took", "outcome"]
