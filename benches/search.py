@@ -5,9 +5,10 @@
 
 ``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
-CPU: a short run tells how many moves they buy; moves are the same on any machine. ``models``: the eight graphs of the design's table
-at its costs by the method ``auto``, as fractions of one device, with the bound; seconds are counted
-as ``auto`` counts its effort, with those of CPU beside each figure.
+CPU: a short run tells how many moves they buy; moves are the same on any machine. ``models``: the
+eight graphs of the design's table at its costs by the method ``auto``, as fractions of one device,
+with the bound; seconds are counted as ``auto`` counts its effort, with those of CPU beside each
+figure.
 """
 
 from __future__ import annotations
