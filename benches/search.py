@@ -1,13 +1,14 @@
 """Local search: how near the best known it comes, and how fast, on one core.
 
-    python benches/search.py coarse [--seconds 1 10] [--seeds 0 1 2] [--only TEXT]
+    python benches/search.py coarse [--seconds 1 10 | --moves 700000] [--seeds 0 1 2] [--only TEXT]
     python benches/search.py models [--seconds 0.75 11 45] [--only TEXT]
 
 ``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
-CPU: a short run tells how many moves they buy. ``models``: the eight graphs of the design's table
-at its costs by the method ``auto``, as fractions of one device, with the bound; seconds are counted
-as ``auto`` counts its effort, with those of CPU beside each figure.
+CPU: a short run tells how many moves they buy; moves are the same on any machine. ``models``: the
+eight graphs of the design's table at its costs by the method ``auto``, as fractions of one device,
+with the bound; seconds are counted as ``auto`` counts its effort, with those of CPU beside each
+figure.
 """
 
 from __future__ import annotations
@@ -137,25 +138,27 @@ class Coarse:
         return 200_000 / (time.process_time() - began)
 
 
-def coarse(seconds: list[float], seeds: list[int], only: str) -> None:
-    """Gaps to the best known."""
+def coarse(seconds: list[float], moves: list[int], seeds: list[int], only: str) -> None:
+    """Gaps to the best known after so many seconds, or moves if there are any."""
+    unit, limits = ("moves", moves) if moves else ("CPU seconds", seconds)
     best = json.loads((DATA / "scheduling" / "best_known.json").read_text())
     gaps: dict[tuple[int, float], list[float]] = {}
-    print("instance | moves/s | gap % to the best known after CPU seconds " + str(seconds))
+    print(f"instance | moves/s | gap % to the best known after {unit} {limits}")
     for name in (name for name in sorted(best) if only in name):
         instance = Coarse.read(name)
         rate = instance.rate()
         row = []
-        for limit in seconds:
+        for limit in limits:
             for seed in seeds:
-                devices, order, _, _ = instance.search(int(rate * limit), seed)
+                budget = int(limit if moves else rate * limit)
+                devices, order, _, _ = instance.search(budget, seed)
                 gap = instance.makespan(devices, order) / best[name]["makespan"] - 1
                 gaps.setdefault((instance.raw["n"], limit), []).append(gap)
                 row.append(f"{100 * gap:.2f}")
         print(f"{name:40} {rate / 1e6:.2f} M/s  {' '.join(row)}", flush=True)
     for (n, limit), values in sorted(gaps.items()):
         mean, worst = 100 * statistics.mean(values), 100 * max(values)
-        print(f"{n} groups, {limit:g} s: mean {mean:.2f} %, worst {worst:.2f} %")
+        print(f"{n} groups, {limit:g} {unit}: mean {mean:.2f} %, worst {worst:.2f} %")
 
 
 def models(seconds: list[float], only: str) -> None:
@@ -187,11 +190,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("what", choices=["coarse", "models"])
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--moves", type=int, nargs="+", default=[], help="instead of seconds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", default="", help="names that contain this")
     arguments = parser.parse_args()
     if arguments.what == "coarse":
-        coarse(arguments.seconds, arguments.seeds, arguments.only)
+        coarse(arguments.seconds, arguments.moves, arguments.seeds, arguments.only)
     else:
         models(arguments.seconds, arguments.only)
 

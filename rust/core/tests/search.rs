@@ -9,7 +9,6 @@ use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::schedule::append::append;
 use loadmaster_core::search::anneal::{Found, Stop};
 use loadmaster_core::search::chains::{Chains, ROUND};
-use loadmaster_core::search::critical::Critical;
 use loadmaster_core::search::moves::Moves;
 use loadmaster_core::search::problem::Problem;
 use loadmaster_core::search::random::Random;
@@ -71,6 +70,9 @@ proptest! {
         for step in 0..120 {
             let before = (state.device().to_vec(), state.order().to_vec(), state.makespan());
             let u = OpId::new(random.below(case.work.n_ops()));
+            if random.below(4) > 0 {
+                state.find_critical();
+            }
             moves.draw(&mut state, u, &mut random);
             if state.is_changed() {
                 let full = State::new(&problem, state.device(), state.order()).makespan();
@@ -128,12 +130,11 @@ proptest! {
     fn critical_ops_end_with_the_last(case in cases(14)) {
         let problem = problem(&case, 0, None);
         let start = found(&case);
-        let state = State::new(&problem, &start.device, &start.order);
-        let mut critical = Critical::new(&state);
-        critical.find(&state);
+        let mut state = State::new(&problem, &start.device, &start.order);
+        state.find_critical();
         let (clock, ticks) = clock_and_ticks(&case);
         let of = append(&case.work, &case.cluster, clock, &ticks, &start.device, &start.order, true);
-        let finish: Vec<Ticks> = critical.ops().iter().map(|u| of.finish[u.ix()]).collect();
+        let finish: Vec<Ticks> = state.critical_ops().iter().map(|u| of.finish[u.ix()]).collect();
         if is_mesh(&case) {
             prop_assert_eq!(finish.first().copied(), of.finish.iter().copied().max());
             prop_assert!(finish.windows(2).all(|w| w[0] >= w[1]));

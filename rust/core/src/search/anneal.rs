@@ -7,7 +7,6 @@
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId};
-use crate::search::critical::Critical;
 use crate::search::moves::Moves;
 use crate::search::problem::Problem;
 use crate::search::random::Random;
@@ -21,9 +20,10 @@ const LARGE: usize = 2000;
 /// Ops up to which moves are so few that a cycle may as well start from anywhere.
 const TINY: usize = 50;
 
-/// First temperatures of a cycle, as shares of the makespan.
+/// First temperatures of a cycle, as shares of the makespan. A small graph can be stuck where most ops would
+/// have to change devices at once, which takes a cycle that is hot enough to forget where it began.
 const TINY_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.03, 1.0, 0.1, 3.0];
-const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.1, 0.002, 0.01, 0.03, 0.002];
+const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.002, 0.1, 0.01, 0.002];
 const MIDDLING_PORTFOLIO: [f64; 3] = [0.001, 0.003, 0.01];
 const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
 
@@ -74,10 +74,9 @@ pub struct Found {
 pub struct Chain<'a> {
     state: State<'a>,
     moves: Moves,
-    critical: Critical,
-    /// Moves after which the critical ops are found anew, and whether they have to be.
+    /// Moves after which the critical ops are found anew: on large graphs, where few moves are accepted and
+    /// most must shorten the makespan, each is to know them.
     refresh: u64,
-    is_stale: bool,
     random: Random,
     best: Found,
     temperature: f64,
@@ -96,13 +95,10 @@ impl<'a> Chain<'a> {
     pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize, stop: Stop) -> Self {
         let state = State::new(problem, &start.device, &start.order);
         let n = problem.n_ops() as u64;
-        let critical = Critical::new(&state);
         let best = Found { makespan: state.makespan(), ..start.clone() };
         Self {
             moves: Moves::new(problem.units.n_rows()),
-            critical,
-            refresh: 16 + n / 32,
-            is_stale: true,
+            refresh: if n < LARGE as u64 { 16 + n / 32 } else { 1 },
             random: Random::new(seed, number as u64),
             best,
             temperature: 0.0,
@@ -159,9 +155,8 @@ impl<'a> Chain<'a> {
             if self.done.is_multiple_of(STEP) {
                 self.temperature = self.temperature();
             }
-            if self.done.is_multiple_of(self.refresh) && self.is_stale {
-                self.critical.find(&self.state);
-                self.is_stale = false;
+            if self.done.is_multiple_of(self.refresh) {
+                self.state.find_critical();
             }
             self.done += 1;
             self.made += 1;
@@ -171,7 +166,6 @@ impl<'a> Chain<'a> {
 
     fn next_cycle(&mut self) {
         self.state.set(&self.best.device, &self.best.order);
-        self.is_stale = true;
         self.cycle += 1;
         self.done = 0;
         self.length = (self.length * 5 / 4).next_multiple_of(STEP);
@@ -190,7 +184,7 @@ impl<'a> Chain<'a> {
     }
 
     fn step(&mut self) {
-        let critical = self.critical.ops();
+        let critical = self.state.critical_ops();
         let u = if self.random.below(2) == 0 && !critical.is_empty() {
             critical[self.random.below(critical.len())]
         } else {
@@ -214,7 +208,6 @@ impl<'a> Chain<'a> {
             None => self.state.undo(),
             Some(makespan) => {
                 self.state.keep();
-                self.is_stale = true;
                 if makespan < self.best.makespan {
                     self.found_at = self.visits();
                     self.best.makespan = makespan;

@@ -1,96 +1,162 @@
-//! The ops that the makespan waits for: from the last op back, what each start and each transfer waited
-//! for, be it an input, a device or a channel. O(V + E + T).
+//! The chain of ops that the makespan waits for: from the last op back, what each start and each transfer
+//! waited for, be it an input, a device or a channel.
+//!
+//! Every step of the chain is a lower bound: as long as a change leaves the steps from one of its ops on as they
+//! are, and that op starts no sooner, the makespan is no shorter. Steps are counted from the end, so that
+//! those up to the first that a change touches are left. O(D V + E + T), usually far less.
 
 use crate::clock::Ticks;
-use crate::ids::{OpId, TensorId};
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::search::rows::Rows;
 use crate::search::state::State;
 
-/// Finds critical ops; owns the room it needs.
+/// A step that does not exist: further from the end than any.
+pub(super) const FAR: u32 = u32::MAX;
+
+/// The chain that was found last.
 #[derive(Clone, Debug)]
-pub struct Critical {
-    /// The ops found last, last op first.
-    ops: Vec<OpId>,
-    finish: Vec<Ticks>,
-    /// The op before each on its device.
-    before: Vec<OpId>,
-    last_op: Vec<OpId>,
-    /// The tensor that each channel carried before a transfer, per tensor and device.
-    queued: Vec<TensorId>,
-    last_tensor: Vec<TensorId>,
+pub(super) struct Critical {
+    /// Last op first.
+    pub ops: Vec<OpId>,
+    /// The step of each op: 0 the last.
+    pub step: Vec<u32>,
+    /// Steps before which all is as it was after a change of the op.
+    pub reach: Vec<u32>,
+    reached: Vec<OpId>,
+    /// The same after a change of what is sent at time 0.
+    pub home_reach: u32,
+    /// Rows with an op of the chain.
+    pub rows: Rows,
+    /// Whether it is the chain of what was last kept.
+    pub is_known: bool,
 }
 
 impl Critical {
-    /// For the problem of a state.
-    pub fn new(state: &State<'_>) -> Self {
-        let (n, k) = (state.problem.n_ops(), state.problem.n_devices);
+    pub fn new(n: usize, n_rows: usize) -> Self {
         Self {
             ops: Vec::with_capacity(n),
-            finish: vec![0; n],
-            before: vec![OpId::NONE; n],
-            last_op: vec![OpId::NONE; k],
-            queued: vec![TensorId::NONE; state.problem.work.graph.n_tensors() * k],
-            last_tensor: vec![TensorId::NONE; state.problem.cluster.channels().len()],
+            step: vec![FAR; n],
+            reach: vec![FAR; n],
+            reached: Vec::with_capacity(n),
+            home_reach: FAR,
+            rows: Rows::new(n_rows),
+            is_known: false,
         }
     }
 
-    /// The ops found last.
-    pub fn ops(&self) -> &[OpId] {
-        &self.ops
+    fn clear(&mut self) {
+        for u in self.ops.drain(..) {
+            self.step[u.ix()] = FAR;
+        }
+        for u in self.reached.drain(..) {
+            self.reach[u.ix()] = FAR;
+        }
+        self.home_reach = FAR;
+        self.rows.clear();
     }
 
-    /// Finds them in a state without pending changes.
-    pub fn find(&mut self, state: &State<'_>) {
-        let problem = state.problem;
-        let (graph, k) = (&problem.work.graph, problem.n_devices);
-        self.last_op.fill(OpId::NONE);
-        self.last_tensor.fill(TensorId::NONE);
-        let mut last = OpId::NONE;
-        for &u in &state.order {
-            let d = state.device[u.ix()];
-            let before = std::mem::replace(&mut self.last_op[d.ix()], u);
-            self.before[u.ix()] = before;
-            let free = if before.is_none() { 0 } else { self.finish[before.ix()] };
-            let inputs = problem.reads.row(u.ix()).iter().map(|&t| state.arrival(t, d));
-            let end = inputs.fold(free, Ticks::max) + problem.length(u, d);
-            self.finish[u.ix()] = end;
-            if last.is_none() || end > self.finish[last.ix()] {
-                last = u;
+    /// Notes that a change of an op touches the chain before so many steps from the end; the least counts.
+    fn note(&mut self, u: OpId, steps: u32) {
+        if self.reach[u.ix()] == FAR {
+            self.reach[u.ix()] = steps;
+            self.reached.push(u);
+        }
+    }
+}
+
+impl State<'_> {
+    /// The ops of the chain found last, last op first.
+    pub fn critical_ops(&self) -> &[OpId] {
+        &self.critical.ops
+    }
+
+    /// Finds the chain, unless it is known; nothing may be pending.
+    pub fn find_critical(&mut self) {
+        if self.critical.is_known {
+            return;
+        }
+        self.critical.clear();
+        let mut at = self.order.iter().rev().copied().find(|&u| self.finish(u) == self.makespan);
+        while let Some(u) = at {
+            let step = self.critical.ops.len() as u32;
+            self.critical.ops.push(u);
+            self.critical.step[u.ix()] = step;
+            self.critical.note(u, step);
+            self.critical.rows.mark(self.row_of(self.position[u.ix()] as usize));
+            at = self.cause(u, step + 1);
+        }
+        self.visits += self.critical.ops.len() as u64;
+        self.critical.is_known = true;
+        self.forget();
+    }
+
+    /// The op that an op's start waited for; changes of what is between them touch the chain before so many
+    /// steps.
+    fn cause(&mut self, u: OpId, steps: u32) -> Option<OpId> {
+        let problem = self.problem;
+        let d = self.device[u.ix()];
+        let begin = self.finish(u) - problem.length(u, d);
+        let position = self.position[u.ix()] as usize;
+        let before = self.order[..position].iter().rev().copied().find(|v| self.device[v.ix()] == d);
+        if before.is_some_and(|v| self.finish(v) == begin) {
+            return before;
+        }
+        let is_last = |t: &TensorId| self.arrival(*t, d) == begin;
+        let mut sent = (problem.reads.row(u.ix()).iter().copied().find(is_last)?, d);
+        loop {
+            let (t, to) = sent;
+            if problem.work.graph.is_home(t) {
+                self.critical.home_reach = steps;
+                return None;
             }
-            for t in graph.outputs(u) {
-                for to in state.sent_to(t, d) {
-                    for c in problem.cluster.route_channels(d, to) {
-                        let previous = std::mem::replace(&mut self.last_tensor[c.ix()], t);
-                        self.queued[t.ix() * k + to.ix()] = previous;
-                    }
+            let source = problem.work.graph.source(t);
+            let from = self.device[source.ix()];
+            if from == to {
+                return Some(source);
+            }
+            self.critical.note(source, steps);
+            let start = self.arrival(t, to) - problem.transfer(t, from, to);
+            if start == self.finish(source) {
+                return Some(source);
+            }
+            let Some(queued) = self.queued_before(t, to, start) else {
+                // What is sent at time 0 held the channel.
+                self.critical.home_reach = steps;
+                return None;
+            };
+            sent = queued;
+            for &v in problem.work.graph.consumers(sent.0) {
+                if self.device[v.ix()] == sent.1 {
+                    self.critical.note(v, steps);
                 }
             }
         }
-        self.ops.clear();
-        let mut at = last;
-        while !at.is_none() {
-            self.ops.push(at);
-            at = self.cause(state, at);
-        }
     }
 
-    /// The op that an op's start waited for.
-    fn cause(&self, state: &State<'_>, u: OpId) -> OpId {
-        let problem = state.problem;
-        let (graph, d) = (&problem.work.graph, state.device[u.ix()]);
-        let begin = self.finish[u.ix()] - problem.length(u, d);
-        let before = self.before[u.ix()];
-        if !before.is_none() && self.finish[before.ix()] == begin {
-            return before;
-        }
-        let is_last = |t: &&TensorId| !graph.is_home(**t) && state.arrival(**t, d) == begin;
-        let Some(&t) = problem.reads.row(u.ix()).iter().find(is_last) else { return OpId::NONE };
+    /// The transfer until whose end another one waited for a channel.
+    fn queued_before(&self, t: TensorId, to: DeviceId, start: Ticks) -> Option<(TensorId, DeviceId)> {
+        let (problem, graph) = (self.problem, &self.problem.work.graph);
         let source = graph.source(t);
-        let from = state.device[source.ix()];
-        if from == d {
-            return source;
+        let route = problem.cluster.route_channels(self.device[source.ix()], to);
+        for &u in self.order[..=self.position[source.ix()] as usize].iter().rev() {
+            let from = self.device[u.ix()];
+            if !route.iter().any(|c| problem.senders[c.ix()] >> from.0 & 1 == 1) {
+                continue;
+            }
+            for other in graph.outputs(u).rev() {
+                let mut last = None;
+                for device in self.sent_to(other, from) {
+                    let is_before = u != source || (other, device) < (t, to);
+                    let shares = |c| problem.cluster.route_channels(from, device).contains(c);
+                    if is_before && self.arrival(other, device) == start && route.iter().any(shares) {
+                        last = Some((other, device));
+                    }
+                }
+                if last.is_some() {
+                    return last;
+                }
+            }
         }
-        let queued = self.queued[t.ix() * problem.n_devices + d.ix()];
-        let waited = begin - problem.transfer(t, from, d) > self.finish[source.ix()];
-        if waited && !queued.is_none() { graph.source(queued) } else { source }
+        None
     }
 }

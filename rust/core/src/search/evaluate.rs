@@ -19,6 +19,7 @@
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, TensorId};
+use crate::search::critical::FAR;
 use crate::search::state::{IdleChange, NEVER, State};
 
 /// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
@@ -33,6 +34,9 @@ impl State<'_> {
             return None;
         }
         if limit < self.makespan {
+            if self.intact == FAR {
+                return None;
+            }
             self.begin::<HOPEFUL>();
             self.run::<HOPEFUL>(limit)?;
             self.restore();
@@ -101,6 +105,9 @@ impl State<'_> {
                 && if IS_HOPEFUL { self.is_no_sooner(row) } else { self.is_as_before(row) };
             if is_settled {
                 let next = self.rows.first_from(row + 1).unwrap_or(n_rows);
+                if IS_HOPEFUL && self.has_critical(row, next) {
+                    return None;
+                }
                 self.pass_over(row, next);
                 if next == n_rows {
                     return Some(self.makespan).filter(|&makespan| makespan <= limit);
@@ -141,13 +148,29 @@ impl State<'_> {
         if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
             return false;
         }
+        let finish = self.finish_at(u);
+        if IS_HOPEFUL && self.critical.step[u.ix()] < self.intact && end >= self.arrival[finish] {
+            return false;
+        }
         self.now[d.ix()] = end;
+        if finish >= self.needed.len() && self.arrival[finish] != end {
+            self.overwritten.push((finish as u32, self.arrival[finish]));
+            self.arrival[finish] = end;
+        }
         for t in problem.work.graph.outputs(u) {
             if !self.send::<IS_HOPEFUL>(t, d, end, limit) {
                 return false;
             }
         }
         true
+    }
+
+    /// Whether an op of the critical chain as far as it is intact is in the rows from `row` to before `end`.
+    fn has_critical(&self, row: usize, end: usize) -> bool {
+        // Those past the first that is touched are.
+        let Some(&touched) = self.critical.ops.get(self.intact as usize) else { return false };
+        let first = row.max(self.row_of(self.position[touched.ix()] as usize) + 1);
+        self.critical.rows.first_from(first).is_some_and(|row| row < end)
     }
 
     /// Whether all devices and channels are free when they were before a row.

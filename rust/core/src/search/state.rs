@@ -7,6 +7,7 @@
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId, TensorId};
+use crate::search::critical::{Critical, FAR};
 use crate::search::problem::Problem;
 use crate::search::rows::Rows;
 
@@ -47,7 +48,8 @@ pub struct State<'a> {
     /// Readers per tensor and device, row-major, and the devices that have any, as bits.
     readers: Vec<u32>,
     reader_mask: Vec<u64>,
-    /// When each tensor is on each device where it is read or made; stale elsewhere.
+    /// When each tensor is on each device where it is read or made; stale elsewhere. Then, per op, when it
+    /// finishes if it makes no tensor.
     pub(super) arrival: Vec<Ticks>,
     /// Arrivals that the last evaluation overwrote.
     pub(super) overwritten: Vec<(u32, Ticks)>,
@@ -80,6 +82,9 @@ pub struct State<'a> {
     pub(super) needed: Vec<(Ticks, OpId)>,
     /// The same per device, from the start of the first op there, before every row and after the last.
     pub(super) next: Vec<Ticks>,
+    pub(super) critical: Critical,
+    /// Steps of the critical chain, from its end, that the changes leave as they are; none if it is unknown.
+    pub(super) intact: u32,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
     /// No op before this position uses the channel; the same in what was last kept.
@@ -108,8 +113,8 @@ impl<'a> State<'a> {
             evaluated: 0,
             readers: vec![0; n_tensors * k],
             reader_mask: vec![0; n_tensors],
-            arrival: vec![0; n_tensors * k],
-            overwritten: Vec::with_capacity(n_tensors * k),
+            arrival: vec![0; n_tensors * k + n],
+            overwritten: Vec::with_capacity(n_tensors * k + n),
             load: vec![0; k],
             used: problem.charged(device),
             now: vec![0; width],
@@ -127,6 +132,8 @@ impl<'a> State<'a> {
             bottom: vec![0; n],
             needed: vec![(0, OpId::NONE); n_tensors * k],
             next: vec![0; (n_rows + 1) * k],
+            critical: Critical::new(n, n_rows),
+            intact: 0,
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
@@ -241,7 +248,11 @@ impl<'a> State<'a> {
                 self.touched.mark(self.row_of(self.position[source.ix()] as usize));
             }
         }
-        self.touched_homes |= problem.at_home[u.ix()];
+        self.intact = self.intact.min(self.critical.reach[u.ix()]);
+        if problem.at_home[u.ix()] {
+            self.touched_homes = true;
+            self.intact = self.intact.min(self.critical.home_reach);
+        }
     }
 
     /// The row of a position.
@@ -271,6 +282,7 @@ impl<'a> State<'a> {
         let (first, last) = (to.min(from as usize), to.max(from as usize));
         self.touched.mark_range(self.row_of(first), self.row_of(last));
         self.touched_last = self.touched_last.max(last);
+        self.intact = self.intact.min(self.critical.reach[u.ix()]);
         self.rotate(from as usize, to);
     }
 
@@ -295,11 +307,13 @@ impl<'a> State<'a> {
         self.record();
         self.overwritten.clear();
         self.renew_bottoms();
+        self.critical.is_known = false;
         self.forget();
     }
 
     /// Starts a new list of changes.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
+        self.intact = if self.critical.is_known { FAR } else { 0 };
         self.changes.clear();
         self.touched.clear();
         self.touched_last = 0;
@@ -343,6 +357,22 @@ impl<'a> State<'a> {
             rest &= rest - 1;
             Some(to)
         })
+    }
+
+    /// When an op finishes, in [`Self::arrival`]: where it makes a tensor, the first is there then.
+    #[inline(always)]
+    pub(super) fn finish_at(&self, u: OpId) -> usize {
+        let (graph, k) = (&self.problem.work.graph, self.problem.n_devices);
+        match graph.outputs(u).next() {
+            Some(t) => t.ix() * k + self.device[u.ix()].ix(),
+            None => graph.n_tensors() * k + u.ix(),
+        }
+    }
+
+    /// When an op finishes.
+    #[inline(always)]
+    pub(super) fn finish(&self, u: OpId) -> Ticks {
+        self.arrival[self.finish_at(u)]
     }
 
     /// When a tensor is on a device where it is made or read.
