@@ -40,7 +40,7 @@ from loadmaster.errors import SolverError
 from loadmaster.milp import cpsat, ilp, moirai, pesto, solve
 from loadmaster.milp.formulation import Formulation
 from loadmaster.milp.instance import Instance, instance_of
-from loadmaster.milp.timing import Timed, timed
+from loadmaster.milp.timing import Timed, settled, timed
 from loadmaster.problem import Problem, by_start
 from loadmaster.strategies import auto
 from loadmaster.strategies.exact import Level, searched
@@ -166,7 +166,7 @@ def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
         devices, charge = plan.devices, problem.held_at_peak
         order = by_start(problem.graph, plan.schedule.start, plan.schedule.finish)
     instance = instance_of(problem, charge, bound(problem).seconds)
-    return instance, timed(instance, instance.canonical(devices), order)
+    return instance, settled(instance, instance.canonical(devices), order)
 
 
 def measured(name: str, formulation: str, limit: float) -> Row:

@@ -29,7 +29,7 @@ from loadmaster.errors import InfeasibleError, InputError, MissingExtraError
 from loadmaster.milp import cpsat, ilp, moirai, pesto, process, worker
 from loadmaster.milp.instance import instance_of
 from loadmaster.milp.memory import least_relaxation
-from loadmaster.milp.timing import in_order, timed
+from loadmaster.milp.timing import in_order, settled, timed
 from loadmaster.problem import Problem
 from loadmaster.strategies import exact, heft
 
@@ -70,6 +70,13 @@ def test_ilp_agrees_with_brute_force(instances):
         assert answer["status"] == "optimal"
         ticks = answer["objective"] / program.scale
         assert ticks * instance.tick == pytest.approx(best, rel=1e-6)
+
+
+def test_a_schedule_from_any_order_is_where_ilp_may_start(instances):
+    for _, instance, start, _ in instances:
+        schedule = settled(instance, start.devices, np.array(instance.topological, dtype=np.int32))
+        program = ilp.formulate(instance, schedule)
+        assert program.model.violation(program.model.start) < 1e-6
 
 
 @needs_cpsat
@@ -413,7 +420,7 @@ def test_a_solver_that_exits_costs_nothing(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("method", ["ilp", pytest.param("cpsat", marks=needs_cpsat)])
 @pytest.mark.parametrize(
-    ("module", "name"), [(process, "run"), (exact, "timed"), (exact, "coarsen_problem")]
+    ("module", "name"), [(process, "run"), (exact, "settled"), (exact, "coarsen_problem")]
 )
 def test_ctrl_c_returns_the_best_so_far(monkeypatch, method, module, name, alexnet):
     # In the solver, in what comes before it, and where a large graph is coarsened.

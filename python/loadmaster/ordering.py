@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.errors import InputError
 from loadmaster.milp import cpsat
 from loadmaster.milp.instance import instance_of
-from loadmaster.milp.timing import in_order, timed
+from loadmaster.milp.timing import in_order, settled
 from loadmaster.plan import Plan
 from loadmaster.problem import by_start, ranks
 from loadmaster.simulation import Placed
@@ -82,7 +82,7 @@ def optimise_order(
         return _noted(plan, "order: no time to look for a better one")
     found = cpsat.solve(
         instance,
-        timed(instance, placed.devices, order),
+        settled(instance, placed.devices, order),
         time_limit=float(time_limit),
         workers=workers,
         seed=problem.seed,

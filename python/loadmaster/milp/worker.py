@@ -25,6 +25,9 @@ Status = Literal["optimal", "feasible", "infeasible", "unbounded", "no_solution"
 #: the CPU seconds that the solver had taken by then.
 Progress = Callable[[float | None, float | None, float], None]
 
+#: What a start may break a bound or row by.
+START_TOLERANCE = 1e-5
+
 #: A line of a solver's table of the tree search, with its bound and its best solution.
 _TREE_LINE = {
     "highs": re.compile(
@@ -131,7 +134,7 @@ def solve(
         raise InputError(f"solver is {solver!r}: wants one of {', '.join(get_args(Solver))}")
     if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
-    if model.start is not None and (off := model.violation(model.start)) > 1e-5:
+    if model.start is not None and (off := model.violation(model.start)) > START_TOLERANCE:
         raise InputError(f"the start is not feasible: it breaks a bound or row by {off:.3g}")
     began = time.monotonic()
     name = _chosen(solver)

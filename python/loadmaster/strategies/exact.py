@@ -24,7 +24,7 @@ from loadmaster.files import write_bytes
 from loadmaster.graph import OpGraph
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.memory import least_relaxation
-from loadmaster.milp.timing import Timed, in_order, timed
+from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Progress as Told
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.simulation import as_costs
@@ -272,7 +272,7 @@ def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> C
     )
     instance = method.links(instance)
     # Twins that change their names run the same schedule.
-    schedule = timed(instance, instance.canonical(start.devices), start.order)
+    schedule = settled(instance, instance.canonical(start.devices), start.order)
 
     def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"

@@ -16,7 +16,7 @@ from loadmaster import fast
 from loadmaster.bounds import Bound
 from loadmaster.milp import cpsat, ilp
 from loadmaster.milp.instance import Instance, instance_of
-from loadmaster.milp.timing import Timed, timed
+from loadmaster.milp.timing import Timed, settled
 from loadmaster.problem import Problem, by_start
 from loadmaster.strategies.exact import GROUPS
 from loadmaster.strategies.ilp import MAX_ROWS
@@ -56,7 +56,7 @@ def _listed(problem: Problem, instance: Instance) -> Timed:
         op_bytes=free,
         capacity=most,
     )
-    return timed(instance, instance.canonical(devices), by_start(graph, begin, finish))
+    return settled(instance, instance.canonical(devices), by_start(graph, begin, finish))
 
 
 def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, float]:
