@@ -367,6 +367,6 @@ def test_what_the_command_refuses(saved, words, message, capsys):
 
 
 def test_every_change_has_a_flag():
-    from loadmaster.cli import _CHANGES
+    from loadmaster.cli.what_if import CHANGES as FLAGS
 
-    assert {flag.removeprefix("--").replace("-", "_") for flag, *_ in _CHANGES} == set(CHANGES)
+    assert {flag.removeprefix("--").replace("-", "_") for flag, *_ in FLAGS} == set(CHANGES)

@@ -1,0 +1,136 @@
+"""``loadmaster calibrate``: costs and links from measurements, and how far to trust them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cli import inputs, options
+from loadmaster.cli.printing import check_targets, say_where, show
+from loadmaster.errors import InputError
+
+if TYPE_CHECKING:
+    from loadmaster.calibration import Calibration
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands, "calibrate", run, "learn costs from measurements, and how far to trust them"
+    )
+    command.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")
+    options.add_shapes(command)
+    options.add_cluster(command)
+    options.add_repeated(
+        command,
+        "--profile",
+        "[BATCH=]FILE[,KEY=VALUE...]",
+        "measured times of ops (repeatable)",
+    )
+    command.add_argument(
+        "--to-batch",
+        type=int,
+        metavar="BATCH",
+        help="what the costs are for: profiles of other batches are regressed to it",
+    )
+    command.add_argument(
+        "--costs", metavar="COSTS.json", help="costs learnt before, that these profiles update"
+    )
+    command.add_argument("-o", "--output", metavar="COSTS.json", help="write the costs")
+    command.add_argument(
+        "--links", metavar="FILE.csv", help="measured transfers: bytes, seconds_one_way, method"
+    )
+    command.add_argument(
+        "--measure-links",
+        action="store_true",
+        help="measure transfers between local devices first, into the file of --links",
+    )
+    command.add_argument("--way", help="which method of the transfers the links take")
+    command.add_argument(
+        "--cluster-output", metavar="CLUSTER.toml", help="write the cluster with links as measured"
+    )
+    command.add_argument(
+        "--picture", metavar="FILE.png", help="draw predicted against measured (.png or .svg)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Reads or measures, learns, and writes what was asked for."""
+    from loadmaster.calibration import calibrate
+    from loadmaster.costs import CostModel, TransferTimes
+    from loadmaster.progress import Progress
+    from loadmaster.readers import read
+    from loadmaster.readers.profiles import read_profiles
+
+    if not (arguments.profile or arguments.links or arguments.measure_links):
+        raise InputError("nothing to learn from: give --profile FILE, --links FILE.csv, or both")
+    check_targets(arguments.output, arguments.cluster_output, picture=arguments.picture)
+    written = []
+    with Progress() as progress:
+        transfers = None
+        if arguments.measure_links:
+            from loadmaster.costs.measuring_links import measure_links
+
+            if not arguments.links:
+                raise InputError("--measure-links wants --links FILE.csv, to write to")
+            transfers = measure_links(progress=progress)
+            transfers.write(arguments.links)
+            written.append(("transfers", arguments.links))
+        elif arguments.links:
+            transfers = TransferTimes.read(arguments.links)
+        progress("reading the graph")
+        graph = read(arguments.graph, **inputs.shapes(arguments)) if arguments.graph else None
+        progress("reading profiles")
+        profiles = []
+        for text in arguments.profile:
+            path, readings = _profile(text)
+            profiles += read_profiles(path, **readings)
+        progress("learning")
+        found = calibrate(
+            inputs.cluster(arguments.cluster),
+            graph,
+            profiles,
+            batch=arguments.to_batch,
+            model=CostModel.load(arguments.costs) if arguments.costs else None,
+            transfers=transfers,
+            way=arguments.way,
+        )
+    written += _write(found, arguments)
+    show(arguments, found)
+    unsaved = []
+    if found.model is not None and not arguments.output:
+        unsaved.append("the costs are not saved: -o COSTS.json saves them")
+    if found.links is not None and not arguments.cluster_output:
+        unsaved.append("the links are not saved: --cluster-output CLUSTER.toml saves them")
+    say_where(written, "; ".join(unsaved))
+
+
+def _write(found: Calibration, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    written = []
+    if arguments.output and found.model is not None:
+        found.model.save(arguments.output)
+        written.append(("costs", arguments.output))
+    if arguments.cluster_output:
+        found.cluster.write(arguments.cluster_output)
+        written.append(("cluster", arguments.cluster_output))
+    if arguments.picture and found.trust is not None:
+        found.trust.draw(arguments.picture)
+        written.append(("picture", arguments.picture))
+    return written
+
+
+def _profile(text: str) -> tuple[str, dict[str, Any]]:
+    """Path and options of ``[BATCH=]FILE[,KEY=VALUE...]``."""
+    first, *rest = text.split(",")
+    batch, equals, path = first.partition("=")
+    readings: dict[str, Any] = {}
+    if equals and batch.isdecimal():
+        readings["batch"] = int(batch)
+    else:
+        path = first
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise InputError(f"--profile {text!r}: {word!r} is no KEY=VALUE")
+        readings[key] = int(value) if value.isdecimal() else value
+    return path, readings

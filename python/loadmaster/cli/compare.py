@@ -1,0 +1,46 @@
+"""``loadmaster compare``: several methods on one graph and cluster."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import inputs, options
+from loadmaster.cli.printing import say_where, show_json
+from loadmaster.errors import InfeasibleError
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "compare", run, "compare methods on a graph")
+    options.add_placing(command)
+    options.add_methods(command)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Places by each method; fails only if none found a plan."""
+    from loadmaster.placing import compare
+    from loadmaster.progress import Progress
+    from loadmaster.summary import comparison_table, document
+
+    methods = inputs.methods(arguments)
+    graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
+    with Progress() as progress:
+        comparison = compare(
+            graph,
+            cluster,
+            methods,
+            inputs.costs(arguments, graph, cluster),
+            seed=arguments.seed,
+            on_oom=arguments.on_oom,
+            constraints=inputs.constraints(arguments),
+            progress=progress,
+        )
+    if arguments.json:
+        plans = {method: document(plan) for method, plan in comparison.plans.items()}
+        show_json({"plans": plans, "failures": comparison.failures})
+    else:
+        print(comparison_table(comparison))
+    say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
+    if not comparison.plans:
+        raise InfeasibleError("no method found a placement that fits")

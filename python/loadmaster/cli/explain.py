@@ -1,0 +1,25 @@
+"""``loadmaster explain``: why an op of a saved plan is where it is, and when."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import options
+from loadmaster.cli.printing import show
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands, "explain", run, "why an op is where it is and when it is"
+    )
+    options.add_plan(command)
+    command.add_argument("op", help="name of an op")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Explains one op."""
+    from loadmaster.plan import Plan
+
+    show(arguments, Plan.load(arguments.plan).explain(arguments.op))

@@ -1,0 +1,74 @@
+"""``loadmaster export``: a saved plan as another system reads it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from loadmaster.cli import options
+from loadmaster.cli.printing import show_json
+from loadmaster.errors import InputError
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "export", run, "write a saved plan for another system")
+    options.add_plan(command)
+    command.add_argument("--to", required=True, metavar="TARGET", help="see `loadmaster targets`")
+    command.add_argument("-o", "--output", metavar="FILE", help="where to; default: stdout")
+    command.add_argument("--model", metavar="FILE", help="the model itself, where that is written")
+    command.add_argument("--root", help="what the model is called in the graph's module paths")
+    command.add_argument("--layers", help="the module list that holds the layers")
+    options.add_repeated(
+        command, "--name", "DEVICE=NAME", "what a device is called there (repeatable)"
+    )
+    command.add_argument(
+        "--check", action="store_true", help="onnx: run the parts and the whole, and compare"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Writes the plan, and checks what was written if asked."""
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
+    from loadmaster.writers import check_onnx
+    from loadmaster.writers.export import export
+
+    if arguments.check and arguments.to != "onnx":
+        raise InputError("--check is for --to onnx")
+    names = _names(arguments.name)
+    with Progress() as progress:
+        progress("writing")
+        written = export(
+            Plan.load(arguments.plan),
+            arguments.to,
+            arguments.output,
+            model=arguments.model,
+            root=arguments.root,
+            layers=arguments.layers,
+            names=names or None,
+        )
+        if arguments.check:
+            progress("running the parts and the whole")
+            error = check_onnx(arguments.output, arguments.model)
+    if arguments.output is None and isinstance(written, str):
+        print(written, end="")
+    elif arguments.output is None or arguments.json:
+        show_json(written if isinstance(written, dict) else {"written": arguments.output})
+    if arguments.check:
+        print(f"loadmaster: parts and whole differ by {error:.2g} at most", file=sys.stderr)
+    if arguments.output is not None:
+        print(f"loadmaster: {arguments.to} written to {arguments.output}", file=sys.stderr)
+
+
+def _names(texts: Sequence[str]) -> dict[str, str]:
+    """What devices are called there."""
+    names = {}
+    for text in texts:
+        device, equals, name = text.partition("=")
+        if not device or not equals or not name:
+            raise InputError(f"--name {text!r}: wants DEVICE=NAME")
+        names[device] = name
+    return names

@@ -1,0 +1,41 @@
+"""``loadmaster fit``: will a graph fit, on how few devices, and what would help."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import inputs, options
+from loadmaster.cli.printing import say_where, show
+from loadmaster.errors import InfeasibleError
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands, "fit", run, "will it fit, on how few devices, and what would help"
+    )
+    options.add_graph(command)
+    options.add_cluster(command)
+    options.add_costs(command)
+    options.add_constraints(command)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Shows what was found; fails if no placement that fits was."""
+    from loadmaster.fitting import fit
+    from loadmaster.progress import Progress
+
+    graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
+    with Progress() as progress:
+        found = fit(
+            graph,
+            cluster,
+            inputs.costs(arguments, graph, cluster),
+            constraints=inputs.constraints(arguments),
+            progress=progress,
+        )
+    show(arguments, found)
+    say_where([])
+    if not found.fits:
+        raise InfeasibleError("no placement that fits was found")

@@ -1,0 +1,114 @@
+"""What the arguments of ``options`` stand for: graphs, plans, clusters, costs, constraints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cli import values
+from loadmaster.errors import InputError
+
+if TYPE_CHECKING:
+    from loadmaster.cluster import Cluster
+    from loadmaster.constraints import Constraints
+    from loadmaster.costs import Costs
+    from loadmaster.graph import OpGraph
+    from loadmaster.plan import Plan
+
+
+def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
+    """The one graph of a command, or one of several."""
+    from loadmaster.readers import read
+
+    profiles = arguments.profile or []
+    sizes = values.halves("--size", arguments.size or [])
+    return read(
+        source or arguments.graph,
+        **shapes(arguments),
+        profile=profiles[0] if len(profiles) == 1 else profiles or None,
+        device_type=arguments.device_type,
+        step=None if arguments.step is None else values.whole("--step", arguments.step),
+        sizes={symbol: values.whole("--size", n) for symbol, n in sizes} or None,
+        fetches=arguments.fetch,
+        time_unit=arguments.time_unit,
+        size_unit=arguments.size_unit,
+        cost_unit=arguments.cost_unit,
+    )
+
+
+def shapes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """``--batch`` and ``--shape``, as readers take them."""
+    found = {}
+    for text in arguments.shape:
+        name, _, dims = text.rpartition("=")
+        try:
+            found[name] = [int(d) for d in dims.split(",")]
+        except ValueError:
+            found = {}
+        if not name or name not in found:
+            raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
+    return {"batch": arguments.batch, "shapes": found or None}
+
+
+def plan(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Plan:
+    """The saved plan; it must be for ``--graph`` where that is given, and for a cluster."""
+    from loadmaster.plan import Plan
+    from loadmaster.readers import read
+
+    return Plan.load(arguments.plan, read(arguments.graph) if arguments.graph else None, cluster)
+
+
+def cluster(text: str) -> Cluster:
+    """A preset or a TOML file."""
+    from loadmaster.cluster import Cluster
+
+    return Cluster.named(text)
+
+
+def limited_cluster(arguments: argparse.Namespace) -> Cluster:
+    """The cluster, with no more memory than ``--max-memory`` allows."""
+    found = cluster(arguments.cluster)
+    if arguments.max_memory is None:
+        return found
+    from loadmaster.files import parse_json
+    from loadmaster.writers import max_memory
+
+    return max_memory(found, parse_json(arguments.max_memory.encode(), "--max-memory"))
+
+
+def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Costs | None:
+    """Those of a file, for a graph on a cluster; how the names meet goes to stderr."""
+    if arguments.costs is None:
+        if arguments.explore:
+            raise InputError("--explore is for --costs: without them nothing is known or unknown")
+        return None
+    from loadmaster.costs import CostModel
+
+    model = CostModel.load(arguments.costs)
+    print(f"loadmaster: {model.join(graph)}".replace("\n", "; "), file=sys.stderr)
+    return model.costs(graph, cluster, explore=arguments.explore)
+
+
+def constraints(arguments: argparse.Namespace) -> Constraints:
+    """Those of the file, and then those of the command line."""
+    from loadmaster.constraints import Constraints
+
+    kinds: dict[str, list[str]] = {}
+    for device, pattern in values.halves("--kinds", arguments.kinds):
+        kinds.setdefault(device, []).append(pattern)
+    own = Constraints(
+        pin=dict(values.halves("--pin", arguments.pin)),
+        reserve=values.per_device("--reserve", arguments.reserve),
+        no_split=arguments.no_split,
+        contiguous=arguments.contiguous,
+        kinds=kinds,
+    )
+    return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
+
+
+def methods(arguments: argparse.Namespace) -> list[Any]:
+    """Names of the methods asked for; of all, if none is."""
+    from loadmaster.strategies import METHODS
+
+    return arguments.methods.split(",") if arguments.methods else list(METHODS)

@@ -1,0 +1,145 @@
+"""What several commands declare: their graph, cluster, costs, method and constraints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+_GRAPH = (
+    "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
+    "GraphDef, text of JAX (jaxpr, StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
+    "example:NAME"
+)
+
+#: What readers take besides --batch and --shape.
+_READING = (
+    (
+        "--profile",
+        "FILE",
+        "measured times of the same graph: a Kineto trace beside an execution "
+        "trace, ONNX Runtime's profile, TensorFlow's RunMetadata, JAX's trace beside HLO",
+    ),
+    ("--device-type", "TYPE", "device type that the measured times are of"),
+    ("--step", "N", "PyTorch: which ProfilerStep to read"),
+    ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),
+    ("--fetch", "NAME", "TensorFlow: a node to be computed; what none needs is left out"),
+    ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
+    ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
+    ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
+)
+_REPEATABLE = ("--profile", "--fetch", "--size")
+
+#: Besides --contiguous; a PATTERN is a glob, or re:REGEX.
+_CONSTRAINTS = (
+    ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
+    ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
+    ("--no-split", "PATTERN", "modules that stay on one device: '*.layer.*'"),
+    ("--kinds", "DEVICE=PATTERN", "the only kinds of ops that a device runs"),
+)
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
+) -> argparse.ArgumentParser:
+    """A command that ``run`` runs; every command takes --json."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run, command=command)
+    command.add_argument("--json", action="store_true", help="print JSON for machines")
+    return command
+
+
+def add_graph(command: argparse.ArgumentParser) -> None:
+    """One graph and how to read it: ``inputs.graph``."""
+    command.add_argument("graph", help=_GRAPH)
+    _add_reading(command)
+
+
+def add_graphs(command: argparse.ArgumentParser) -> None:
+    """Several graphs that are read alike."""
+    command.add_argument("graphs", nargs="+", metavar="graph", help=_GRAPH)
+    _add_reading(command)
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    add_shapes(command)
+    for flag, metavar, text in _READING:
+        action = "append" if flag in _REPEATABLE else "store"
+        command.add_argument(flag, action=action, metavar=metavar, help=text)
+
+
+def add_shapes(command: argparse.ArgumentParser) -> None:
+    """Sizes of a model's inputs: ``inputs.shapes``."""
+    command.add_argument(
+        "--batch", type=int, help="ONNX, .pt2: size of the first dimension of inputs"
+    )
+    add_repeated(
+        command, "--shape", "NAME=1,3,224,224", "ONNX, .pt2: shape of an input (repeatable)"
+    )
+
+
+def add_plan(command: argparse.ArgumentParser, graph: bool = False) -> None:
+    """A saved plan, and the graph that it shall be for where a command checks that."""
+    command.add_argument("plan", help="a plan that place saved")
+    if graph:
+        command.add_argument("--graph", help="check that the plan is for this graph")
+
+
+def add_cluster(command: argparse.ArgumentParser) -> None:
+    """One cluster: ``inputs.cluster``."""
+    command.add_argument(
+        "--cluster", default="4xV100-PCIe", help="preset or TOML file; default: 4xV100-PCIe"
+    )
+
+
+def add_costs(command: argparse.ArgumentParser) -> None:
+    """Costs learnt before: ``inputs.costs``."""
+    command.add_argument(
+        "--costs", metavar="COSTS.json", help="times of ops, as calibrate wrote them"
+    )
+    command.add_argument(
+        "--explore",
+        action="store_true",
+        help="with --costs: ops are free where they were never measured, so that they are tried",
+    )
+
+
+def add_placing(command: argparse.ArgumentParser) -> None:
+    """What every placement takes, whatever its method."""
+    add_graph(command)
+    add_cluster(command)
+    add_costs(command)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument(
+        "--on-oom",
+        default="error",
+        choices=["error", "best_effort"],
+        help="what to do when nothing fits; default: error",
+    )
+    command.add_argument(
+        "--max-memory",
+        metavar="JSON",
+        help='as Hugging Face takes it, such as \'{"0": "10GiB", "cpu": "30GiB"}\'',
+    )
+    add_constraints(command)
+
+
+def add_methods(command: argparse.ArgumentParser) -> None:
+    """Several methods: ``inputs.methods``."""
+    command.add_argument("--methods", help="comma-separated; default: all")
+
+
+def add_constraints(command: argparse.ArgumentParser) -> None:
+    """What every method must obey: ``inputs.constraints``."""
+    group = command.add_argument_group("constraints", "what every method must obey")
+    group.add_argument("--constraints", metavar="FILE.toml", help="read them from a file")
+    for flag, metavar, text in _CONSTRAINTS:
+        add_repeated(group, flag, metavar, text)
+    group.add_argument(
+        "--contiguous", action="store_true", help="devices in their order are stages of the graph"
+    )
+
+
+def add_repeated(command: argparse._ActionsContainer, flag: str, metavar: str, text: str) -> None:
+    """A flag that may be given any number of times; its value is the list of what was given."""
+    command.add_argument(flag, action="append", default=[], metavar=metavar, help=text)

@@ -1,0 +1,69 @@
+"""The parser of the whole command line: every command, in the order that help lists them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import (
+    calibrate,
+    check,
+    coarsen,
+    compare,
+    diff,
+    examples,
+    explain,
+    export,
+    fit,
+    info,
+    place,
+    presets,
+    report,
+    simulate,
+    sweep,
+    targets,
+    what_if,
+)
+
+_COMMANDS = (
+    place,
+    simulate,
+    explain,
+    diff,
+    report,
+    export,
+    targets,
+    compare,
+    sweep,
+    what_if,
+    check,
+    calibrate,
+    fit,
+    info,
+    coarsen,
+    presets,
+    examples,
+)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from loadmaster import __version__
+
+        print(f"loadmaster {__version__}")
+        parser.exit()
+
+
+def parser() -> argparse.ArgumentParser:
+    """What it parses has the function to run as ``run``, the command's parser as ``command``."""
+    made = argparse.ArgumentParser(
+        prog="loadmaster",
+        description="Decides on which device every op of a deep-learning graph runs, and when.",
+    )
+    made.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add(commands)
+    return made

@@ -1,0 +1,94 @@
+"""``loadmaster place``: a graph on a cluster, by one method."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cli import inputs, options, values
+from loadmaster.cli.printing import check_targets, say_where, show_json
+
+if TYPE_CHECKING:
+    from loadmaster.plan import Plan
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "place", run, "place a graph on a cluster")
+    options.add_placing(command)
+    command.add_argument("--method", default="auto", help="default: auto")
+    command.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="for methods that search; auto's is 1 if absent (see also --option effort=max)",
+    )
+    options.add_repeated(
+        command,
+        "--option",
+        "KEY=VALUE",
+        "an option of the method, such as max_ops=100 (repeatable)",
+    )
+    command.add_argument(
+        "--warm-start",
+        metavar="PLAN.json",
+        help="a saved plan of the same ops that the answer shall be no worse than",
+    )
+    command.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
+    command.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
+    command.add_argument("--timeline", metavar="FILE.png", help="draw the timeline (.png or .svg)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Places, writes what was asked for, and sums the plan up."""
+    from loadmaster.placing import place
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress, clock_of
+    from loadmaster.summary import document
+
+    check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
+    cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
+    limit = arguments.time_limit
+    if limit is None:
+        limit = clock_of(arguments.method, chosen)
+    with Progress(limit) as progress:
+        progress("reading the graph")
+        graph = inputs.graph(arguments)
+        plan = place(
+            graph,
+            cluster,
+            arguments.method,
+            inputs.costs(arguments, graph, cluster),
+            seed=arguments.seed,
+            time_limit=arguments.time_limit,
+            on_oom=arguments.on_oom,
+            warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+            constraints=inputs.constraints(arguments),
+            progress=progress,
+            **chosen,
+        )
+        progress("writing")
+        written = _write(plan, arguments)
+    if arguments.json:
+        show_json(document(plan))
+    else:
+        print(plan.summary())
+    say_where(written, "" if arguments.output else "the plan is not saved: -o PLAN.json saves it")
+
+
+def _write(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    written = []
+    if arguments.output:
+        plan.save(arguments.output)
+        written.append(("plan", arguments.output))
+    if arguments.trace:
+        from loadmaster.writers.trace import write_trace
+
+        write_trace(plan, arguments.trace)
+        written.append(("trace", arguments.trace))
+    if arguments.timeline:
+        from loadmaster.writers.timeline import draw
+
+        draw(plan, arguments.timeline)
+        written.append(("timeline", arguments.timeline))
+    return written

@@ -1,0 +1,40 @@
+"""``loadmaster presets``: the clusters that come along."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import options
+from loadmaster.cli.printing import show_columns, show_json
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "presets", run, "list the clusters that come along")
+    command.add_argument("name", nargs="?", help="print this one's TOML")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Lists them, or prints one."""
+    from loadmaster.cluster import Cluster, presets
+
+    if arguments.name:
+        print(Cluster.preset(arguments.name).to_toml(), end="")
+        return
+    clusters = [Cluster.preset(name) for name in presets()]
+    if not arguments.json:
+        show_columns({c.name: c.description for c in clusters})
+        return
+    show_json(
+        [
+            {
+                "name": c.name,
+                "description": c.description,
+                "devices": c.n_devices,
+                "memory": c.memory,
+                "source": c.source,
+            }
+            for c in clusters
+        ]
+    )

@@ -1,0 +1,47 @@
+"""``loadmaster report``: a saved plan as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import options
+from loadmaster.cli.printing import check_targets, say_where, show_json
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "report", run, "a plan as one HTML page")
+    options.add_plan(command)
+    command.add_argument("-o", "--output", default="report.html", help="default: report.html")
+    command.add_argument(
+        "--compare", metavar="METHODS", help="also place by these methods, comma-separated"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Places by the methods to compare with, and writes the page."""
+    from loadmaster.placing import Incumbent, compare
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
+    from loadmaster.writers.report import check_plotly
+
+    check_plotly()
+    check_targets(arguments.output)
+    methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
+    plan = Plan.load(arguments.plan)
+    with Progress() as progress:
+        comparison = compare(
+            plan.graph,
+            plan.cluster,
+            methods,
+            plan.costs,
+            plan.seed,
+            on_oom="best_effort",
+            progress=progress,
+        )
+        progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
+        plan.report(arguments.output, comparison=comparison)
+    if arguments.json:
+        show_json({"report": arguments.output, "failures": comparison.failures})
+    say_where([("report", arguments.output)])

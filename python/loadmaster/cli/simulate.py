@@ -1,0 +1,58 @@
+"""``loadmaster simulate``: a saved plan again, under another policy or on another cluster."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loadmaster.cli import inputs, options
+from loadmaster.cli.printing import show_json
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "simulate", run, "simulate a saved plan")
+    options.add_plan(command, graph=True)
+    command.add_argument("--cluster", help="simulate on another cluster: preset or TOML file")
+    command.add_argument(
+        "--policy",
+        default=None,
+        choices=["priority", "fifo", "random", "fixed"],
+        help="the plan's own if absent",
+    )
+    command.add_argument("--link-order", default="fifo", choices=["fifo", "priority"])
+    command.add_argument(
+        "--no-contention", action="store_true", help="unlimited channels, the classic model"
+    )
+    command.add_argument("--seed", type=int, default=None, help="for the random policy")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Simulates, and shows what the simulator saw."""
+    from dataclasses import replace
+
+    from loadmaster.simulation import run
+    from loadmaster.summary import simulation_document, simulation_lines
+
+    plan = inputs.plan(arguments)
+    if arguments.cluster:
+        plan = plan.on(inputs.cluster(arguments.cluster))
+    problem = plan.problem
+    if arguments.seed is not None:
+        problem = replace(problem, seed=arguments.seed)
+    simulation = run(
+        problem,
+        plan.placed,
+        policy=arguments.policy,
+        contention=not arguments.no_contention,
+        link_order=arguments.link_order,
+    )
+    if arguments.json:
+        show_json(simulation_document(simulation, plan.cluster))
+        return
+    policy = arguments.policy or plan.policy
+    print(
+        f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}, "
+        f"policy {policy}{', no contention' if arguments.no_contention else ''}"
+    )
+    print("\n".join(simulation_lines(simulation, plan.cluster, plan.graph)))

@@ -1,0 +1,136 @@
+"""``loadmaster sweep``: many graphs on many clusters by many methods."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cli import inputs, options, values
+from loadmaster.cli.printing import say_where, show_json
+from loadmaster.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from loadmaster.table import Row
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands, "sweep", run, "many graphs on many clusters by many methods"
+    )
+    options.add_graphs(command)
+    command.add_argument(
+        "--cluster",
+        default="4xV100-PCIe",
+        help="presets or TOML files, comma-separated; default: 4xV100-PCIe",
+    )
+    options.add_methods(command)
+    options.add_repeated(
+        command,
+        "--option",
+        "METHOD.KEY=VALUE",
+        "an option of one of the methods, such as auto.time_limit=15 (repeatable)",
+    )
+    command.add_argument("--seeds", default="0", help="comma-separated; default: 0")
+    command.add_argument(
+        "-o", "--output", metavar="TABLE.csv", help="add rows to this table (or .parquet), and "
+        "do not run again what it has"
+    )  # fmt: skip
+    command.add_argument("--workers", type=int, help="cases at a time; default: one per CPU")
+    command.add_argument(
+        "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"
+    )
+    options.add_repeated(
+        command,
+        "--warm-start",
+        "PLAN.json",
+        "a saved plan that the cases of the graph with its ops start from (repeatable)",
+    )
+    options.add_constraints(command)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the cases that the table has not; interrupted if some are left."""
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
+    from loadmaster.sweeping import sweep
+    from loadmaster.units import format_seconds
+
+    chosen = _options(inputs.methods(arguments), arguments.option)
+    seeds = _seeds(arguments.seeds)
+    with _executor(arguments.dask) as executor, Progress() as progress:
+
+        def tell(done: int, total: int, row: Row) -> None:
+            case = f"{row.graph} on {row.cluster} by {row.method}"
+            came = row.outcome if row.makespan is None else format_seconds(row.makespan)
+            progress(f"{done}/{total} {case}: {came}")
+
+        progress("reading the graphs")
+        graphs = [inputs.graph(arguments, source) for source in arguments.graphs]
+        progress("the first case")
+        seen = sweep(
+            graphs,
+            arguments.cluster.split(","),
+            [(name, values.options(texts)) for name, texts in chosen.items()],
+            seeds=seeds,
+            constraints=inputs.constraints(arguments),
+            warm_start=[Plan.load(path) for path in arguments.warm_start],
+            executor=executor,
+            workers=arguments.workers,
+            out=arguments.output,
+            progress=tell,
+        )
+    if arguments.json:
+        rows = [row.to_document() for row in seen.rows]
+        show_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
+    else:
+        print(seen)
+    if arguments.output:
+        say_where([("table", arguments.output)])
+    else:
+        say_where([], "the table is not saved: -o TABLE.csv saves it")
+    if seen.unfinished:
+        raise KeyboardInterrupt
+
+
+def _options(methods: Sequence[str], texts: Sequence[str]) -> dict[str, list[str]]:
+    """The KEY=VALUE of each method."""
+    options: dict[str, list[str]] = {name: [] for name in methods}
+    for text in texts:
+        method, dot, option = text.partition(".")
+        if not dot or method not in options:
+            raise InputError(
+                f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(methods)}"
+            )
+        options[method].append(option)
+    return options
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--seeds {text!r}: wants integers, as 0,1,2") from error
+
+
+@contextmanager
+def _executor(dask: str | None) -> Iterator[Executor | None]:
+    """That of a dask.distributed scheduler, if there is an address."""
+    if dask is None:
+        yield None
+        return
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingExtraError("distributed", "dask", "a sweep on dask.distributed") from error
+    connect: Any = distributed.Client
+    try:
+        client = connect(dask, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no dask.distributed scheduler at {dask!r}: {error}") from error
+    with client:
+        yield client.get_executor()

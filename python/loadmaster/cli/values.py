@@ -1,0 +1,47 @@
+"""Texts of the command line as values; an error names the flag and what it wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from loadmaster.errors import InputError
+
+
+def whole(flag: str, text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no whole number") from None
+
+
+def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands on the two sides of the last '=' of each text."""
+    parted = [text.rpartition("=") for text in texts]
+    for text, (left, _, right) in zip(texts, parted, strict=True):
+        if not left or not right:
+            raise InputError(f"{flag} {text!r} has no two sides of a '='; see --help")
+    return [(left, right) for left, _, right in parted]
+
+
+def per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """Sizes by device; one without a device is for all."""
+    from loadmaster.constraints import EVERY
+
+    return dict(halves(flag, [text if "=" in text else f"{EVERY}={text}" for text in texts]))
+
+
+def options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of a method from KEY=VALUE; a value is JSON where it reads as JSON, else text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InputError(f"--option {text!r}: wants KEY=VALUE")
+        try:
+            found[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            found[key.replace("-", "_")] = value
+    return found

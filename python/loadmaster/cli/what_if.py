@@ -1,0 +1,91 @@
+"""``loadmaster what-if``: what other hardware would be worth to a saved plan."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from loadmaster.cli import options
+from loadmaster.cli.printing import say_where, show
+from loadmaster.errors import InputError
+
+#: Flag, metavar and text of each change; :func:`loadmaster.what_if` takes it by the flag's word.
+CHANGES = (
+    ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
+    ("--remove-device", "DEVICE", "without this device"),
+    ("--scale-link", "[A:B=]FACTOR", "all links, or that of two devices, so many times as wide"),
+    ("--scale-device", "[DEVICE=]FACTOR", "all devices, or one, so many times as fast"),
+    ("--memory", "[DEVICE=]SIZE", "this memory on all devices, or on one: 80GiB"),
+)
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(commands, "what-if", run, "what other hardware would be worth")
+    options.add_plan(command)
+    for flag, metavar, text in CHANGES:
+        options.add_repeated(command, flag, metavar, text)
+    command.add_argument(
+        "--together", action="store_true", help="all changes at once, not each by itself"
+    )
+    command.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Places again on each changed cluster, or on one with all changes."""
+    from loadmaster.plan import Plan
+    from loadmaster.progress import Progress
+    from loadmaster.scenarios import what_if
+
+    scenarios = []
+    for flag, _, _ in CHANGES:
+        word = flag.removeprefix("--").replace("-", "_")
+        scenarios += [{word: _value(flag, text)} for text in getattr(arguments, word)]
+    if not scenarios:
+        flags = ", ".join(flag for flag, _, _ in CHANGES)
+        raise InputError(f"nothing is changed: give at least one of {flags}")
+    if arguments.together:
+        scenarios = [_merged(scenarios)]
+    with Progress() as progress:
+        seen = what_if(
+            Plan.load(arguments.plan),
+            *scenarios,
+            time_limit=arguments.time_limit,
+            progress=progress,
+        )
+    show(arguments, seen)
+    say_where([])
+
+
+def _value(flag: str, text: str) -> Any:
+    """The value of a change as :func:`loadmaster.what_if` takes it."""
+    of, equals, value = text.rpartition("=")
+    parsed: Any = value
+    if flag.startswith("--scale") or (flag == "--add-device" and equals):
+        try:
+            parsed = (int if flag == "--add-device" else float)(value)
+        except ValueError as error:
+            raise InputError(f"{flag} {text!r}: {value!r} is no number") from error
+    elif flag == "--memory" and value.isdecimal():
+        parsed = int(value)
+    if not equals:
+        return parsed
+    return {tuple(of.split(":")) if flag == "--scale-link" else of: parsed}
+
+
+def _merged(scenarios: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One scenario with the changes of all."""
+    merged: dict[str, Any] = {}
+    for word, value in (item for scenario in scenarios for item in scenario.items()):
+        before = merged.get(word)
+        if before is None:
+            merged[word] = value
+        elif isinstance(before, dict) and isinstance(value, dict):
+            merged[word] = before | value
+        else:
+            flag = f"--{word.replace('_', '-')}"
+            raise InputError(f"{flag} is given twice: together, each wants a device of its own")
+    return merged
