@@ -234,6 +234,7 @@ def test_no_solver_plan_is_worse_than_where_it_starts(lenet):
     cluster = v100_mesh(3)
     start = lm.place(lenet, cluster, "ilp", time_limit=0)
     assert any("no time for the solver" in note for note in start.notes)
+    assert start.makespan <= lm.place(lenet, cluster, "heft").makespan
     assert lm.place(lenet, cluster, "ilp", time_limit=3).makespan <= start.makespan
 
 
@@ -428,11 +429,34 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch, method, module, name, alexn
         raise process.Interrupted(None) if module is process else KeyboardInterrupt
 
     monkeypatch.setattr(module, name, interrupted)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.warns(UserWarning, match="interrupted"):
         plan = lm.place(alexnet, lm.Cluster.preset("4xV100-PCIe"), method, time_limit=1)
     assert any("interrupted" in note for note in plan.notes)
     assert plan.fits
+
+
+@pytest.mark.parametrize("method", ["ilp", "pesto", "moirai"])
+def test_ctrl_c_before_there_is_a_plan_returns_one_of_heft(monkeypatch, method, lenet):
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    cluster = v100_mesh(3)
+    quick = lm.place(lenet, cluster, "heft")
+    monkeypatch.setattr(exact, "instance_of", interrupted)
+    with pytest.warns(UserWarning, match=f"{method} was interrupted"):
+        plan = lm.place(lenet, cluster, method)
+    assert any("interrupted" in note for note in plan.notes)
+    assert plan.makespan == quick.makespan
+
+
+def test_ctrl_c_without_any_plan_stays_one(monkeypatch):
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "instance_of", interrupted)
+    graph = graph_of({"a": 1}, param_bytes=[10])
+    with pytest.raises(KeyboardInterrupt):
+        lm.place(graph, ms_mesh(2, memory=9), "pesto")
 
 
 @needs_cpsat

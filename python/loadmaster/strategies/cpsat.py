@@ -25,6 +25,7 @@ from loadmaster.strategies.exact import (
     Method,
     Progress,
     Solve,
+    or_heft,
     searched,
 )
 from loadmaster.strategies.ilp import on_groups_if_large
@@ -76,7 +77,11 @@ def place(
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = _solver(prove, workers, problem.seed)
     method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, searched)
-    return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    def made() -> Candidate:
+        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    return or_heft(problem, method, limits, made)
 
 
 def check_workers(workers: int) -> None:

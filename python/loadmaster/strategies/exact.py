@@ -8,6 +8,7 @@ returned with a warning that says what happened.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Progress as Told
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.simulation import as_costs
-from loadmaster.strategies import auto
+from loadmaster.strategies import auto, heft
 from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
@@ -258,8 +259,22 @@ def best_plan(
 
 
 def interrupted(candidate: Candidate, method: Method) -> Candidate:
-    """What is known when Ctrl-C comes."""
-    return _noted(candidate, f"{method.name} was interrupted: the best so far")
+    """What is known when Ctrl-C comes, with a warning."""
+    note = f"{method.name} was interrupted: the best so far"
+    warnings.warn(note, stacklevel=2)
+    return _noted(candidate, note)
+
+
+def or_heft(
+    problem: Problem, method: Method, limits: Limits, make: Callable[[], Candidate]
+) -> Candidate:
+    """The plan that is made; HEFT's where Ctrl-C comes before the method has one of its own."""
+    try:
+        return make()
+    except KeyboardInterrupt:
+        with contextlib.suppress(InfeasibleError):
+            return interrupted(heft.place(problem, memory=limits.memory), method)
+        raise
 
 
 def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> Candidate:
@@ -383,12 +398,12 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
 
 
 def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
-    """Where local search ends, with a share of the seconds: on all ops by ``auto`` where a level is
-    the finest and memory is the simulator's, else from :func:`listed`.
+    """Where local search ends, with a share of the seconds: on all ops by ``auto``, no worse than
+    HEFT, where a level is the finest and memory is the simulator's, else from :func:`listed`.
     """
     share = SEARCH_SHARE * seconds
     if level.finer is None and memory == "dynamic":
-        plan = auto.place(level.problem, time_limit=share)
+        plan = auto.place(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
         order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
         charge = level.problem.held_at_peak
         # The simulator has found that what the plan holds fits.
@@ -412,6 +427,14 @@ def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
     )
     plan = better(level.finest, start.plan, level.judged(devices, order))
     return replace(start, plan=plan, devices=devices, order=order)
+
+
+def _by_heft(problem: Problem) -> Placement | None:
+    """HEFT's placement, if it finds one: where there is no time to search, it is the start."""
+    with contextlib.suppress(InfeasibleError):
+        plan = heft.place(problem)
+        return Placement(plan.devices, plan.priority, None, plan.policy == "fixed")
+    return None
 
 
 def _bytes(problem: Problem, memory: MemoryModel) -> NDArray[np.uint64]:

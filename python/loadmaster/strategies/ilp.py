@@ -23,6 +23,7 @@ from loadmaster.strategies.exact import (
     Progress,
     best_plan,
     interrupted,
+    or_heft,
     refusal,
     searched,
     small_enough,
@@ -64,7 +65,8 @@ def place(
     log : str, optional
         A file for all that the solver prints.
     time_limit : float, optional
-        Seconds, 10 if absent, a fifth of them for the search; 0: where the search starts.
+        Seconds, 10 if absent, a fifth of them for the search; 0: HEFT's plan, or that of one device
+        if it is faster.
     progress : called with the stage, the solver's bound in it, and the best makespan.
 
     Raises
@@ -77,7 +79,11 @@ def place(
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("ilp", program.formulate, solver)
     method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, searched)
-    return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    def made() -> Candidate:
+        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    return or_heft(problem, method, limits, made)
 
 
 def on_groups_if_large(

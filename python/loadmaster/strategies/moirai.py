@@ -17,7 +17,7 @@ from loadmaster.milp.moirai import Links
 from loadmaster.milp.worker import Solver
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
-from loadmaster.strategies.exact import GROUPS, Level, Limits, Method, Progress, listed
+from loadmaster.strategies.exact import GROUPS, Level, Limits, Method, Progress, listed, or_heft
 from loadmaster.strategies.pesto import MAX_OPS, MAX_ROWS, on_merged
 from loadmaster.strategies.programs import by_program
 
@@ -61,4 +61,8 @@ def place(
     solve = by_program("moirai", program.formulate, solver)
     in_links = partial(program.with_links, links=links)
     method = Method("moirai", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, in_links)
-    return on_merged(Level(problem).coarser("rules", 1), method, limits, groups)
+
+    def made() -> Candidate:
+        return on_merged(Level(problem).coarser("rules", 1), method, limits, groups)
+
+    return or_heft(problem, method, limits, made)

@@ -23,6 +23,7 @@ from loadmaster.strategies.exact import (
     Progress,
     best_plan,
     listed,
+    or_heft,
     refusal,
     small_enough,
 )
@@ -69,7 +70,9 @@ def place(
     method = Method(
         "pesto", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, program.with_links
     )
-    return on_merged(Level(problem), method, limits, groups)
+    return or_heft(
+        problem, method, limits, lambda: on_merged(Level(problem), method, limits, groups)
+    )
 
 
 def on_merged(level: Level, method: Method, limits: Limits, groups: int) -> Candidate:
