@@ -344,6 +344,7 @@ def test_more_parts_than_there_is_to_cut_is_an_error_even_with_best_effort():
     ("changes", "message"),
     [
         ({"colocation": ["", "", "", "set", "", "", ""]}, "colocation set 'set'"),
+        ({"param_bytes": [0, 72, 24, 8, 0, 0, 0]}, "it holds weights itself"),
         ({"kind": ["x"] * 7}, "no split rules for its kind, 'x'"),
         ({"output": [""] * 7}, "shape of its output is unknown"),
         ({"output": ["", "f32[6,3,1,1]", "f32[6]", "f32[8,6,4,4]", "", "", ""]}, "input 0 is of"),

@@ -70,7 +70,8 @@ def check_conserved(before: lm.OpGraph, after: Transformed) -> None:
     """Invariants of every transform. An OpGraph is acyclic, with unique names, or it is none."""
     graph, own = after.graph, after.own
     assert int(graph.flops[~own].sum()) == int(before.flops.sum())
-    assert int(graph.param_bytes.sum()) == int(before.param_bytes.sum())
+    copies = graph.meta.get("data_parallel", {}).get("copied_param_bytes", 0)
+    assert int(graph.param_bytes.sum()) - copies == int(before.param_bytes.sum())
     assert not graph.param_bytes[own].any()
     assert int(graph.flops[own].sum()) == after.own_flops
     assert len(after.origin) == len(after.share) == graph.n_ops
@@ -121,6 +122,7 @@ def test_a_linear_layer_twice():
         "batch": 8,
         "aggregation_flops": 8,
         "aggregation_bytes": 96,
+        "copied_param_bytes": 0,
     }
     assert [graph.names[i] for i in np.flatnonzero(done.own)] == ["dw_t@aggregate"]
 
@@ -173,6 +175,27 @@ def test_what_follows_from_weights_alone_is_computed_once():
     assert graph.flops.tolist() == [0, 6, 0, 0, 0, 3, 2, 2]
     assert [b for s, d, b in edges_of(graph) if s.startswith("x")] == [4, 3, 3]
     assert [b for s, d, b in edges_of(graph) if s == "cast"] == [8, 8, 8]
+
+
+def test_weights_that_an_op_holds_itself_are_whole_in_every_replica():
+    ops = {
+        "name": ["x", "layer"],
+        "kind": ["input", "dense"],
+        "flops": [0, 100],
+        "bytes_accessed": [0, 64 + 30 + 32],
+        "output_bytes": [64, 32],
+        "param_bytes": [8, 30],
+    }
+    edges = {"src": [0], "dst": [1], "bytes": [64]}
+    graph = data_parallel(lm.OpGraph(ops, edges), 2)
+    assert column(graph, graph.param_bytes) == {
+        "x@r0": 4,
+        "x@r1": 4,
+        "layer@r0": 30,
+        "layer@r1": 30,
+    }
+    assert column(graph, graph.bytes_accessed)["layer@r1"] == 32 + 30 + 16
+    assert graph.meta["data_parallel"]["copied_param_bytes"] == 30
 
 
 def test_arguments_keep_their_order():
@@ -308,6 +331,9 @@ def test_drawn_graphs_keep_flops_and_parameters(graph, k, data):
     graph = lm.OpGraph.from_document(document)
     done = replicate(graph, k)
     check_conserved(graph, done)
+    for i, op in enumerate(done.origin.tolist()):
+        if op >= 0 and graph.kinds[op] != "input":
+            assert done.graph.param_bytes[i] == graph.param_bytes[op]
     assert done.graph.digest == replicate(graph, k).graph.digest
     for s, d, b in edges_of(done.graph):
         if s.endswith("@aggregate"):

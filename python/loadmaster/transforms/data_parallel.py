@@ -45,8 +45,8 @@ def data_parallel(graph: OpGraph, k: int) -> OpGraph:
     OpGraph
         Replicated ops are named ``name@r0``, ``name@r1``, ...; the sum of what the replicas of
         ``name`` hand to the optimizer is ``name@aggregate``. ``meta["data_parallel"]`` has
-        ``replicas``, ``batch`` (None: unknown) and what the transform adds: ``aggregation_flops``
-        and ``aggregation_bytes`` (accessed).
+        ``replicas``, ``batch`` (None: unknown) and what the transform adds: ``aggregation_flops``,
+        ``aggregation_bytes`` (accessed) and ``copied_param_bytes``.
 
     Raises
     ------
@@ -71,6 +71,9 @@ def data_parallel(graph: OpGraph, k: int) -> OpGraph:
 
     *Aggregation* of k tensors of b bytes: k - 1 FLOPs per element and (k + 1) b bytes accessed. It
     is no part of the model's own FLOPs, whose sum does not change; parameter bytes do not either.
+
+    *Weights that an op holds itself*, not a parameter of their own, are whole in each replica: no
+    edge could bring them there. But for these copies, parameter bytes add up to the model's.
 
     State written by replicated ops (batch norm's running statistics) is written by replica 0, which
     stays with it; as in TensorFlow's own data parallelism, other replicas only read it.
@@ -110,6 +113,9 @@ class _Replicas:
     def __init__(self, graph: OpGraph, k: int, roles: Roles) -> None:
         self.graph, self.k, self.roles = graph, k, roles
         self.batch = _batch(graph)
+        #: Bytes of weights that an op holds itself, which no share of the batch makes smaller.
+        is_input = np.fromiter((kind == "input" for kind in graph.kinds), bool, graph.n_ops)
+        self.own_weights = np.where(is_input, np.uint64(0), graph.param_bytes)
         many, tensor = roles.many, roles.tensor
         from_many, to_many = many[graph.src], many[graph.dst]
         crossing = np.flatnonzero(from_many & ~to_many & (tensor >= 0))
@@ -155,7 +161,7 @@ class _Replicas:
             "flops": self._divided(graph.flops, np.zeros_like(graph.flops)),
             "bytes_accessed": self._divided(graph.bytes_accessed, whole.accessed),
             "output_bytes": self._divided(graph.output_bytes, whole.output),
-            "param_bytes": self._once(graph.param_bytes),
+            "param_bytes": self._divided(graph.param_bytes, self.own_weights),
             "workspace": self._divided(graph.workspace, np.zeros_like(graph.workspace)),
             "view": np.where(origin >= 0, graph.view[origin], False).astype(np.int64),
             "alias_of": self._aliases(),
@@ -166,6 +172,7 @@ class _Replicas:
             "batch": self.batch,
             "aggregation_flops": flops,
             "aggregation_bytes": accessed,
+            "copied_param_bytes": (k - 1) * int(self.own_weights[self.roles.many].sum()),
         }
         return build(
             graph,
@@ -195,10 +202,6 @@ class _Replicas:
         column[self.origin < 0] = 0
         return column
 
-    def _once(self, total: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """A column of bytes that exist once; of a replica, divided."""
-        return self._divided(total, np.zeros_like(total))
-
     def _whole_bytes(self) -> _Whole:
         """Per op, bytes that every replica reads or writes whole."""
         graph, many, gradient = self.graph, self.roles.many, self.roles.gradient
@@ -208,7 +211,7 @@ class _Replicas:
         def total(ends: NDArray[np.int64], which: NDArray[np.bool_]) -> NDArray[np.uint64]:
             return np.bincount(ends[which], sizes[which], graph.n_ops).astype(np.uint64)
 
-        weights = total(graph.dst, data & ~many[graph.src])
+        weights = total(graph.dst, data & ~many[graph.src]) + self.own_weights
         summands = total(graph.dst, data & gradient & many[graph.src])
         # A tensor counts once, however many read it.
         _, once = np.unique(self.roles.tensor, return_index=True)

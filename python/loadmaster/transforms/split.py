@@ -144,6 +144,8 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
         return "it is a view or placeholder, which costs nothing"
     if graph.alias_of[at] >= 0:
         return f"it writes {graph.names[int(graph.alias_of[at])]!r} in place"
+    if graph.param_bytes[at]:
+        return "it holds weights itself, of which no rule says what each part needs"
     if graph.colocation[at]:
         return f"it must stay with the ops of colocation set {graph.colocation[at]!r}"
     if not rules_for(graph.kinds[at]):
