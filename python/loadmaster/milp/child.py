@@ -8,17 +8,12 @@ into a file. No other module imports python-mip, and nothing imports this one.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from loadmaster.milp.answer import answer
 from loadmaster.milp.model import Model
-from loadmaster.milp.process import serve
-
-#: Least seconds a solver is given when building the model has used up the limit.
-LEAST = 0.05
+from loadmaster.milp.process import left, serve
 
 #: Share of the time left that a solver is given: once its time is up, CBC takes some more to make
 #: what it has found a solution of the model as it was before presolve.
@@ -69,8 +64,7 @@ def run(model: Model, solver: str, time_limit: float, began: float) -> dict[str,
     if not model.n_integers:
         # CBC's own choice, sprint, takes several times as long on the programs of m-SCT.
         target.lp_method = mip.LP_Method.DUAL
-    left = max(SHARE * (time_limit - (time.monotonic() - began)), LEAST)
-    status = target.optimize(max_seconds=left)
+    status = target.optimize(max_seconds=SHARE * left(time_limit, began))
     return _answer(mip.OptimizationStatus, target, status, model)
 
 
@@ -88,19 +82,9 @@ def _answer(statuses: Any, target: Any, status: Any, model: Model) -> dict[str, 
     word = words.get(status)
     if word is None:
         return {"failed": str(status)}
-    answer: dict[str, Any] = {"status": word, "objective": None, "bound": None, "values": None}
-    if word in ("optimal", "feasible"):
-        x = np.array([v.x for v in target.vars], dtype=np.float64)
-        x[model.integer] = np.rint(x[model.integer])
-        answer["values"] = x
-        answer["objective"] = float(model.objective @ x)
-    if word == "optimal" and not model.n_integers:
-        answer["bound"] = answer["objective"]
-    elif word in ("optimal", "feasible", "no_solution") and model.n_integers:
-        bound = target.objective_bound
-        if bound is not None and np.isfinite(bound) and abs(bound) < 1e49:
-            answer["bound"] = float(bound)
-    return answer
+    found = word in ("optimal", "feasible")
+    values = [v.x for v in target.vars] if found else None
+    return answer(model, word, values, lambda: target.objective_bound)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Every better solution is kept as it comes, so that it is there whatever becomes 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ from ortools.sat.python import cp_model
 
 from loadmaster.milp.cpsat import Task, report, report_size
 from loadmaster.milp.instance import Instance, Message
-from loadmaster.milp.process import keep, serve
-
-#: Least seconds the solver is given when building the model has used up the limit.
-LEAST = 0.05
+from loadmaster.milp.process import keep, left, serve
 
 
 def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
@@ -32,7 +28,7 @@ def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
     solver.parameters.num_workers = task.workers
     solver.parameters.random_seed = task.seed
     solver.parameters.log_search_progress = True
-    solver.parameters.max_time_in_seconds = max(task.time_limit - (time.monotonic() - began), LEAST)
+    solver.parameters.max_time_in_seconds = left(task.time_limit, began)
     watch = _Watch(program, folder, task.start.makespan)
     solver.best_bound_callback = watch.bound_rose
     status = solver.solve(program.model, watch)

@@ -8,19 +8,15 @@ rows) lets no one but gurobipy call. No other module imports gurobipy, and nothi
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import gurobipy as gp
-import numpy as np
 from gurobipy import GRB
 
+from loadmaster.milp.answer import answer
 from loadmaster.milp.model import Model
-from loadmaster.milp.process import serve
-
-#: Least seconds the solver is given when building the model has used up the limit.
-LEAST = 0.05
+from loadmaster.milp.process import left, serve
 
 #: Gurobi's error for a model that its licence does not allow.
 TOO_LARGE = 10010
@@ -50,23 +46,12 @@ def run(model: Model, time_limit: float, began: float) -> dict[str, Any]:
     with gp.Env() as env, gp.Model(env=env) as target:
         target.Params.Threads = 1
         variables = _built(model, target)
-        target.Params.TimeLimit = max(time_limit - (time.monotonic() - began), LEAST)
+        target.Params.TimeLimit = left(time_limit, began)
         target.optimize()
-        found = target.SolCount > 0
-        word = WORDS.get(target.Status, "feasible" if found else "no_solution")
-        answer: dict[str, Any] = {"status": word, "objective": None, "bound": None, "values": None}
-        if found and word in ("optimal", "feasible"):
-            x = np.array(target.getAttr("X", variables), dtype=np.float64)
-            x[model.integer] = np.rint(x[model.integer])
-            answer["values"] = x
-            answer["objective"] = float(model.objective @ x)
-        if word == "optimal" and not model.n_integers:
-            answer["bound"] = answer["objective"]
-        elif word in ("optimal", "feasible", "no_solution") and model.n_integers:
-            answer["bound"] = (
-                float(target.ObjBound) if abs(target.ObjBound) < GRB.INFINITY else None
-            )
-        return answer
+        word = WORDS.get(target.Status, "feasible" if target.SolCount else "no_solution")
+        found = target.SolCount and word in ("optimal", "feasible")
+        values = target.getAttr("X", variables) if found else None
+        return answer(model, word, values, lambda: target.ObjBound)
 
 
 def _built(model: Model, target: gp.Model) -> list[gp.Var]:
@@ -79,14 +64,14 @@ def _built(model: Model, target: gp.Model) -> list[gp.Var]:
     at, values = model.row_start.tolist(), model.value.tolist()
     bounds = zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)
     for r, (low, high) in enumerate(bounds):
-        left = gp.LinExpr(values[at[r] : at[r + 1]], entries[at[r] : at[r + 1]])
+        row = gp.LinExpr(values[at[r] : at[r + 1]], entries[at[r] : at[r + 1]])
         if low == high:
-            target.addLConstr(left, GRB.EQUAL, low)
+            target.addLConstr(row, GRB.EQUAL, low)
             continue
         if high < GRB.INFINITY:
-            target.addLConstr(left, GRB.LESS_EQUAL, high)
+            target.addLConstr(row, GRB.LESS_EQUAL, high)
         if low > -GRB.INFINITY:
-            target.addLConstr(left, GRB.GREATER_EQUAL, low)
+            target.addLConstr(row, GRB.GREATER_EQUAL, low)
     if model.start is not None and model.n_integers:
         target.setAttr("Start", variables, model.start.tolist())
     return variables

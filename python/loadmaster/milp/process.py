@@ -30,6 +30,9 @@ from typing import IO, Any
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
 GRACE = 10.0
 
+#: Least seconds a solver is given when building its model has used up the limit.
+LEAST = 0.05
+
 #: Seconds between two looks at a running process, and between two that it takes at its CPU clock.
 _POLL = 0.05
 
@@ -219,6 +222,11 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
     _write(folder / _ANSWER, work(task, folder, began))
     over.set()
     teller.join()
+
+
+def left(time_limit: float, began: float) -> float:
+    """Seconds for the solver: what building its model has left of the limit, some in any case."""
+    return max(time_limit - (time.monotonic() - began), LEAST)
 
 
 def keep(folder: Path, best: object) -> None:
