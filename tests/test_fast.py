@@ -621,14 +621,14 @@ BAD = {
         lambda: diamond(workspace=np.array([0, -1, 0, 0])),
         r"workspace\[1\] is -1",
     ),
-    "sizes are short": (lambda: diamond(resident=np.array([1])), "resident has 1 values where 4"),
+    "sizes are short": (lambda: diamond(resident=np.array([1])), "resident has 1 value where 4"),
     "tensor_bytes is short": (
         lambda: diamond(tensor_bytes=np.array([1])),
-        "tensor_bytes has 1 values where 3",
+        "tensor_bytes has 1 value where 3",
     ),
     "colocation is short": (
         lambda: diamond(colocation=np.array([1])),
-        "colocation has 1 values where 4",
+        "colocation has 1 value where 4",
     ),
     "colocation is float": (lambda: diamond(colocation=ONES), "colocation: got float64"),
     "no common type": (
@@ -669,7 +669,7 @@ BAD = {
         lambda: fast.fill_in_order(G, TWO, np.array([3, 2, 1, 0])),
         "order: must list.*producers before consumers",
     ),
-    "order is short": (lambda: fast.peak_bytes(G, np.array([0])), "order: got 1 values, wants 4"),
+    "order is short": (lambda: fast.peak_bytes(G, np.array([0])), "order: got 1 value, wants 4"),
     "order is out of range": (
         lambda: fast.round_robin(G, TWO, np.array([0, 1, 2, 4])),
         r"order\[3\] is 4: it must be 0 to 3",
@@ -677,7 +677,7 @@ BAD = {
     "order is float": (lambda: fast.follow_bytes(G, TWO, ONES), "order: got float64"),
     "op_bytes is short": (
         lambda: fast.fill_in_order(G, TWO, ORDER, op_bytes=np.array([1])),
-        "op_bytes: got 1 values, wants 4",
+        "op_bytes: got 1 value, wants 4",
     ),
     "op_bytes is float": (
         lambda: fast.breakpoints(G, ORDER, Z, op_bytes=ONES),
@@ -685,7 +685,7 @@ BAD = {
     ),
     "capacity is short": (
         lambda: fast.round_robin(G, TWO, ORDER, capacity=np.array([1])),
-        "capacity: got 1 values, wants 2",
+        "capacity: got 1 value, wants 2",
     ),
     "capacity is negative": (
         lambda: fast.follow_bytes(G, TWO, ORDER, capacity=np.array([1, -1])),
@@ -699,7 +699,7 @@ BAD = {
     "cuts descend": (lambda: fast.segments(ORDER, np.array([2, 1])), "cuts: must ascend"),
     "cuts out of range": (lambda: fast.segments(ORDER, np.array([4])), "from 1 to 3"),
     "cuts at 0": (lambda: fast.segments(ORDER, np.array([0])), "from 1 to 3"),
-    "group is short": (lambda: fast.contract(G, np.array([0])), "group: got 1 values, wants 4"),
+    "group is short": (lambda: fast.contract(G, np.array([0])), "group: got 1 value, wants 4"),
     "group is negative": (
         lambda: fast.contract(G, np.array([0, 0, -1, 1])),
         r"group\[2\] is -1",
@@ -732,7 +732,7 @@ BAD = {
     ),
     "pinned is short": (
         lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0])),
-        "pinned: got 1 values, wants 4",
+        "pinned: got 1 value, wants 4",
     ),
     "pinned is out of range": (
         lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0, -1, 2, 0])),
@@ -780,7 +780,7 @@ BAD = {
     ),
     "placed_paths' devices": (
         lambda: fast.placed_paths(G, TWO, ONES, np.array([0])),
-        "devices: got 1 values, wants 4",
+        "devices: got 1 value, wants 4",
     ),
     "priority is NaN": (
         lambda: fast.priority_order(G, np.array([0, np.nan, 0, 0])),
@@ -800,7 +800,7 @@ BAD = {
     ),
     "devices is short": (
         lambda: fast.simulate(G, TWO, ONES, np.array([0])),
-        "devices: got 1 values, wants 4",
+        "devices: got 1 value, wants 4",
     ),
     "devices out of range": (
         lambda: fast.simulate(G, TWO, ONES, np.array([0, 0, 2, 0])),
@@ -809,7 +809,7 @@ BAD = {
     "devices is float": (lambda: fast.simulate(G, TWO, ONES, ONES), "devices: got float64"),
     "priority is short": (
         lambda: fast.simulate(G, TWO, ONES, ORDER * 0, np.array([1])),
-        "priority: got 1 values, wants 4",
+        "priority: got 1 value, wants 4",
     ),
     "priority is wide": (
         lambda: fast.simulate(G, TWO, ONES, ORDER * 0, ORDER + 2**40),

@@ -268,10 +268,14 @@ except KeyboardInterrupt:
 
 
 @linux
-def test_ctrl_c_ends_the_worker_too():
+def test_ctrl_c_ends_the_worker_and_its_files_too(tmp_path):
     code = CALL.format(tests=os.path.dirname(__file__))
     caller = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert caller.stdout.readline() == "line\n"
     (child,) = children(caller.pid)
@@ -280,6 +284,7 @@ def test_ctrl_c_ends_the_worker_too():
     assert out.splitlines()[-1] == "interrupted"
     assert err == ""
     assert not os.path.exists(f"/proc/{child}")
+    assert not list(tmp_path.iterdir())
 
 
 @linux
@@ -362,7 +367,7 @@ def infeasible_start() -> None:
         (lambda: of(upper=[1.0, 2.0, 3.0]), "3 numbers for 2"),
         (lambda: one_row(lower=[np.nan]), "row 0 has bounds nan"),
         (lambda: one_row(column=1), "there are 1 variables"),
-        (lambda: one_row(row=1, upper=[1.0]), "the block has 1 rows"),
+        (lambda: one_row(row=1, upper=[1.0]), "the block has 1 row"),
         (infeasible_start, "breaks a bound or row by 5"),
         (lambda: Builder().model(np.zeros(1)), "start has length 1"),
     ],

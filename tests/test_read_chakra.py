@@ -203,7 +203,7 @@ def test_an_op_that_changes_several_tensors_says_so(tmp_path):
     schema = "my::swap_(Tensor(a!) x, Tensor(b!) y) -> ()"
     path = write_nodes(tmp_path / "x.et.json", [node(2, "my::swap_", inputs=[a, b], schema=schema)])
     with pytest.warns(
-        UserWarning, match="1 ops change several tensors in place, 'my::swap_' first"
+        UserWarning, match="1 op changes several tensors in place, 'my::swap_' first"
     ):
         graph = chakra.read(path)
     assert graph.kinds[graph.alias_of[graph.index("my::swap_")]] == "buffer"

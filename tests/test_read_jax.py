@@ -403,7 +403,7 @@ def test_trips_of_a_counter_against_a_literal(test, step, start, trips):
     ],
 )
 def test_trips_that_are_not_known_count_once_and_are_said(test, step, inputs, start):
-    with pytest.warns(UserWarning, match="1 loops do not say how often"):
+    with pytest.warns(UserWarning, match="1 loop does not say how often"):
         graph = of_jaxpr(inputs, while_text(test, step, start), "z")
     assert list(graph.meta["loops"].values()) == [None]
     assert flops(graph, "mul") == 8

@@ -294,7 +294,7 @@ def test_several_steps_are_columns_and_their_median_the_time(tmp_path):
     np.testing.assert_allclose(profile.seconds, [[3e-5, 1e-5, 2e-5], [5e-6] * 3])
     assert (profile.names, profile.batch) == (("aten::mm", "aten::add"), 8)
     assert times(kineto.read(path, step=5)) == {"aten::mm": 10, "aten::add": 5}
-    assert "1 ops are outside of every step" in said(path)
+    assert "1 op is outside of every step" in said(path)
 
 
 def test_steps_that_differ_ask_which(tmp_path):
@@ -351,7 +351,7 @@ def test_a_kernel_that_ends_before_it_starts(tmp_path):
 def test_calls_that_overlap_where_they_cannot_are_counted(tmp_path):
     path = trace_of(tmp_path, [call("aten::mm", 0, 50), call("aten::add", 30, 50)])
     assert times(kineto.read(path)) == {"aten::mm": 50, "aten::add": 50}
-    assert "1 calls overlap another of their thread, 'aten::mm' and 'aten::add' first" in said(path)
+    assert "1 call overlaps another of their thread, 'aten::mm' and 'aten::add' first" in said(path)
 
 
 def test_rounded_ends_of_older_traces_do_not_count_as_overlap(tmp_path):

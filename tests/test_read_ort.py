@@ -173,7 +173,7 @@ def test_ops_without_an_event_are_costed_by_bytes(model, tmp_path):
 
 def test_events_without_an_op_are_counted(model, tmp_path):
     events = [product(9), kernel("relu", 9), kernel("flat", 9), kernel("inner", 9), RUN]
-    with pytest.warns(UserWarning, match=r"1 measured ops \('inner'\), 25.0% of the measured"):
+    with pytest.warns(UserWarning, match=r"1 measured op \('inner'\), 25.0% of the measured"):
         graph = read(model, profile=written(tmp_path / "p.json", events))
     assert graph.time["cpu"].sum() == pytest.approx(28.5e-6)
 
@@ -189,7 +189,7 @@ def test_runs_that_did_not_end_are_left_out(tmp_path):
 
 def test_what_runs_twice_in_a_run_is_summed(tmp_path):
     events = [kernel("a", 1), kernel("a", 2), RUN]
-    with pytest.warns(UserWarning, match=r"1 ops \('a' first\) ran several times in a run"):
+    with pytest.warns(UserWarning, match=r"1 op \('a' first\) ran several times in a run"):
         measured = profile(written(tmp_path / "p.json", events))
     assert measured.seconds.tolist() == [[pytest.approx(4e-6)]]
 

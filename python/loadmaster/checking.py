@@ -12,7 +12,7 @@ from loadmaster.binding import bind
 from loadmaster.constraints import EVERY, Constraints, as_constraints, selected
 from loadmaster.errors import InputError
 from loadmaster.plan import Plan
-from loadmaster.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from loadmaster.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
     for d in devices:
         ops = int((plan.placed.devices == d).sum())
         what = f"{plan.cluster.devices[d].name} runs nothing"
-        verdicts.append(Verdict(what, f"{ops} ops" if ops else "true", not ops))
+        verdicts.append(Verdict(what, counted(ops, "op") if ops else "true", not ops))
     return verdicts
 
 

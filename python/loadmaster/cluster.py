@@ -20,7 +20,7 @@ from typing import Any
 from loadmaster import fast
 from loadmaster.errors import InputError
 from loadmaster.files import read_bytes, write_bytes
-from loadmaster.units import parse_bytes
+from loadmaster.units import counted, parse_bytes
 
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
@@ -198,7 +198,8 @@ class Cluster:
         return [d.memory for d in self.devices]
 
     def __repr__(self) -> str:
-        return f"Cluster({self.name!r}, {self.n_devices} devices, {len(self.channels)} channels)"
+        devices = counted(self.n_devices, "device")
+        return f"Cluster({self.name!r}, {devices}, {counted(len(self.channels), 'channel')})"
 
     def index(self, device: str | int) -> int:
         """Index of a device given by name or index."""

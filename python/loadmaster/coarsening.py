@@ -26,7 +26,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.problem import Problem
 from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.summary import parallelism
-from loadmaster.units import format_bytes
+from loadmaster.units import counted, format_bytes
 
 Coarsener = Literal["sequential", "batch", "rules", "parallel", "multilevel"]
 Order = Literal["best", "program", "m-topo", "dfs", "cpd"]
@@ -86,7 +86,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.method}: {self.ops} ops -> {self.groups} groups, "
+            f"{self.method}: {counted(self.ops, 'op')} -> {counted(self.groups, 'group')}, "
             f"{'no cycle' if self.acyclic else 'A CYCLE'}",
             f"cut          {format_bytes(self.cut_bytes)}, {self.cut_share:.2%} of transfer time",
             f"CCR          {self.ccr_before:.3g} -> {self.ccr:.3g}",
@@ -460,7 +460,7 @@ def _note(method: str, limits: _Limits, n: int, obstacles: Mapping[str, Any]) ->
     if not reasons:
         no_more = "no other rule matches" if method == "rules" else "no two of them are joined"
         reasons = [no_more]
-    return f"{n} groups, not {limits.groups}: " + "; ".join(reasons)
+    return f"{counted(n, 'group')}, not {limits.groups}: " + "; ".join(reasons)
 
 
 # -- the coarse graph as a user's graph --------------------------------------------------------
@@ -512,7 +512,7 @@ def _as_opgraph(coarse: Coarse) -> OpGraph:
         },
     }
     table = {"src": src, "dst": dst, "tensor": tensor, "bytes": sizes}
-    return OpGraph(ops, table, name=f"{model.name or 'graph'} in {n} groups")
+    return OpGraph(ops, table, name=f"{model.name or 'graph'} in {counted(n, 'group')}")
 
 
 def _longest_member(coarse: Coarse) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
 from loadmaster.summary import aligned
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
@@ -161,7 +161,9 @@ class Difference:
             )
             for move in self.moves
         ]
-        more = [f"and {self.other_moves} ops in smaller moves"] if self.other_moves else []
+        more = (
+            [f"and {counted(self.other_moves, 'op')} in smaller moves"] if self.other_moves else []
+        )
         return [*aligned([head, *rows]), *more]
 
 

@@ -23,7 +23,7 @@ from loadmaster.simulation import CostsLike, as_costs
 from loadmaster.strategies.registry import Method
 from loadmaster.summary import aligned
 from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
-from loadmaster.units import format_bytes
+from loadmaster.units import counted, format_bytes
 
 #: Methods that are tried, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
@@ -301,7 +301,7 @@ class _Trial:
         def helps(more: int) -> bool:
             while len(clusters) <= more:
                 clusters.append(clusters[-1].with_device(like))
-            self.progress(f"{more} more devices", None)
+            self.progress(counted(more, "more device"), None)
             return self.placed(cluster=clusters[more]) is not None
 
         tried = 1

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loadmaster import fast
 from loadmaster.errors import InputError, MissingExtraError
 from loadmaster.files import check_format
+from loadmaster.units import counted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -200,7 +201,7 @@ class OpGraph:
 
     def __repr__(self) -> str:
         label = f"{self.name!r}, " if self.name else ""
-        return f"OpGraph({label}{self.n_ops} ops, {self.n_edges} edges)"
+        return f"OpGraph({label}{counted(self.n_ops, 'op')}, {counted(self.n_edges, 'edge')})"
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -454,7 +455,7 @@ def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> No
 
 def _check_length(what: str, got: int, want: int | None) -> None:
     if want is not None and got != want:
-        raise InputError(f"{what} has {got} values where {want} are wanted")
+        raise InputError(f"{what} has {counted(got, 'value')} where {want} are wanted")
 
 
 def _texts(what: str, values: Any, n: int | None) -> list[str]:

@@ -21,7 +21,7 @@ from loadmaster.problem import Problem
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.fused import fuse
 from loadmaster.summary import parallelism
-from loadmaster.units import format_bytes, format_count, format_seconds
+from loadmaster.units import counted, format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Info:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.name or 'graph'}: {self.ops} ops, {self.edges} edges",
+            f"{self.name or 'graph'}: {counted(self.ops, 'op')}, {counted(self.edges, 'edge')}",
             f"FLOPs        {format_count(self.flops)}",
             f"parameters   {format_bytes(self.parameter_bytes)} (with buffers, optimizer state)",
         ]

@@ -35,6 +35,7 @@ from loadmaster.simulation import (
     run,
 )
 from loadmaster.transforms.base import Split
+from loadmaster.units import counted
 
 if TYPE_CHECKING:
     from loadmaster.difference import Difference
@@ -239,7 +240,8 @@ class Plan:
         used = int(self.placed.devices.max()) + 1
         if used > cluster.n_devices:
             raise InputError(
-                f"the plan uses {used} devices, but {cluster!r} has only {cluster.n_devices}"
+                f"the plan uses {counted(used, 'device')}, but {cluster!r} has only "
+                f"{cluster.n_devices}"
             )
         types = tuple(t.name for t in cluster.types)
         same = types == self.costs.types

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster.errors import InputError
 from loadmaster.graph import ANY_TYPE
+from loadmaster.units import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,10 @@ class Profile:
             raise InputError(f"output_bytes has shape {self.output_bytes.shape}, wants ({n},)")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
-            raise InputError(f"{len(twice)} names stand twice in the profile, {twice[0]!r} first")
+            raise InputError(
+                f"{counted(len(twice), 'name stands', 'names stand')} twice in the profile, "
+                f"{twice[0]!r} first"
+            )
         wrong = np.argwhere((self.seconds < 0) | np.isinf(self.seconds))
         if len(wrong):
             op, step = map(int, wrong[0])

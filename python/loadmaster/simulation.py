@@ -19,6 +19,7 @@ from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
 from loadmaster.problem import PlanPolicy, Problem
+from loadmaster.units import counted
 
 #: What may be given as costs.
 CostsLike = Costs | CostModel | Regression | ArrayLike
@@ -361,7 +362,7 @@ def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs
     types = tuple(t.name for t in cluster.types)
     if costs.types != types or len(costs.time) != graph.n_ops:
         raise InputError(
-            f"costs are for {len(costs.time)} ops on {', '.join(costs.types)}; "
+            f"costs are for {counted(len(costs.time), 'op')} on {', '.join(costs.types)}; "
             f"the graph has {graph.n_ops} and the cluster {', '.join(types)}"
         )
     return costs

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -83,7 +83,7 @@ def _what_happened(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> 
     lines = [
         *_device_lines(simulation, cluster),
         f"moved        {format_bytes(simulation.bytes_moved)} in "
-        f"{len(simulation.transfers)} transfers",
+        f"{counted(len(simulation.transfers), 'transfer')}",
     ]
     short = shortage(simulation, cluster, graph)
     return [*lines, short] if short else lines

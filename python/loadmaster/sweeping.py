@@ -48,7 +48,7 @@ from loadmaster.simulation import check_seed
 from loadmaster.strategies.registry import function_of
 from loadmaster.summary import aligned
 from loadmaster.table import Key, Row, Table
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -139,7 +139,9 @@ class Sweep:
             obeyed = Constraints.from_document(json.loads(text))
             lines += [] if obeyed.is_empty else [f"constraints  {obeyed}"]
         if self.unfinished:
-            lines.append(f"interrupted: {self.unfinished} cases are not done")
+            lines.append(
+                f"interrupted: {counted(self.unfinished, 'case is', 'cases are')} not done"
+            )
         return "\n".join(lines)
 
 

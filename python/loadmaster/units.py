@@ -95,10 +95,10 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things.
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number of things, with what must agree with it.
 
-    >>> counted(1, "op"), counted(2, "op")
-    ('1 op', '2 ops')
+    >>> counted(1, "op"), counted(2, "op"), counted(1, "case is", "cases are")
+    ('1 op', '2 ops', '1 case is')
     """
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"{count} {one if count == 1 else many or f'{one}s'}"

@@ -162,7 +162,7 @@ class Trust:
         rows += [_row("all", self.overall), *(_row(k, a) for k, a in [*kinds.items()][:_KINDS])]
         lines += aligned(rows)
         if len(kinds) > _KINDS:
-            lines.append(f"and {len(kinds) - _KINDS} more kinds")
+            lines.append(f"and {counted(len(kinds) - _KINDS, 'more kind')}")
         if self.bytes_deviation is not None:
             lines.append(f"output bytes are off by {self.bytes_deviation.mean():.1%} on average")
         rows = [("off by at most", *(f"{step:.0%}" for step in STEPS))]
@@ -218,8 +218,8 @@ def trust(
     timed = [i for i in rows if median[i] > 0]
     if not timed:
         raise InputError(
-            f"none of {len(measured.names)} measured ops has a predicted time: the profile and the "
-            "costs want to come from the same model"
+            f"{counted(len(measured.names), 'measured op')}, none with a predicted time: "
+            "the profile and the costs want to come from the same model"
         )
     kinds = measured.kinds
     if graph is not None and not any(kinds):
@@ -265,7 +265,8 @@ def held_out(profiles: Sequence[Profile]) -> Trust:
     batches = sorted({p.batch for p in profiles if p.batch is not None})
     if len(batches) < 3:
         raise InputError(
-            f"{len(batches)} batches: to hold one out, at least two must be left to learn from"
+            f"{counted(len(batches), 'batch', 'batches')}: to hold one out, "
+            "at least two must be left to learn from"
         )
     last = [p for p in profiles if p.batch == batches[-1]]
     known = sweep([p for p in profiles if p.batch != batches[-1]], batches[-1])

@@ -26,7 +26,7 @@ from loadmaster.costs.least_squares import nonnegative
 from loadmaster.costs.transfers import TransferTimes, title
 from loadmaster.errors import InputError
 from loadmaster.graph import OpGraph
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 
 Floats = NDArray[np.float64]
 
@@ -338,8 +338,8 @@ def _source(fit: LinkFit) -> str:
     if fit.tensor_error is not None:
         error = f"off by {fit.tensor_error:.0%} of the time that the graph's tensors take"
     return (
-        f"measured{f' by {fit.method}' if fit.method else ''}: {fit.repeats} transfers of "
-        f"{smallest} to {largest}; this line is {error}"
+        f"measured{f' by {fit.method}' if fit.method else ''}: "
+        f"{counted(fit.repeats, 'transfer')} of {smallest} to {largest}; this line is {error}"
     )
 
 

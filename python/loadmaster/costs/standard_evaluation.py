@@ -221,8 +221,9 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     left_out = sorted(kind_of.keys() - set(names))
     if len(names) < len(kind_of) / 2:
         raise InputError(
-            f"the profiles have {len(names)} ops in common of {len(kind_of)}: they are of "
-            f"different graphs, or name ops anew each time; {left_out[0]!r} is not in all of them"
+            f"the profiles have {counted(len(names), 'op')} in common of {len(kind_of)}: they are "
+            f"of different graphs, or name ops anew each time; {left_out[0]!r} is not in "
+            "all of them"
         )
     kinds = tuple(kind_of[name] for name in names)
     told = _sizes(by_batch, names)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.errors import InputError
+from loadmaster.units import counted
 
 INFINITY = float("inf")
 
@@ -175,7 +176,9 @@ class Builder:
         if count is None:
             count = sizes[0] if sizes else int(rows.max(initial=-1)) + 1
         if len(rows) and not (rows.min() >= 0 and rows.max() < count):
-            raise InputError(f"an entry's row is out of range: the block has {count} rows")
+            raise InputError(
+                f"an entry's row is out of range: the block has {counted(count, 'row')}"
+            )
         columns = np.asarray(column, dtype=np.int64)
         if columns.shape != rows.shape:
             raise InputError(f"{rows.shape} rows for {columns.shape} columns: one per entry each")

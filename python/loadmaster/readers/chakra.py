@@ -27,6 +27,7 @@ from loadmaster.readers.chakra_nodes import Recorded, load
 from loadmaster.readers.chakra_rows import Op, Rows, labels_of
 from loadmaster.readers.kineto_events import Trace
 from loadmaster.readers.torch_calls import chosen
+from loadmaster.units import counted
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
 
@@ -243,8 +244,8 @@ def _graph(
     if rows.flow.several:
         first = labels.names[rows.flow.several[0]]
         notes.append(
-            f"{len(rows.flow.several)} ops change several tensors in place, {first!r} first: each "
-            "is bound to the device of the first that it changes"
+            f"{counted(len(rows.flow.several), 'op changes', 'ops change')} several tensors "
+            f"in place, {first!r} first: each is bound to the device of the first that it changes"
         )
     columns: dict[str, Any] = {
         "name": labels.names,
@@ -300,7 +301,10 @@ def _unknown(kinds: Sequence[str], costs: Sequence[Cost]) -> list[str]:
     if not counts:
         return []
     listed = ", ".join(f"{kind} ({n})" for kind, n in sorted(counts.items()))
-    return [f"FLOPs of {counts.total()} ops are not known, they count by their bytes: {listed}"]
+    return [
+        f"FLOPs of {counted(counts.total(), 'op')} are not known, they count by their bytes: "
+        f"{listed}"
+    ]
 
 
 def _output(rows: Rows, row: int) -> str:

@@ -20,6 +20,7 @@ from loadmaster.notes import warn
 from loadmaster.profile import Profile
 from loadmaster.readers.kineto_events import Trace, load
 from loadmaster.readers.torch_calls import Calls, chosen, tensor_of
+from loadmaster.units import counted
 
 
 def read(
@@ -170,7 +171,7 @@ def _left_out(
         notes.append(f"{idle} of {len(seconds)} ops launched no kernel: 0 s on {trace.device_type}")
     outside = len(trace.calls.ops) - sum(len(each.ops) for each in trace.calls.steps())
     if outside:
-        notes.append(f"{outside} ops are outside of every step, and left out")
+        notes.append(f"{counted(outside, 'op is', 'ops are')} outside of every step, and left out")
     return notes
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.errors import InputError
 from loadmaster.files import parse_json, read_bytes, uncollected
 from loadmaster.readers.torch_calls import MODULE_PREFIX, Calls, role_of
-from loadmaster.units import format_seconds
+from loadmaster.units import counted, format_seconds
 
 #: The device type of traces without kernels.
 CPU = "cpu"
@@ -277,21 +277,23 @@ class Trace:
         if self.crossings:
             first, second = (self.calls.names[call] for call in self.crossings[0])
             notes.append(
-                f"{len(self.crossings)} calls overlap another of their thread, {first!r} and "
-                f"{second!r} first: the time they share counts twice"
+                f"{counted(len(self.crossings), 'call overlaps', 'calls overlap')} another of "
+                f"their thread, {first!r} and {second!r} first: the time they share counts twice"
             )
         return notes
 
 
 def _amount(rows: Sequence[tuple[str, float]], what: str) -> str:
-    return f"{len(rows)} {what}{'s' * (len(rows) != 1)} ({format_seconds(sum(s for _, s in rows))})"
+    return f"{counted(len(rows), what)} ({format_seconds(sum(s for _, s in rows))})"
 
 
 def _most(names: Iterable[str]) -> str:
     """The three most frequent names with their counts, shortened."""
     counts = Counter(names)
     listed = [f"{name[:60]!r} ({n})" for name, n in counts.most_common(3)]
-    return ", ".join(listed) + (f" and {len(counts) - 3} more kinds" if len(counts) > 3 else "")
+    return ", ".join(listed) + (
+        f" and {counted(len(counts) - 3, 'more kind')}" if len(counts) > 3 else ""
+    )
 
 
 def _taken(values: NDArray[np.int32], at: NDArray[np.int32]) -> NDArray[np.int32]:

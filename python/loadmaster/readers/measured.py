@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadmaster.errors import InputError
 from loadmaster.graph import PLACEHOLDERS, TIME_SOURCES
 from loadmaster.profile import Profile
+from loadmaster.units import counted
 
 #: How many names a note gives.
 _NAMED = 3
@@ -74,8 +75,8 @@ def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] 
     if stray:
         share = median[stray].sum() / (median.sum() or 1.0)
         notes.append(
-            f"{len(stray)} measured ops ({_some([profile.names[i] for i in stray])}), "
-            f"{share:.1%} of the measured time, are no ops of the graph: left out"
+            f"{counted(len(stray), 'measured op')} ({_some([profile.names[i] for i in stray])}), "
+            f"{share:.1%} of the measured time, not among the ops of the graph: left out"
         )
     seconds = np.full(len(index), np.nan)
     at = np.array([index[name] for name in np.array(profile.names, dtype=object)[known]])

@@ -30,6 +30,7 @@ from loadmaster.readers import onnx
 from loadmaster.readers.measured import add_times, check_same
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
+from loadmaster.units import counted
 
 #: What ONNX Runtime appends to the name of a node whose kernel ran.
 _KERNEL = "_kernel_time"
@@ -254,18 +255,19 @@ class _Recording:
         if not ends:
             self.notes.append("no run is marked as complete: all kernels count as one run")
         if late:
-            self.notes.append(f"{late} kernels of a last run that did not end are left out")
+            self.notes.append(f"left out: {counted(late, 'kernel')} of a last run that did not end")
         if repeated:
             self.notes.append(
-                f"{len(repeated)} ops ({next(iter(repeated))!r} first) ran several times in a run, "
-                "in a loop or under one name: their times are sums"
+                f"{counted(len(repeated), 'op')} ({next(iter(repeated))!r} first) ran several "
+                "times in a run, in a loop or under one name: times are sums"
             )
         kernels = sum(isinstance(e, dict) and e.get("cat") == "Kernel" for e in document)
+        device = counted(kernels, "device kernel")
         hosts = sorted(set(self.providers.values()) - {_CPU})
         if hosts:
             self.notes.append(
                 f"times of {', '.join(hosts)} are what the host saw of each op, not what the "
-                f"device took{f'; {kernels} device kernels are left out' if kernels else ''}"
+                f"device took{f'; left out: {device}' if kernels else ''}"
             )
 
     @property
@@ -394,8 +396,8 @@ def _named_as(document: Mapping[str, Any], measured: Profile) -> tuple[Profile, 
     if not renamed:
         return measured, []
     return measured, [
-        f"{len(renamed)} ops have other names in the profile ({next(iter(renamed))!r} first): "
-        "matched by kind and size"
+        f"{counted(len(renamed), 'op has', 'ops have')} other names in the profile "
+        f"({next(iter(renamed))!r} first): matched by kind and size"
     ]
 
 

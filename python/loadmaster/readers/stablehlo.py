@@ -32,6 +32,7 @@ from loadmaster.readers.xla_program import (
     at,
 )
 from loadmaster.readers.xla_text import closing, decoded, split
+from loadmaster.units import counted
 
 _MODULE = re.compile(r"\s*(?:(?:#|//)[^\n]*\n\s*)*(?:\"builtin\.module\"|module\b|func\.func\b)")
 _RESULTS = re.compile(r"(%[^=\"]*?)\s*=\s+(?=[\"\w])")
@@ -375,7 +376,10 @@ class _Reader:
             instruction.operands = [self._operand(value, region) for _, value in pairs]
             parts = [self._type(t) for t in split(types)]
             if len(parts) != len(pairs):
-                raise self._error(f"{kind} carries {len(pairs)} values and has {len(parts)} types")
+                raise self._error(
+                    f"{kind} carries {counted(len(pairs), 'value')} and has "
+                    f"{counted(len(parts), 'type')}"
+                )
             arguments = [(n, t) for (n, _), t in zip(pairs, parts, strict=True)]
             instruction.attributes = {"arguments": arguments}
             instruction.results = [(n, t) for n, t in zip(names, parts, strict=False)]
@@ -427,7 +431,10 @@ class _Reader:
         parts = [self._type(t) for t in split(right)]
         names = [n for n, _ in instruction.results]
         if len(parts) < len(names):
-            raise self._error(f"{instruction.kind} gives {len(names)} values of {len(parts)} types")
+            raise self._error(
+                f"{instruction.kind} gives {counted(len(names), 'value')} of "
+                f"{counted(len(parts), 'type')}"
+            )
         # Without an arrow operands may be listed too: the last types are the results'.
         instruction.results = list(zip(names, parts[len(parts) - len(names) :], strict=True))
 

@@ -29,6 +29,7 @@ from loadmaster.readers.aten_program import (
 )
 from loadmaster.readers.nn_modules import module_path
 from loadmaster.readers.torch_tensors import dtype_name, layout
+from loadmaster.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -107,8 +108,8 @@ def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
     if example_inputs is None:
         node = unsized[0]
         raise InputError(
-            f"{len(unsized)} nodes do not tell the sizes of what they give, {node.name!r} "
-            f"({_kind(node)}) first: give example_inputs"
+            f"{counted(len(unsized), 'node does', 'nodes do')} not tell the sizes of what they "
+            f"give, {node.name!r} ({_kind(node)}) first: give example_inputs"
         )
     from loadmaster.readers.torch_nodes import run_nodes
 

@@ -44,6 +44,7 @@ from loadmaster.readers.xla_program import (
     at,
     drive,
 )
+from loadmaster.units import counted
 
 #: Instructions that are looked at, calls inlined, before a program is refused.
 LIMIT = 500_000
@@ -73,7 +74,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
     notes += xla_training.assign(columns, program, inliner.outputs)
     dropped = columns.drop_unread(inliner.outputs)
     if dropped:
-        notes.append(f"{dropped} ops that no output needs are left out, as XLA leaves them out")
+        notes.append(f"left out, as XLA does: {counted(dropped, 'op')} that no output needs")
     meta = {
         "model": program.name,
         "framework": program.framework,
@@ -148,8 +149,8 @@ class _Inliner:
         known = sum(trips is not None for trips in self.columns.loops.values())
         if known:
             notes.append(
-                f"{known} loops count the work of all their trips, but one kernel launch per op, "
-                "and are bound to one device each, as XLA runs them"
+                f"{counted(known, 'loop counts', 'loops count')} the work of all trips, but one "
+                "kernel launch per op, on one device each, as XLA runs them"
             )
         if self._branches:
             notes.append(f"{self._branches} branches are the dearest of theirs each")
@@ -165,7 +166,10 @@ class _Inliner:
             texts.append(f"FLOPs unknown, costed by the bytes they move: {kinds}")
         once = sum(trips is None for trips in self.columns.loops.values())
         if once:
-            texts.append(f"{once} loops do not say how often they run: each counts as one trip")
+            texts.append(
+                f"{counted(once, 'loop does', 'loops do')} not say how often: "
+                "each counts as one trip"
+            )
         return texts
 
     # -- computations and calls ----------------------------------------------------------------
@@ -175,7 +179,7 @@ class _Inliner:
             raise InputError(f"{body.name!r} calls itself: its ops cannot be counted")
         if len(args) != len(body.inputs):
             raise InputError(
-                f"{body.name!r} takes {len(body.inputs)} values and is given {len(args)}"
+                f"{body.name!r} takes {counted(len(body.inputs), 'value')} and is given {len(args)}"
             )
         self._running.add(id(body))
         env = {name: value for (name, _), value in zip(body.inputs, args, strict=True)}

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import VIEWS, plain
 from loadmaster.readers.xla_program import Program, Type
+from loadmaster.units import counted
 
 #: Ops that are looked through for the old value of an output.
 _DEPTH = 256
@@ -60,7 +61,7 @@ def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list
         "its parameters and state"
     ]
     if kept:
-        notes.append(f"{kept} donated inputs are updated in place")
+        notes.append(f"{counted(kept, 'donated input is', 'donated inputs are')} updated in place")
     return notes
 
 

@@ -40,7 +40,7 @@ from loadmaster.strategies.base import (
 )
 from loadmaster.strategies.fused import deciders
 from loadmaster.strategies.listing import check_memory, ordered
-from loadmaster.units import format_bytes
+from loadmaster.units import counted, format_bytes
 
 #: Seconds, if no time limit is given.
 SECONDS = 10.0
@@ -328,8 +328,8 @@ def _bounded(
         gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
         return _noted(
             best,
-            f"{answer.by}: no plan for the {instance.n_ops} groups takes less than {seconds:.6g} s "
-            f"({gap:.1%} below this one); a plan that parts groups may",
+            f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
+            f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may",
         )
     tight = bool((instance.unit_charge.sum() > instance.capacity).any())
     if tight and memory == "dynamic":

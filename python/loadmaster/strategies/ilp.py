@@ -30,6 +30,7 @@ from loadmaster.strategies.exact import (
     started,
 )
 from loadmaster.strategies.programs import by_program
+from loadmaster.units import counted
 
 #: More rows are not given to a solver.
 MAX_ROWS = 50_000
@@ -119,7 +120,7 @@ def on_groups_if_large(
         if level is None:
             note = f"{why}, and so do its coarsest groups: the search's plan is returned"
             return replace(began, notes=(*began.notes, note))
-        note = f"{why}: solved on {level.problem.graph.n_ops} groups"
+        note = f"{why}: solved on {counted(level.problem.graph.n_ops, 'group')}"
         found = best_plan(level, method, limits, (note,))
     except KeyboardInterrupt:
         return interrupted(began, method)

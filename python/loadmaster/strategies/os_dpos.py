@@ -39,7 +39,7 @@ from loadmaster.problem import Problem
 from loadmaster.strategies import dpos, single
 from loadmaster.strategies.base import Candidate, MemoryModel, of_transformed
 from loadmaster.transforms import Split, Transformed, dimensions, replicate, split_op
-from loadmaster.units import format_seconds
+from loadmaster.units import counted, format_seconds
 
 #: Places a problem: the candidate, its critical path (reduced ops, in order) and its estimate of
 #: the makespan in seconds.
@@ -297,5 +297,5 @@ def _notes(state: _State) -> tuple[str, ...]:
         named = "; ".join(map(str, state.splits[:_NAMED]))
         rest = len(state.splits) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
-        notes.append(f"split {len(state.splits)} ops: {named}{more}")
+        notes.append(f"split {counted(len(state.splits), 'op')}: {named}{more}")
     return tuple(notes)

@@ -28,6 +28,7 @@ from loadmaster.strategies.exact import (
     small_enough,
 )
 from loadmaster.strategies.programs import by_program
+from loadmaster.units import counted
 
 #: Merging may leave somewhat more groups than it is asked for.
 MAX_OPS = 250
@@ -88,5 +89,5 @@ def on_merged(level: Level, method: Method, limits: Limits, groups: int) -> Cand
         note = f"{why}, and so do its coarsest groups: the plan is the method's start"
         found = best_plan(merged, method, replace(limits, seconds=0.0))
         return replace(found, notes=(*found.notes[:-1], note))
-    note = f"{why}: solved on {smaller.problem.graph.n_ops} groups"
+    note = f"{why}: solved on {counted(smaller.problem.graph.n_ops, 'group')}"
     return best_plan(smaller, method, limits, (note,))

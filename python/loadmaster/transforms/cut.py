@@ -14,6 +14,7 @@ from loadmaster.graph import OpGraph
 from loadmaster.transforms import rules
 from loadmaster.transforms.base import Shape, format_output, parse_output
 from loadmaster.transforms.rules import Rule
+from loadmaster.units import counted
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def _outputs(
     if not len(tensors) and len(shapes) == 1:
         return (Output(-1, int(graph.output_bytes[at]), shapes[0]),)
     if len(tensors) != len(shapes):
-        return f"it has {len(shapes)} outputs in {graph.outputs[at]!r} and sends {len(tensors)}"
+        has = counted(len(shapes), "output")
+        return f"it has {has} in {graph.outputs[at]!r} and sends {len(tensors)}"
     return tuple(
         Output(int(t), size, shape) for t, size, shape in zip(tensors, sizes, shapes, strict=True)
     )
@@ -119,7 +121,7 @@ def bind(op: Tensors, rule: Rule) -> Cut | str:
     if isinstance(op.makes, str):
         return op.makes
     if len(op.makes) > len(rule.outputs):
-        return f"it has {len(op.makes)} outputs, the rule knows {len(rule.outputs)}"
+        return f"it has {counted(len(op.makes), 'output')}, the rule knows {len(rule.outputs)}"
     first = op.makes[0].shape[1]
     if rule.min_rank and (first is None or len(first) < rule.min_rank):
         return f"its output is {format_output([op.makes[0].shape]) or 'of unknown shape'}"

@@ -49,9 +49,20 @@ impl fmt::Display for Bytes {
             unit = Some(name);
         }
         match unit {
+            None if self.0 == 1 => f.write_str("1 byte"),
             None => write!(f, "{} bytes", self.0),
             Some(unit) => write!(f, "{scaled:.2} {unit} ({} bytes)", self.0),
         }
+    }
+}
+
+/// How many there are of something, in a message: "1 op", "2 ops".
+pub struct Counted<'a>(pub usize, pub &'a str);
+
+impl fmt::Display for Counted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what) = self;
+        write!(f, "{count} {what}{}", if *count == 1 { "" } else { "s" })
     }
 }
 
@@ -98,7 +109,7 @@ pub enum Error {
         limit: usize,
     },
     /// A column of the wrong length.
-    #[error("{argument} has {got} values where {want} are wanted (one per {per})")]
+    #[error("{argument} has {} where {want} are wanted (one per {per})", Counted(*.got, "value"))]
     WrongLength {
         /// The argument's name.
         argument: &'static str,
@@ -261,7 +272,7 @@ pub enum Error {
     /// An op that fits on no device.
     #[error(
         "{op}{} needs {}; the most that is free on a device it may use is {}, on {device}: {} short",
-        if *.members > 1 { format!(", with the {} ops that follow it,", *.members - 1) } else { String::new() },
+        if *.members > 1 { format!(", with the {} after it,", Counted(*.members - 1, "op")) } else { String::new() },
         Bytes(*.needed), Bytes(*.free), Bytes(.needed - .free)
     )]
     DoesNotFit {

@@ -424,7 +424,7 @@ fn colocated_ops_are_charged_together() {
     assert_eq!(fill(&[8, 8]).unwrap(), on(&[0, 1, 0]));
     assert_eq!(fill(&[7, 8]).unwrap(), on(&[1, 0, 1]));
     let error = fill(&[7, 7]).expect_err("8 > 7").to_string();
-    assert!(error.contains("op 0, with the 1 ops that follow it, needs 8 bytes"), "{error}");
+    assert!(error.contains("op 0, with the 1 op after it, needs 8 bytes"), "{error}");
 }
 
 #[test]

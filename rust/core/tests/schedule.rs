@@ -861,7 +861,7 @@ fn colocated_ops_bring_the_residents_of_their_whole_set() {
     assert_eq!(fitted(&work, &[8, 1]).unwrap(), on(&[0, 1, 0]));
     let error = fitted(&work, &[7, 7]).expect_err("8 > 7");
     assert_eq!(short(Err(error.clone())), (0, 8, 7, 0));
-    assert!(error.to_string().starts_with("op 0, with the 1 ops that follow it, needs 8 bytes"), "{error}");
+    assert!(error.to_string().starts_with("op 0, with the 1 op after it, needs 8 bytes"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Numpy arrays in: checked by name, dtype and shape, and copied to what the core wants.
 
+use std::fmt::Display;
+
+use loadmaster_core::error::Counted;
 use numpy::{Element, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -119,14 +122,16 @@ pub fn time_matrix(
     values::<f64>(object).ok_or_else(|| wrong_dtype(argument, array, &wants))
 }
 
+/// An argument that is too short or too long.
+pub fn wrong_length(argument: &str, got: usize, wants: impl Display) -> PyErr {
+    PyValueError::new_err(format!("{argument}: got {}, wants {wants}", Counted(got, "value")))
+}
+
 /// Indices below `n`, `length` of them.
 pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usize) -> PyResult<Vec<u32>> {
     let values = integers(argument, object)?;
     if values.len() != length {
-        return Err(PyValueError::new_err(format!(
-            "{argument}: got {} values, wants {length}",
-            values.len()
-        )));
+        return Err(wrong_length(argument, values.len(), length));
     }
     match values.iter().position(|&v| v < 0 || v >= n as i64) {
         None => Ok(values.into_iter().map(|v| v as u32).collect()),
@@ -142,10 +147,7 @@ pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usiz
 pub fn priorities(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<i32>> {
     let values = integers("priority", object)?;
     if values.len() != n_ops {
-        return Err(PyValueError::new_err(format!(
-            "priority: got {} values, wants {n_ops} (one per op)",
-            values.len()
-        )));
+        return Err(wrong_length("priority", values.len(), format!("{n_ops} (one per op)")));
     }
     let narrow = |(i, v): (usize, i64)| {
         i32::try_from(v)

@@ -305,11 +305,8 @@ pub(crate) fn bytes_per_op(graph: &Graph, bytes: Option<&Bound<'_, PyAny>>) -> P
     if bytes.len() == graph.work.n_ops() {
         Ok(graph.by_op(bytes, 1))
     } else {
-        Err(PyValueError::new_err(format!(
-            "op_bytes: got {} values, wants {} (one per op)",
-            bytes.len(),
-            graph.work.n_ops()
-        )))
+        let wants = format!("{} (one per op)", graph.work.n_ops());
+        Err(convert::wrong_length("op_bytes", bytes.len(), wants))
     }
 }
 
@@ -458,10 +455,7 @@ pub(crate) fn memory_rules(
     };
     if capacity.len() != cluster.core.n_devices() {
         let n = cluster.core.n_devices();
-        return Err(PyValueError::new_err(format!(
-            "capacity: got {} values, wants {n} (one per device)",
-            capacity.len()
-        )));
+        return Err(convert::wrong_length("capacity", capacity.len(), format!("{n} (one per device)")));
     }
     let on_oom = if best_effort { OnOom::BestEffort } else { OnOom::Fail };
     Ok(MemoryRules { bytes: bytes_per_op(graph, op_bytes)?, capacity, on_oom })

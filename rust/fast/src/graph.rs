@@ -215,8 +215,8 @@ impl Graph {
         let work = &self.work;
         let masks = convert::sizes("masks", masks)?;
         if masks.len() != work.n_ops() {
-            let (got, n) = (masks.len(), work.n_ops());
-            return Err(PyValueError::new_err(format!("masks: got {got} values, wants {n} (one per op)")));
+            let wants = format!("{} (one per op)", work.n_ops());
+            return Err(convert::wrong_length("masks", masks.len(), wants));
         }
         let mut allowed = self.by_op(masks, 1);
         allowed.iter_mut().zip(&work.allowed).for_each(|(mask, allowed)| *mask &= allowed);

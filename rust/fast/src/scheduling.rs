@@ -102,7 +102,7 @@ fn optional_ids(
     let n = graph.work.n_ops();
     let values = convert::integers(argument, values)?;
     if values.len() != n {
-        return Err(PyValueError::new_err(format!("{argument}: got {} values, wants {n}", values.len())));
+        return Err(convert::wrong_length(argument, values.len(), n));
     }
     match values.iter().position(|&v| v < -1 || v >= limit as i64) {
         // -1 as 32 bits is "none".

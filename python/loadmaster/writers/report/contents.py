@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from loadmaster.costs import PROVENANCES
 from loadmaster.summary import shortage, verdict
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 from loadmaster.writers.graph_files import COLOURS
 from loadmaster.writers.lanes import Lane, View, lanes_of, links_of, transfer_names
 from loadmaster.writers.report import figures
@@ -72,7 +72,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", f"{plan.gap:.1%}: no placement can be faster by more than this"),
         ("memory", shortage(plan.schedule, plan.cluster, plan.graph) or "fits"),
-        ("moved", f"{moved} in {len(plan.schedule.transfers)} transfers"),
+        ("moved", f"{moved} in {counted(len(plan.schedule.transfers), 'transfer')}"),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
         ("planned in", format_seconds(plan.planning_seconds)),
         ("times", f"{shares or 'none'} (by share of the time)"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.coarsening import coarsen_problem
-from loadmaster.units import format_bytes, format_seconds
+from loadmaster.units import counted, format_bytes, format_seconds
 from loadmaster.writers.graph_files import COLOURS
 from loadmaster.writers.lanes import SENT
 
@@ -162,7 +162,7 @@ def reasons(plan: Plan) -> Figure:
     shown = {kind: kind for kind in kinds[:MAX_KINDS]}
     merged: dict[tuple[str, str], float] = defaultdict(float)
     for (kind, place), s in seconds.items():
-        merged[shown.get(kind, f"{len(kinds) - MAX_KINDS} other kinds"), place] += s
+        merged[shown.get(kind, counted(len(kinds) - MAX_KINDS, "other kind")), place] += s
     rows = list(dict.fromkeys([*shown, *(kind for kind, _ in merged)]))
     colour = {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
     traces = [
@@ -235,7 +235,7 @@ def coarse_graph(plan: Plan) -> Figure:
         "showlegend": False,
         "hovermode": "closest",
         "title": {
-            "text": f"{problem.graph.n_ops} ops in {len(members)} groups"
+            "text": f"{counted(problem.graph.n_ops, 'op')} in {counted(len(members), 'group')}"
             + (f", the {MAX_EDGES} heaviest of {MAX_EDGES + left_out} edges" if left_out else ""),
             "font": {"size": 12},
         },
@@ -315,7 +315,7 @@ def _nodes(
         spans.append([float(start[ops].min()), float(finish[ops].max())])
         module = plan.graph.modules[longest]
         said.append(
-            f"{len(ops)} ops, {format_seconds(float(seconds[g]))}<br>"
+            f"{counted(len(ops), 'op')}, {format_seconds(float(seconds[g]))}<br>"
             f"longest: {_named(plan.graph.names[longest])}"
             + (f"<br>module {_named(module)}" if module else "")
         )
