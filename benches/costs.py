@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 import loadmaster as lm
 from loadmaster.costs import TransferTimes
+from loadmaster.costs.turns import turns
 from loadmaster.readers import ort_profile
 
 Floats = NDArray[np.float64]
@@ -140,7 +141,14 @@ def sweeps(folder: Path) -> None:
         print(f"{'  a line per op (ordinary least squares)':46}"
               f"{errors(line(medians, LEARN, TARGET), measured)}")  # fmt: skip
         print(f"{'  lm.costs.sweep':46}{errors(found.seconds, measured[rows])}")
+        seen = turns(
+            np.concatenate([by_batch[b].fastest() for b in LEARN]), np.concatenate(medians)
+        )
+        print(f"  turns of {1e3 * seen.run:.2f} ms, waits of {1e3 * seen.wait:.2f} ms")
         middle = by_batch[12].median()
+        nearer = lm.costs.sweep([replace(by_batch[b], output_bytes=None) for b in LEARN], 12)
+        print(f"{'  lm.costs.sweep, to batch 12':46}"
+              f"{errors(nearer.seconds, middle[[at[name] for name in nearer.names]])}")  # fmt: skip
         between = (by_batch[8].median() + by_batch[16].median()) / 2
         print(f"{'  floor: 12 between its neighbours 8 and 16':46}{errors(between, middle)}")
         print(f"{'  floor: median of nine against fastest':46}"

@@ -18,6 +18,7 @@ from loadmaster.costs import CostModel, Entry
 from loadmaster.costs.least_squares import nonnegative
 from loadmaster.costs.regression import SHAPES, grown
 from loadmaster.costs.student import two_sided
+from loadmaster.costs.turns import Turns, turns
 
 ARTIFACTS = Path(__file__).parents[2] / "shared" / "data" / "artifacts"
 BATCHES = (1, 2, 4, 6, 8, 12)
@@ -177,6 +178,45 @@ def test_long_ops_wait_as_long_ops_were_seen_to():
     truth = dict(zip(at(64).names, at(64).median(), strict=True))
     off = [abs(s / truth[n] - 1) for n, s in zip(found.names, found.seconds, strict=True)]
     assert np.median(off) < 0.05
+
+
+def test_what_outgrows_a_turn_waits_for_the_next():
+    """Work of 10 to 800 us per row, turns of 4 ms and waits as long: at 16 rows some ops wait that
+    never did, at 2, 4 and 6 rows others wait already.
+    """
+    processor = Turns(4e-3, 4e-3)
+    rate = np.linspace(10e-6, 800e-6, 60)
+    profiles = []
+    for batch in (2, 4, 6):
+        work = rate * batch
+        fastest = work + processor.wait * np.floor(work / processor.run)
+        usual = processor.usual(work)
+        profiles.append(profile(np.stack([fastest, usual, usual], axis=1), batch))
+    found = lm.costs.sweep(profiles, 16)
+    order = [found.names.index(f"op{i}") for i in range(len(rate))]
+    truth = processor.usual(16 * rate)
+    off = np.abs(found.seconds[order] / truth - 1)
+    assert np.median(off) < 0.05
+    assert np.abs(found.seconds[order] - truth).sum() < 0.1 * truth.sum()
+
+
+@given(hnp.arrays(np.float64, 40, elements=SECONDS), st.floats(1.0, 1.4))
+def test_steps_that_are_nearly_alike_show_no_turns(fastest, ratio):
+    assert turns(fastest, ratio * fastest) == (np.inf, 0.0)
+
+
+def test_waits_shorter_than_any_turn_are_none():
+    whole = np.repeat([1e-6, 2e-6, 3e-6], 20)
+    assert turns(whole, whole + 2e-6) == (np.inf, 0.0)
+
+
+@given(hnp.arrays(np.float64, 20, elements=SECONDS), st.floats(1e-3, 1e-2), st.floats(0.3, 6.0))
+def test_what_turns_say_of_work_is_no_longer_than_its_steps(fastest, wait, share):
+    seen = Turns(share * wait, wait)
+    work = seen.work(fastest)
+    assert (work > 0).all()
+    assert (work <= fastest).all()
+    assert (seen.usual(work) >= work).all()
 
 
 def test_output_bytes_are_lines_and_what_is_on_none_is_named():

@@ -11,8 +11,9 @@ carries that noise a long way, and a machine that is shared lets long ops wait. 
   in its group, the more the noisier ops of that length are.
 * *Drift*: what all ops that do the same at every batch have in common is the machine's, and taken
   out.
-* *Waiting*: shapes are fitted to the fastest step. How much longer the usual step takes is a
-  monotone function of an op's length, common to all ops, and an op's own factor.
+* *Waiting*: shapes are fitted to the fastest step, less what it waited between turns of the
+  processor (:mod:`~loadmaster.costs.turns`). How much longer the usual step takes is the waits
+  between turns, a monotone function of an op's length, common to all ops, and an op's own factor.
 
 O(n log n) in ops, times batches.
 """
@@ -24,6 +25,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadmaster.costs.turns import turns
 
 Floats = NDArray[np.float64]
 
@@ -122,18 +125,21 @@ def _predicted(
     fastest: Floats, usual: Floats, batches: Floats, target: float, groups: NDArray[np.int64]
 ) -> Growth:
     """Times at a target batch, from times without drift."""
-    errors, scales = _left_out(fastest, batches)
-    length = np.median(np.log(fastest), axis=1)
+    seen = turns(fastest.ravel(), usual.ravel())
+    work = seen.work(fastest)
+    errors, scales = _left_out(work, batches)
+    length = np.median(np.log(work), axis=1)
     noise = _OF_MEAN * _by_length(length, np.abs(errors / scales).mean(axis=2).min(axis=0))
     noise = np.maximum(noise, _LEAST_NOISE + _resolution(fastest) / np.exp(length))
     weights = _weights(errors, scales * noise[:, None], groups)
-    curves = [fit(fastest, batches) for fit in _FITS]
-    curves[1] = _shrunk(curves[1], fastest, batches, noise, groups)
+    curves = [fit(work, batches) for fit in _FITS]
+    curves[1] = _shrunk(curves[1], work, batches, noise, groups)
 
     at = np.append(batches, target)
     by_shape = np.log(np.stack([_at(c, shape, at) for shape, c in enumerate(curves)], axis=2))
     need = (by_shape * weights[:, None, :]).sum(axis=2)
-    wait, scatter = _waiting(need, np.log(usual))
+    in_turns = np.log(seen.usual(np.exp(need)))
+    wait, scatter = _waiting(need, in_turns, np.log(usual))
 
     doubt = (weights * (by_shape[:, -1] - need[:, -1:]) ** 2).sum(axis=1)
     rough = np.maximum(noise, _OF_MEAN * _by_length(length, scatter))
@@ -142,7 +148,7 @@ def _predicted(
     floor, slope = curves[1]
     flat = slope * target <= _LEAST_NOISE * floor
     weights[flat] = weights[flat] @ [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
-    return Growth(np.exp(need[:, -1] + wait), np.sqrt(doubt + rough**2 * reach), weights)
+    return Growth(np.exp(in_turns[:, -1] + wait), np.sqrt(doubt + rough**2 * reach), weights)
 
 
 def _drift(times: Floats, steady: NDArray[np.bool_]) -> Floats:
@@ -293,17 +299,19 @@ def _shrunk(
     return level * (1 - share), level * share / batches[-1]
 
 
-def _waiting(need: Floats, usual: Floats) -> tuple[Floats, Floats]:
-    """Log of usual over needed time at the target, and how far batches scatter about it.
+def _waiting(need: Floats, in_turns: Floats, usual: Floats) -> tuple[Floats, Floats]:
+    """Log of usual time over that in turns at the target, and how far batches scatter about it.
 
     Parameters
     ----------
     need : float64 [n_ops, n_batches + 1]
         Logs of what ops need at the batches, and at the target.
+    in_turns : float64 [n_ops, n_batches + 1]
+        Logs of the same with the waits between turns.
     usual : float64 [n_ops, n_batches]
         Logs of what the usual step took.
     """
-    wait = usual - need[:, :-1]
+    wait = usual - in_turns[:, :-1]
     trend = _monotone(need[:, :-1].ravel(), wait.ravel())
     rest = wait - trend(need[:, :-1])
     own = np.median(rest, axis=1)
