@@ -279,7 +279,7 @@ def test_a_group_without_room_is_taken_apart():
     # Where two fill a device, the others stay whole.
     assert balanced([0, 0, 1, 1], 6, taken=3) == [0, 0, 1, 1]
     with pytest.raises(
-        InfeasibleError, match=r"op 'c'.* needs 3 bytes.* 2 bytes, on gpu0: 1 bytes"
+        InfeasibleError, match=r"op 'c'.* needs 3 bytes.* 2 bytes, on gpu0: 1 byte"
     ):
         balanced([0, 0, 0, 0], 5, taken=3)
 

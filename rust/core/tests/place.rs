@@ -376,7 +376,7 @@ fn a_device_too_small_for_anything_is_passed_over() {
     let error = place(&[4, 0, 0], OnOom::Fail).expect_err("5 > 4").to_string();
     assert_eq!(
         error,
-        "op 0 needs 5 bytes; the most that is free on a device it may use is 4 bytes, on d0: 1 bytes short"
+        "op 0 needs 5 bytes; the most that is free on a device it may use is 4 bytes, on d0: 1 byte short"
     );
     assert_eq!(place(&[0, 4, 0], OnOom::BestEffort).unwrap().device[0], DeviceId(1));
 }
