@@ -49,20 +49,19 @@ impl fmt::Display for Bytes {
             unit = Some(name);
         }
         match unit {
-            None if self.0 == 1 => f.write_str("1 byte"),
-            None => write!(f, "{} bytes", self.0),
+            None => write!(f, "{}", Counted(self.0, "byte")),
             Some(unit) => write!(f, "{scaled:.2} {unit} ({} bytes)", self.0),
         }
     }
 }
 
 /// How many there are of something, in a message: "1 op", "2 ops".
-pub struct Counted<'a>(pub usize, pub &'a str);
+pub struct Counted<'a, N>(pub N, pub &'a str);
 
-impl fmt::Display for Counted<'_> {
+impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for Counted<'_, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, what) = self;
-        write!(f, "{count} {what}{}", if *count == 1 { "" } else { "s" })
+        write!(f, "{count} {what}{}", if *count == N::from(1) { "" } else { "s" })
     }
 }
 
@@ -167,7 +166,7 @@ pub enum Error {
         second: OpRef,
     },
     /// One tensor with two sizes.
-    #[error("tensor {tensor} of {op} has {first} bytes on one edge and {second} on another")]
+    #[error("tensor {tensor} of {op} has {} on one edge and {second} on another", Counted(*.first, "byte"))]
     TwoSizes {
         /// The tensor's id.
         tensor: i64,

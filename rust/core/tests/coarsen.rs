@@ -388,7 +388,7 @@ fn columns_of_the_wrong_length_are_refused() {
     let bad = Weights { op_bytes: &[1], ..case.weights() };
     for (name, method) in METHODS {
         let error = method(g, &bad, &NO_LIMITS).expect_err(name).to_string();
-        assert_eq!(error, "op_bytes has 1 values where 3 are wanted (one per op)");
+        assert_eq!(error, "op_bytes has 1 value where 3 are wanted (one per op)");
     }
 }
 

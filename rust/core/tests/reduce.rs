@@ -432,7 +432,7 @@ fn errors_call_ops_by_name() {
     };
     assert!(two(&|b| b.edge(1, 0, 1, 1)).contains("\"x\" -> \"y\""));
     assert!(two(&|b| b.0.name[1] = "x".into()).contains("two ops are named \"x\""));
-    assert!(two(&|b| b.edge(0, 1, 0, 2)).contains("tensor 0 of \"x\" has 1 bytes on one edge and 2"));
+    assert!(two(&|b| b.edge(0, 1, 0, 2)).contains("tensor 0 of \"x\" has 1 byte on one edge and 2"));
     assert!(two(&|b| b.0.alias_of[1] = 7).contains("\"y\" has alias_of 7"));
     assert!(two(&|b| b.0.alias_of[1] = 1).contains("\"y\" has alias_of 1"));
     assert!(two(&|b| b.edge(0, 0, 0, 1)).contains("joins \"x\" to itself"));
@@ -440,7 +440,7 @@ fn errors_call_ops_by_name() {
         two(&|b| {
             b.0.workspace.pop();
         })
-        .contains("workspace has 1 values where 2")
+        .contains("workspace has 1 value where 2")
     );
     assert!(
         two(&|b| {
