@@ -278,9 +278,7 @@ def test_a_group_without_room_is_taken_apart():
     assert balanced([0, 0, 0, 0], 10, taken=3) == [0, 1, 1, 0]
     # Where two fill a device, the others stay whole.
     assert balanced([0, 0, 1, 1], 6, taken=3) == [0, 0, 1, 1]
-    with pytest.raises(
-        InfeasibleError, match=r"op 'c'.* needs 3 bytes.* 2 bytes, on gpu0: 1 byte"
-    ):
+    with pytest.raises(InfeasibleError, match=r"op 'c'.* needs 3 bytes.* 2 bytes, on gpu0: 1 byte"):
         balanced([0, 0, 0, 0], 5, taken=3)
 
 
