@@ -699,3 +699,50 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+
+    /// A layered graph without limits: its charges.
+    fn charges(n: usize, seed: u64) -> Charges {
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let edges: Vec<(i64, i64)> = (1..n)
+            .flat_map(|v| [(v, random(v)), (v, v - 1 - random(v.min(4)))])
+            .map(|(v, u)| (u as i64, v as i64))
+            .collect();
+        let (src, dst): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
+        let graph = Graph::new(n, &src, &dst, None).unwrap();
+        let cost: Vec<Ticks> = graph.tensors().map(|_| random(9) as Ticks).collect();
+        let none = Limits { max_ops: usize::MAX, max_bytes: u64::MAX, max_time: Ticks::MAX };
+        Charges::new(&graph, graph.topo(), &cost, &vec![0; n], &vec![0; n], &vec![0; n], none)
+    }
+
+    #[test]
+    fn without_limits_cheapest_cuts_are_among_those_of_a_lower_price() {
+        for seed in 0..50 {
+            let charges = charges(60, seed);
+            let mut search = Search::new(60);
+            for lower in 1..40 {
+                let price = |halves: i64| -halves * charges.unit as i64 / 2;
+                let many = search.cut(&charges, price(lower));
+                let among = charges.only(&many.cuts);
+                for higher in 0..=lower {
+                    let few = search.cut(&charges, price(higher));
+                    assert!(few.cuts.iter().all(|cut| many.cuts.contains(cut)));
+                    let found = search.cut(&among, price(higher));
+                    assert_eq!(
+                        (found.cuts, found.cost),
+                        (few.cuts, few.cost),
+                        "seed {seed}, {lower} {higher}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -47,7 +47,7 @@ const PATIENCE: usize = 400;
 /// Weights of the wrong length.
 pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
-    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_| Heaviest, |_, _| {});
+    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_, _| Heaviest, |_, _| {});
     Ok(nodes.groups(graph, obstacles))
 }
 
@@ -83,12 +83,12 @@ impl Rank for Heaviest {
     }
 }
 
-/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round;
+/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round and its order;
 /// `finer` is given that graph, and to which node of the next each of its nodes belongs.
 pub(crate) fn rounds<R: Rank>(
     mut nodes: Quotient,
     limits: &Limits,
-    rank: impl Fn(&Quotient) -> R,
+    rank: impl Fn(&Quotient, &[u32]) -> R,
     mut finer: impl FnMut(Quotient, Vec<u32>),
 ) -> (Quotient, Obstacles) {
     let mut patience = nodes.size().saturating_mul(PATIENCE);
@@ -97,7 +97,8 @@ pub(crate) fn rounds<R: Rank>(
             return (nodes, Obstacles { slow: true, ..Obstacles::default() });
         }
         patience -= nodes.size();
-        let round = Round::run(&nodes, limits, &rank(&nodes));
+        let order = nodes.topo();
+        let round = Round::run(&nodes, &order, limits, &rank(&nodes, &order));
         if round.merges == 0 {
             return (nodes, round.obstacles);
         }
@@ -153,9 +154,9 @@ struct Candidate {
 }
 
 impl Round {
-    fn run<R: Rank>(nodes: &Quotient, limits: &Limits, rank: &R) -> Self {
+    fn run<R: Rank>(nodes: &Quotient, order: &[u32], limits: &Limits, rank: &R) -> Self {
         let n = nodes.len();
-        let height = heights(nodes);
+        let height = heights(nodes, order);
         let mut obstacles = Obstacles::default();
         let candidates = candidates(nodes, &height, limits, rank, &mut obstacles);
         let mut round =
@@ -224,10 +225,10 @@ impl Round {
     }
 }
 
-/// Ops on the longest path that ends at each node.
-fn heights(nodes: &Quotient) -> Vec<u32> {
+/// Ops on the longest path that ends at each node; of nodes in a topological order.
+fn heights(nodes: &Quotient, order: &[u32]) -> Vec<u32> {
     let mut height = vec![1u32; nodes.len()];
-    for u in nodes.topo() {
+    for &u in order {
         let above = height[u as usize] + 1;
         for arc in nodes.succ.row(u as usize) {
             let h = &mut height[arc.node as usize];

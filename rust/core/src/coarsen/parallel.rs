@@ -121,12 +121,12 @@ impl Longest {
 }
 
 impl LeastHarm {
-    fn new(nodes: &Quotient) -> Self {
+    /// Of nodes in a topological order.
+    fn new(nodes: &Quotient, order: &[u32]) -> Self {
         let n = nodes.len();
         let (mut top, mut tail) = (vec![Longest::default(); n], vec![Longest::default(); n]);
-        let order = nodes.topo();
         let mut critical = 0;
-        for &u in &order {
+        for &u in order {
             let finish = top[u as usize].path + nodes.time[u as usize];
             critical = critical.max(finish);
             nodes.succ.row(u as usize).iter().for_each(|arc| top[arc.node as usize].take(finish, u));
