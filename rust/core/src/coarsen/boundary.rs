@@ -2,8 +2,9 @@
 //!
 //! Fiduccia and Mattheyses (1982), from one node at a time: the node whose move gains most moves, also at
 //! a loss; then its neighbours; after a few moves without a new best all moves past the best are taken
-//! back. A search from a node that gained nothing is not repeated before the node or a neighbour has moved. A node may move to any group from the last one that sends to it to the first that it sends to:
-//! no edge ever points backwards, so no cycle check is needed.
+//! back. A search that gained nothing is not repeated before its node or a neighbour of it has moved. A node
+//! may move to any group from the last one that sends to it to the first that it sends to: no edge ever points
+//! backwards, so no cycle check is needed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
