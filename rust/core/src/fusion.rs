@@ -222,8 +222,7 @@ struct Charges {
     begins: Vec<u32>,
     /// First candidate of each position's window.
     low: Vec<u32>,
-    /// Periods of the order: where each begins, and the end. No candidate leaves the window in the period that it
-    /// is in.
+    /// Periods of the order: where each begins, and the end. No candidate leaves the window in its own period.
     periods: Vec<u32>,
     /// Charges of position p: those of `starts[p]..starts[p + 1]`.
     starts: Vec<u32>,

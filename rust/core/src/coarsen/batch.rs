@@ -83,8 +83,8 @@ impl Rank for Heaviest {
     }
 }
 
-/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round and its order;
-/// `finer` is given that graph, and to which node of the next each of its nodes belongs.
+/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round and a
+/// topological order of it; `finer` is given that graph, and to which node of the next each of its nodes belongs.
 pub(crate) fn rounds<R: Rank>(
     mut nodes: Quotient,
     limits: &Limits,
