@@ -576,3 +576,18 @@ fn join(list: &mut Vec<Arc>, arc: Arc) {
         None => list.push(arc),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coarsen::batch::Rank;
+
+    #[test]
+    fn the_leading_number_never_contradicts_the_harm() {
+        let few = [0, 1, 7, 1 << 52];
+        let some = |delay| few.map(|growth| few.map(|saved| (delay, growth, Reverse(saved), 3)));
+        let mut harms: Vec<Harm> = few.into_iter().flat_map(some).flatten().collect();
+        harms.sort_unstable();
+        assert!(harms.windows(2).all(|w| LeastHarm::leading(w[0]) <= LeastHarm::leading(w[1])));
+    }
+}
