@@ -48,7 +48,7 @@ pub fn breakpoints(
     limits: Limits,
 ) -> Vec<u32> {
     let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
-    Search::new(&charges).cut(0).cuts
+    Search::new(order.len()).cut(&charges, 0).cuts
 }
 
 /// Cuts into a given number of segments.
@@ -69,6 +69,9 @@ pub struct Exact {
 /// the number comes out; what is missing then is split off where that costs least. (Least cost need not be
 /// convex in the number, so a hull may have long edges: without limits, cuts that share charges cost
 /// less together.) O((V + E) α(V)) a price.
+///
+/// Without limits the cost of cuts is submodular (what any of them hits is paid once), so the cheapest cuts at
+/// one price are among those at any lower price: once a price gives too many, only those are searched.
 #[expect(clippy::too_many_arguments, reason = "those of breakpoints and one more")]
 pub fn exactly(
     graph: &Graph,
@@ -82,10 +85,12 @@ pub fn exactly(
 ) -> Exact {
     let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
     let n = order.len();
-    let fewest = charges.longest().count();
+    let longest = charges.longest();
+    let fewest = longest.len() + 1;
     let wanted = segments.clamp(fewest, n.max(1));
-    let mut search = Search::new(&charges);
-    let free = if fewest == 1 { charges.uncut() } else { search.cut(0) };
+    let mut search = Search::new(n);
+    let mut nested: Option<Charges> = None;
+    let free = if fewest == 1 { charges.uncut() } else { search.cut(&charges, 0) };
     let (mut few, mut many, base);
     if free.count() <= wanted {
         // Cuts that cost nothing are common: often they are all it takes.
@@ -97,28 +102,36 @@ pub fn exactly(
         (few, many) = (free, charges.all_cut());
     } else {
         base = fewest;
-        let dear = search.cut(PRICE / (fewest as i64 + 2));
-        (few, many) = (if dear.count() <= wanted { dear } else { charges.longest() }, free);
+        let dear = search.cut(&charges, PRICE / (fewest as i64 + 2));
+        (few, many) = (if dear.count() <= wanted { dear } else { charges.corner(longest, PRICE) }, free);
     }
+    let nests = fewest == 1;
+    // The fourth power is about that of graphs of models; rather too many cuts than too few where cuts nest.
+    let power = if nests { 5.0 } else { 4.0 };
     // Whether the last price came much closer.
     let mut guessing = true;
     for _ in 0..PRICES {
         if few.count() >= wanted || many.count() == few.count() + 1 {
             break;
         }
-        let guess = if guessing { few.guess(&many, base, wanted) } else { None };
+        // Next to the number nothing is left to guess.
+        guessing &= many.count() > few.count() + 2;
+        let guess = if guessing { few.guess(&many, base, wanted, power) } else { None };
         let price = guess.unwrap_or(few.price_to(&many)).max(-PRICE / (n as i64 + 2));
-        let found = search.cut(price);
+        let among = nested.as_ref().unwrap_or(&charges);
+        let found = search.cut(among, price);
         if guess.is_none() && found.at(price) >= few.at(price).min(many.at(price)) {
             // No corner lies between the two.
             break;
+        }
+        if found.count() > wanted && nests {
+            nested = Some(among.only(&found.cuts));
         }
         let corner = if found.count() <= wanted { &mut few } else { &mut many };
         guessing = 2 * found.count().abs_diff(wanted) <= corner.count().abs_diff(wanted);
         *corner = found;
     }
-    let cuts = few.blended(&many, wanted);
-    let blended = Corner { cost: charges.cost(&cuts), cuts, price: few.price };
+    let blended = charges.corner(few.blended(&many, wanted), few.price);
     charges.exact(charges.split(&blended, wanted, Ticks::MAX))
 }
 
@@ -159,16 +172,16 @@ impl Corner {
 
     /// A guess at the price for `wanted` segments, strictly between those of the two corners.
     ///
-    /// Numbers past the `base`, where cuts are free, grow as a power of what a segment earns: that
-    /// of the two corners, or the fourth (about that of graphs of models) where one is the base.
-    fn guess(&self, many: &Self, base: usize, wanted: usize) -> Option<i64> {
+    /// Numbers past the `base`, where cuts are free, grow as a power of what a segment earns: that of the two
+    /// corners, or a given one where one of them is the base.
+    fn guess(&self, many: &Self, base: usize, wanted: usize, power: f64) -> Option<i64> {
         let past = |count: usize| (count as f64 - base as f64).ln();
         let (low, high) = (past(self.count()), past(many.count()));
         let price = if low.is_finite() && self.price < 0 {
             let share = (past(wanted) - low) / (high - low);
             self.price as f64 * (many.price as f64 / self.price as f64).powf(share)
         } else {
-            many.price as f64 * ((past(wanted) - high) / 4.0).exp()
+            many.price as f64 * ((past(wanted) - high) / power).exp()
         };
         Some(price as i64).filter(|&price| many.price < price && price < self.price)
     }
@@ -205,10 +218,16 @@ impl Corner {
 /// What each position of an order adds to the candidates of its window: all that the search for cuts
 /// needs, whatever the price of a segment.
 struct Charges {
+    /// Where in the order each position begins: itself, unless only some may begin a segment.
+    begins: Vec<u32>,
     /// First candidate of each position's window.
     low: Vec<u32>,
+    /// Periods of the order: where each begins, and the end. No candidate leaves the window in its own period.
+    periods: Vec<u32>,
     /// Charges of position p: those of `starts[p]..starts[p + 1]`.
     starts: Vec<u32>,
+    /// Of these, those from `inner[p]` on leave some candidates of p's own period free.
+    inner: Vec<u32>,
     /// First candidate that pays, past the first of the window, and how much.
     suffixes: Vec<(u32, Ticks)>,
     /// What each candidate has been charged when it leaves the window.
@@ -234,8 +253,11 @@ impl Charges {
         // Position of each tensor's producer or latest reader so far; MAX before the first.
         let mut last = vec![u32::MAX; graph.n_tensors()];
         let mut charges = Self {
+            begins: (0..n as u32).collect(),
             low: Vec::with_capacity(n),
+            periods: vec![0],
             starts: Vec::with_capacity(n + 1),
+            inner: Vec::with_capacity(n),
             suffixes: Vec::with_capacity(graph.n_edges()),
             paid: Vec::new(),
             fixed: 0,
@@ -243,6 +265,8 @@ impl Charges {
         };
         charges.starts.push(0);
         let (mut low, mut bytes, mut time) = (0, 0u64, 0u64);
+        let mut period = 0;
+        let mut inner = Vec::new();
         for (position, &op) in order.iter().enumerate() {
             let end = position + 1;
             bytes = bytes.saturating_add(op_bytes[op.ix()]);
@@ -261,6 +285,10 @@ impl Charges {
                 low += 1;
             }
             charges.low.push(low as u32);
+            if low > period {
+                period = position;
+                charges.periods.push(period as u32);
+            }
             for &t in graph.inputs(op).iter().chain(graph.pulls(op)) {
                 let seen = std::mem::replace(&mut last[t.ix()], position as u32);
                 if seen == u32::MAX {
@@ -269,14 +297,18 @@ impl Charges {
                 if seen < low as u32 {
                     charges.fixed += tensor_cost[t.ix()];
                 } else if tensor_cost[t.ix()] > 0 {
-                    charges.suffixes.push((seen + 1, tensor_cost[t.ix()]));
+                    let charged = if seen < period as u32 { &mut charges.suffixes } else { &mut inner };
+                    charged.push((seen + 1, tensor_cost[t.ix()]));
                 }
             }
+            charges.inner.push(charges.suffixes.len() as u32);
+            charges.suffixes.append(&mut inner);
             charges.starts.push(charges.suffixes.len() as u32);
             for t in graph.outputs(op) {
                 last[t.ix()] = position as u32;
             }
         }
+        charges.periods.push(n as u32);
         let all = charges.fixed + charges.suffixes.iter().map(|s| s.1).sum::<Ticks>();
         charges.unit = (SPAN / (all + 1)).max(1);
         if charges.unit > 1 {
@@ -317,8 +349,49 @@ impl Charges {
             .collect()
     }
 
+    /// The same where segments may begin at some cuts only; for an order without limits.
+    fn only(&self, cuts: &[u32]) -> Self {
+        let n = cuts.len() + 1;
+        let mut next = cuts.iter().peekable();
+        let mut starts = vec![0];
+        let mut suffixes = vec![(0, 0); self.suffixes.len()];
+        let mut count = 0;
+        // Position there of each position here.
+        let mut within: Vec<u32> = Vec::with_capacity(self.low.len());
+        let mut there = 0;
+        for (position, begin) in self.begins.iter().enumerate() {
+            if next.next_if_eq(&begin).is_some() {
+                starts.push(count as u32);
+                there += 1;
+            }
+            within.push(there);
+            for &(from, cost) in self.suffixes(position) {
+                // Written whether any cut pays or not, kept if one does: which it is cannot be predicted.
+                let from = within[from as usize - 1] + 1;
+                suffixes[count] = (from, cost);
+                count += usize::from(from <= there);
+            }
+        }
+        starts.push(count as u32);
+        suffixes.truncate(count);
+        let inner = starts[..n].to_vec();
+        let begins = [0].iter().chain(cuts).copied().collect();
+        let periods = vec![0, n as u32];
+        Self { begins, low: vec![0; n], periods, starts, inner, suffixes, paid: Vec::new(), ..*self }
+    }
+
     fn suffixes(&self, position: usize) -> &[(u32, Ticks)] {
         &self.suffixes[self.starts[position] as usize..self.starts[position + 1] as usize]
+    }
+
+    /// Charges that all candidates of a position's own period pay.
+    fn crossing(&self, position: usize) -> &[(u32, Ticks)] {
+        &self.suffixes[self.starts[position] as usize..self.inner[position] as usize]
+    }
+
+    /// Charges that some candidates of a position's own period do not pay.
+    fn inner(&self, position: usize) -> &[(u32, Ticks)] {
+        &self.suffixes[self.inner[position] as usize..self.starts[position + 1] as usize]
     }
 
     /// One segment.
@@ -335,7 +408,7 @@ impl Charges {
     }
 
     /// The fewest segments: each as long as can be, from the end.
-    fn longest(&self) -> Corner {
+    fn longest(&self) -> Vec<u32> {
         let mut cuts = Vec::new();
         let mut end = self.low.last().map_or(0, |&low| low as usize);
         while end > 0 {
@@ -343,7 +416,12 @@ impl Charges {
             end = self.low[end - 1] as usize;
         }
         cuts.reverse();
-        Corner { cost: self.cost(&cuts), cuts, price: PRICE }
+        cuts
+    }
+
+    /// Cuts with what they cost.
+    fn corner(&self, cuts: Vec<u32>, price: i64) -> Corner {
+        Corner { cost: self.cost(&cuts), cuts, price }
     }
 
     /// Cuts with their cost in ticks.
@@ -462,8 +540,7 @@ const NONE: u32 = u32::MAX;
 ///
 /// `joined` leads from a candidate that is out to the one that beat it (with path halving): so O(α(V)) a
 /// charge.
-struct Search<'a> {
-    charges: &'a Charges,
+struct Search {
     /// Cost of what lies before each position, at the current price and without `fixed`.
     least: Vec<i64>,
     /// Where the last segment before each position begins.
@@ -484,11 +561,10 @@ struct Candidate {
     joined: u32,
 }
 
-impl<'a> Search<'a> {
-    fn new(charges: &'a Charges) -> Self {
-        let n = charges.low.len();
+impl Search {
+    /// Room for an order of `n` ops.
+    fn new(n: usize) -> Self {
         Self {
-            charges,
             least: vec![0; n + 1],
             previous: vec![0; n + 1],
             candidates: vec![Candidate { step: 0, beside: NONE, joined: 0 }; n],
@@ -497,25 +573,22 @@ impl<'a> Search<'a> {
     }
 
     /// The cheapest cuts where every segment costs `price` more; of equal ones the longer segment.
-    fn cut(&mut self, price: i64) -> Corner {
-        let n = self.charges.low.len();
-        let mut begin = 0;
-        while begin < n {
-            // Candidates from `begin` on do not leave before `end`.
-            let end = (begin + 1..n).find(|&p| self.charges.low[p] as usize > begin).unwrap_or(n);
-            self.backwards(begin, end, price);
-            self.forwards(begin, end, price);
-            begin = end;
+    fn cut(&mut self, charges: &Charges, price: i64) -> Corner {
+        let n = charges.low.len();
+        for period in charges.periods.windows(2) {
+            let (begin, end) = (period[0] as usize, period[1] as usize);
+            self.backwards(charges, begin, end, price);
+            self.forwards(charges, begin, end, price);
         }
         let mut cuts = Vec::new();
         let mut at = self.previous[n];
         while at > 0 {
-            cuts.push(at);
+            cuts.push(charges.begins[at as usize]);
             at = self.previous[at as usize];
         }
         cuts.reverse();
         let paid = self.least[n] - price * (cuts.len() as i64 + 1);
-        Corner { cuts, cost: self.charges.fixed + paid as Ticks, price }
+        Corner { cuts, cost: charges.fixed + paid as Ticks, price }
     }
 
     /// The candidate that stands for one.
@@ -529,8 +602,7 @@ impl<'a> Search<'a> {
     }
 
     /// The best candidate before `begin` of every position of a period.
-    fn backwards(&mut self, begin: usize, end: usize, price: i64) {
-        let charges = self.charges;
+    fn backwards(&mut self, charges: &Charges, begin: usize, end: usize, price: i64) {
         self.before.clear();
         self.before.resize(end - begin, (i64::MAX, NONE));
         let (mut front, mut value, mut low) = (NONE, 0, begin);
@@ -554,8 +626,8 @@ impl<'a> Search<'a> {
                 continue;
             }
             self.before[position - begin] = (value, front);
-            for &(from, cost) in charges.suffixes(position) {
-                if from as usize >= begin {
+            for &(from, cost) in charges.crossing(position) {
+                if from as usize == begin {
                     continue;
                 }
                 let first = self.find(from);
@@ -581,8 +653,7 @@ impl<'a> Search<'a> {
     }
 
     /// The cheapest cuts before every position of a period.
-    fn forwards(&mut self, begin: usize, end: usize, price: i64) {
-        let charges = self.charges;
+    fn forwards(&mut self, charges: &Charges, begin: usize, end: usize, price: i64) {
         let (mut last, mut value) = (NONE, 0);
         for position in begin..end {
             let own = self.least[position] + price;
@@ -598,11 +669,8 @@ impl<'a> Search<'a> {
             } else {
                 self.candidates[position].joined = last;
             }
-            for &(from, cost) in charges.suffixes(position) {
-                if from as usize <= begin {
-                    value += cost as i64;
-                    continue;
-                }
+            value += charges.crossing(position).iter().map(|s| s.1 as i64).sum::<i64>();
+            for &(from, cost) in charges.inner(position) {
                 let stays = self.find(from - 1);
                 let mut first = self.candidates[stays as usize].beside;
                 if first == NONE {
@@ -627,6 +695,53 @@ impl<'a> Search<'a> {
             let (cost, from) = if before <= value { (before, at) } else { (value, last) };
             self.least[position + 1] = cost;
             self.previous[position + 1] = from;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+
+    /// A layered graph without limits: its charges.
+    fn charges(n: usize, seed: u64) -> Charges {
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let edges: Vec<(i64, i64)> = (1..n)
+            .flat_map(|v| [(v, random(v)), (v, v - 1 - random(v.min(4)))])
+            .map(|(v, u)| (u as i64, v as i64))
+            .collect();
+        let (src, dst): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
+        let graph = Graph::new(n, &src, &dst, None).unwrap();
+        let cost: Vec<Ticks> = graph.tensors().map(|_| random(9) as Ticks).collect();
+        let none = Limits { max_ops: usize::MAX, max_bytes: u64::MAX, max_time: Ticks::MAX };
+        Charges::new(&graph, graph.topo(), &cost, &vec![0; n], &vec![0; n], &vec![0; n], none)
+    }
+
+    #[test]
+    fn without_limits_cheapest_cuts_are_among_those_of_a_lower_price() {
+        for seed in 0..50 {
+            let charges = charges(60, seed);
+            let mut search = Search::new(60);
+            for lower in 1..40 {
+                let price = |halves: i64| -halves * charges.unit as i64 / 2;
+                let many = search.cut(&charges, price(lower));
+                let among = charges.only(&many.cuts);
+                for higher in 0..=lower {
+                    let few = search.cut(&charges, price(higher));
+                    assert!(few.cuts.iter().all(|cut| many.cuts.contains(cut)));
+                    let found = search.cut(&among, price(higher));
+                    assert_eq!(
+                        (found.cuts, found.cost),
+                        (few.cuts, few.cost),
+                        "seed {seed}, {lower} {higher}"
+                    );
+                }
+            }
         }
     }
 }

@@ -47,7 +47,7 @@ const PATIENCE: usize = 400;
 /// Weights of the wrong length.
 pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Coarsening, Error> {
     weights.check(graph)?;
-    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_| Heaviest, |_, _| {});
+    let (nodes, obstacles) = rounds(Quotient::new(graph, weights), limits, |_, _| Heaviest, |_, _| {});
     Ok(nodes.groups(graph, obstacles))
 }
 
@@ -58,6 +58,9 @@ pub(crate) trait Rank {
 
     /// Of merging the ends of an arc of `u`.
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key;
+
+    /// A number that grows with the key and tells most keys apart: candidates are sorted by it first.
+    fn leading(key: Self::Key) -> u64;
 
     /// Most merges in a round on `n` nodes.
     fn most(&self, n: usize) -> usize {
@@ -74,14 +77,18 @@ impl Rank for Heaviest {
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key {
         (Reverse(arc.cost), nodes.time[u] + nodes.time[arc.node as usize])
     }
+
+    fn leading((Reverse(cost), _): Self::Key) -> u64 {
+        !cost
+    }
 }
 
-/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round;
-/// `finer` is given that graph, and to which node of the next each of its nodes belongs.
+/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round and a
+/// topological order of it; `finer` is given that graph, and to which node of the next each of its nodes belongs.
 pub(crate) fn rounds<R: Rank>(
     mut nodes: Quotient,
     limits: &Limits,
-    rank: impl Fn(&Quotient) -> R,
+    rank: impl Fn(&Quotient, &[u32]) -> R,
     mut finer: impl FnMut(Quotient, Vec<u32>),
 ) -> (Quotient, Obstacles) {
     let mut patience = nodes.size().saturating_mul(PATIENCE);
@@ -90,7 +97,8 @@ pub(crate) fn rounds<R: Rank>(
             return (nodes, Obstacles { slow: true, ..Obstacles::default() });
         }
         patience -= nodes.size();
-        let round = Round::run(&nodes, limits, &rank(&nodes));
+        let order = nodes.topo();
+        let round = Round::run(&nodes, &order, limits, &rank(&nodes, &order));
         if round.merges == 0 {
             return (nodes, round.obstacles);
         }
@@ -135,24 +143,27 @@ struct Round {
 }
 
 /// An edge that may merge, as far as heights go.
-struct Candidate<K> {
-    key: K,
+struct Candidate {
+    /// Of its rank.
+    leading: u64,
     tail: u32,
     head: u32,
+    /// Which of all arcs it is.
+    arc: u32,
     way: Way,
 }
 
 impl Round {
-    fn run<R: Rank>(nodes: &Quotient, limits: &Limits, rank: &R) -> Self {
+    fn run<R: Rank>(nodes: &Quotient, order: &[u32], limits: &Limits, rank: &R) -> Self {
         let n = nodes.len();
-        let height = heights(nodes);
+        let height = heights(nodes, order);
         let mut obstacles = Obstacles::default();
         let candidates = candidates(nodes, &height, limits, rank, &mut obstacles);
         let mut round =
             Self { role: vec![Role::Free; n], into: (0..n as u32).collect(), merges: 0, obstacles };
         let mut time = nodes.time.clone();
         let mut bytes = nodes.bytes.clone();
-        // A step that was refused once at a node is refused there for the rest of the round.
+        // Nodes with an edge to the head of a step, or from the tail of one, that no other step may cross.
         let (mut no_tail, mut no_head) = (vec![false; n], vec![false; n]);
         let wanted = (n - limits.groups).min(rank.most(n));
         for c in &candidates {
@@ -165,14 +176,6 @@ impl Round {
                 (Way::In, Role::Free, Role::Free | Role::In) => (v, u, (Role::Member, Role::In)),
                 (Way::Out, Role::Free | Role::Out, Role::Free) => (u, v, (Role::Out, Role::Member)),
                 (Way::Step, Role::Free, Role::Free) => {
-                    let steps = |node: u32, role| {
-                        round.role[node as usize] == role && {
-                            let other = if role == Role::Head { v } else { u };
-                            height[node as usize] == height[other]
-                        }
-                    };
-                    no_tail[u] = no_tail[u] || nodes.succ.row(u).iter().any(|a| steps(a.node, Role::Head));
-                    no_head[v] = no_head[v] || nodes.pred.row(v).iter().any(|a| steps(a.node, Role::Tail));
                     if no_tail[u] || no_head[v] {
                         round.obstacles.cycle += 1;
                         continue;
@@ -192,6 +195,12 @@ impl Round {
             time[hub] += time[leaf];
             bytes[hub] = bytes[hub].saturating_add(bytes[leaf]);
             (round.role[u], round.role[v]) = roles;
+            if c.way == Way::Step {
+                let tails = nodes.pred.row(v).iter().filter(|&&w| height[w as usize] == height[u]);
+                tails.for_each(|&w| no_tail[w as usize] = true);
+                let heads = nodes.succ.row(u).iter().filter(|a| height[a.node as usize] == height[v]);
+                heads.for_each(|a| no_head[a.node as usize] = true);
+            }
             round.into[leaf] = hub as u32;
             round.merges += 1;
         }
@@ -216,10 +225,10 @@ impl Round {
     }
 }
 
-/// Ops on the longest path that ends at each node.
-fn heights(nodes: &Quotient) -> Vec<u32> {
+/// Ops on the longest path that ends at each node; of nodes in a topological order.
+fn heights(nodes: &Quotient, order: &[u32]) -> Vec<u32> {
     let mut height = vec![1u32; nodes.len()];
-    for u in nodes.topo() {
+    for &u in order {
         let above = height[u as usize] + 1;
         for arc in nodes.succ.row(u as usize) {
             let h = &mut height[arc.node as usize];
@@ -236,13 +245,13 @@ fn candidates<R: Rank>(
     limits: &Limits,
     rank: &R,
     obstacles: &mut Obstacles,
-) -> Vec<Candidate<R::Key>> {
-    let mut found = Vec::new();
+) -> Vec<Candidate> {
+    let mut found = Vec::with_capacity(nodes.succ.items().len());
     for u in 0..nodes.len() {
         let successors = nodes.succ.row(u);
         let lowest = successors.iter().map(|a| height[a.node as usize]).min().unwrap_or(0);
         let alone = successors.iter().filter(|a| height[a.node as usize] == lowest).count() == 1;
-        for arc in successors {
+        for (at, arc) in nodes.succ.range(u).zip(successors) {
             let v = arc.node as usize;
             let way = if alone && height[v] == lowest {
                 Way::In
@@ -255,12 +264,17 @@ fn candidates<R: Rank>(
                 continue;
             };
             if obstacles.allow(nodes, u, v, limits) {
-                let key = rank.key(nodes, u, arc);
-                found.push(Candidate { key, tail: u as u32, head: arc.node, way });
+                let leading = R::leading(rank.key(nodes, u, arc));
+                found.push(Candidate { leading, tail: u as u32, head: arc.node, arc: at as u32, way });
             }
         }
     }
-    let index = |u: u32| nodes.index[u as usize];
-    found.sort_unstable_by_key(|c| (c.key, index(c.tail), index(c.head)));
+    found.sort_unstable_by_key(|c| c.leading);
+    for equal in found.chunk_by_mut(|a, b| a.leading == b.leading).filter(|equal| equal.len() > 1) {
+        equal.sort_by_cached_key(|c| {
+            let (u, arc) = (c.tail as usize, &nodes.succ.items()[c.arc as usize]);
+            (rank.key(nodes, u, arc), nodes.index[u], nodes.index[c.head as usize])
+        });
+    }
     found
 }

@@ -2,14 +2,14 @@
 //!
 //! Fiduccia and Mattheyses (1982), from one node at a time: the node whose move gains most moves, also at
 //! a loss; then its neighbours; after a few moves without a new best all moves past the best are taken
-//! back. A node may move to any group from the last one that sends to it to the first that it sends to:
-//! no edge ever points backwards, so no cycle check is needed.
+//! back. A search that gained nothing is not repeated before its node or a neighbour of it has moved. A node
+//! may move to any group from the last one that sends to it to the first that it sends to: no edge ever points
+//! backwards, so no cycle check is needed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::Ticks;
-use crate::coarsen::quotient::Arc;
 use crate::coarsen::{Limits, Quotient};
 use crate::csr::Csr;
 
@@ -82,6 +82,8 @@ struct Search<'a> {
     used: Vec<u32>,
     /// The last local search that each node moved in; [`KEPT`] once it has moved for good.
     moved: Vec<u32>,
+    /// Nodes from which no search has been made since they or a neighbour moved for good.
+    stale: Vec<bool>,
     heap: BinaryHeap<Move>,
 }
 
@@ -100,6 +102,7 @@ impl<'a> Search<'a> {
             slots: vec![(0, 0); readers.items().len()],
             used: vec![0; nodes.n_tensors()],
             moved: vec![0; n],
+            stale: vec![true; n],
             members: vec![0; groups.time.len()],
             heap: BinaryHeap::new(),
             nodes,
@@ -189,9 +192,9 @@ impl<'a> Search<'a> {
         if self.members[from as usize] == 1 {
             return None;
         }
-        let of = |arc: &Arc| self.group[arc.node as usize];
-        let before = self.nodes.pred.row(u).iter().map(of).max();
-        let after = self.nodes.succ.row(u).iter().map(of).min();
+        let of = |node: u32| self.group[node as usize];
+        let before = self.nodes.pred.row(u).iter().map(|&p| of(p)).max();
+        let after = self.nodes.succ.row(u).iter().map(|arc| of(arc.node)).min();
         let targets = [before, after].into_iter().flatten().filter(|&to| to != from && self.has_room(u, to));
         targets.map(|to| (self.gain(u, to), Reverse(self.nodes.index[u]), u as u32, to)).max()
     }
@@ -219,7 +222,7 @@ impl<'a> Search<'a> {
         let mut gained = 0;
         let mut number = 0;
         for u in 0..self.nodes.len() {
-            if self.moved[u] == KEPT || *budget == 0 {
+            if self.moved[u] == KEPT || *budget == 0 || !std::mem::take(&mut self.stale[u]) {
                 continue;
             }
             if let Some(first) = self.best_move(u) {
@@ -266,7 +269,11 @@ impl<'a> Search<'a> {
         for &(u, from) in moves[best_at..].iter().rev() {
             self.apply(u as usize, from);
         }
-        moves[..best_at].iter().for_each(|&(u, _)| self.moved[u as usize] = KEPT);
+        for &(u, _) in &moves[..best_at] {
+            self.moved[u as usize] = KEPT;
+            self.stale[u as usize] = true;
+            self.nodes.neighbours(u as usize).for_each(|v| self.stale[v as usize] = true);
+        }
         best
     }
 
@@ -277,8 +284,8 @@ impl<'a> Search<'a> {
     /// Puts the best moves of a node's neighbours on the heap; how many steps that took.
     fn push_neighbours(&mut self, u: usize, number: u32) -> usize {
         let mut steps = 1;
-        for arc in self.nodes.pred.row(u).iter().chain(self.nodes.succ.row(u)).take(NEIGHBOURS) {
-            let v = arc.node as usize;
+        for v in self.nodes.neighbours(u).take(NEIGHBOURS) {
+            let v = v as usize;
             if self.moved[v] != KEPT && self.moved[v] != number {
                 self.heap.extend(self.best_move(v));
                 steps += self.degree(v);

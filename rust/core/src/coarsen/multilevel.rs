@@ -86,7 +86,8 @@ fn from_orders(cutter: &Cutter<'_>) -> Vec<u32> {
 fn from_core(base: Quotient, core: usize, limits: &Limits) -> Result<(Quotient, Vec<u32>), Error> {
     let within = limits.with_room(core);
     let mut finer = Vec::new();
-    let (top, _) = batch::rounds(base, &within, |_| batch::Heaviest, |nodes, map| finer.push((nodes, map)));
+    let (top, _) =
+        batch::rounds(base, &within, |_, _| batch::Heaviest, |nodes, map| finer.push((nodes, map)));
     let mut group = Core::new(&top)?.cut(limits);
     let mut groups = Groups::new(&top, &group, size(&group));
     let mut budget = MOST;
@@ -269,7 +270,7 @@ fn merging_order(graph: &Graph, base: &Quotient, limits: &Limits) -> Vec<OpId> {
     let (top, _) = batch::rounds(
         base.clone(),
         &limits,
-        |_| batch::Heaviest,
+        |_, _| batch::Heaviest,
         |nodes, map| finer.push((nodes.topo(), map)),
     );
     let mut order = top.topo();
@@ -289,7 +290,7 @@ fn v_cycle(base: &Quotient, group: &[u32], limits: &Limits) -> Vec<u32> {
     let within = limits.with_room(n_groups.saturating_mul(NODES_PER_GROUP));
     let mut hierarchy = Vec::new();
     let (top, _) =
-        batch::rounds(start, &within, |_| batch::Heaviest, |nodes, map| hierarchy.push((nodes, map)));
+        batch::rounds(start, &within, |_, _| batch::Heaviest, |nodes, map| hierarchy.push((nodes, map)));
     let mut groups = Groups::new(base, group, n_groups);
     let mut budget = base.size().saturating_mul(BUDGET).min(MOST);
     let mut of: Vec<u32> = top.class.iter().map(|&g| g as u32).collect();

@@ -27,7 +27,6 @@ use std::collections::BinaryHeap;
 use crate::clock::Ticks;
 use crate::coarsen::quotient::Arc;
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
-use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::Graph;
 
@@ -87,6 +86,9 @@ pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Co
 /// How bad a merge is: delay of the critical path, growth of its own path, what it does not save, its time.
 type Harm = (Ticks, Ticks, Reverse<Ticks>, Ticks);
 
+/// More ticks than there are (see [`crate::clock`]).
+const ROOM: Ticks = 1 << 60;
+
 /// Ranks merges of a round by harm, by levels of its beginning.
 struct LeastHarm {
     /// Longest path to each node's start.
@@ -119,19 +121,19 @@ impl Longest {
 }
 
 impl LeastHarm {
-    fn new(nodes: &Quotient) -> Self {
+    /// Of nodes in a topological order.
+    fn new(nodes: &Quotient, order: &[u32]) -> Self {
         let n = nodes.len();
         let (mut top, mut tail) = (vec![Longest::default(); n], vec![Longest::default(); n]);
-        let order = nodes.topo();
         let mut critical = 0;
-        for &u in &order {
+        for &u in order {
             let finish = top[u as usize].path + nodes.time[u as usize];
             critical = critical.max(finish);
             nodes.succ.row(u as usize).iter().for_each(|arc| top[arc.node as usize].take(finish, u));
         }
         for &u in order.iter().rev() {
             let rest = tail[u as usize].path + nodes.time[u as usize];
-            nodes.pred.row(u as usize).iter().for_each(|arc| tail[arc.node as usize].take(rest, u));
+            nodes.pred.row(u as usize).iter().for_each(|&p| tail[p as usize].take(rest, u));
         }
         Self { top, tail, critical }
     }
@@ -153,6 +155,17 @@ impl batch::Rank for LeastHarm {
         let own = |w: usize| self.top[w].path + nodes.time[w] + self.tail[w].path;
         let growth = path.saturating_sub(own(u)) + path.saturating_sub(own(v));
         (path.saturating_sub(self.critical), growth, Reverse(arc.cost), time)
+    }
+
+    /// Ticks are few enough to leave room for which of the three it is.
+    fn leading((delay, growth, Reverse(saved), _): Harm) -> u64 {
+        if delay > 0 {
+            2 * ROOM + delay
+        } else if growth > 0 {
+            ROOM + growth
+        } else {
+            ROOM - saved
+        }
     }
 }
 
@@ -194,16 +207,15 @@ impl<'a> Merging<'a> {
         let mut number = vec![0u32; n];
         by_index.iter().enumerate().for_each(|(i, &u)| number[u as usize] = i as u32);
         let column = |values: &[u64]| by_index.iter().map(|&u| values[u as usize]).collect::<Vec<_>>();
-        let arcs = |rows: &Csr<Arc>| {
-            let row = |u: &u32| {
-                let renamed =
-                    rows.row(*u as usize).iter().map(|a| Arc { node: number[a.node as usize], ..*a });
-                let mut row: Vec<Arc> = renamed.collect();
-                row.sort_unstable_by_key(|a| a.node);
-                row
-            };
-            by_index.iter().map(row).collect::<Vec<_>>()
-        };
+        let (mut succ, mut pred) = (vec![Vec::new(); n], vec![Vec::new(); n]);
+        for (u, &old) in by_index.iter().enumerate() {
+            let row: &mut Vec<Arc> = &mut succ[u];
+            row.extend(
+                base.succ.row(old as usize).iter().map(|a| Arc { node: number[a.node as usize], ..*a }),
+            );
+            row.sort_unstable_by_key(|a| a.node);
+            row.iter().for_each(|a| pred[a.node as usize].push(Arc { node: u as u32, cost: a.cost }));
+        }
         let mut merging = Self {
             limits,
             live: n,
@@ -211,8 +223,8 @@ impl<'a> Merging<'a> {
             time: column(&base.time),
             bytes: column(&base.bytes),
             class: column(&base.class),
-            succ: arcs(&base.succ),
-            pred: arcs(&base.pred),
+            succ,
+            pred,
             top: vec![0; n],
             tail: vec![0; n],
             critical: 0,
@@ -562,5 +574,20 @@ fn join(list: &mut Vec<Arc>, arc: Arc) {
     match list.iter_mut().find(|other| other.node == arc.node) {
         Some(other) => other.cost += arc.cost,
         None => list.push(arc),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coarsen::batch::Rank;
+
+    #[test]
+    fn the_leading_number_never_contradicts_the_harm() {
+        let few = [0, 1, 7, 1 << 52];
+        let some = |delay| few.map(|growth| few.map(|saved| (delay, growth, Reverse(saved), 3)));
+        let mut harms: Vec<Harm> = few.into_iter().flat_map(some).flatten().collect();
+        harms.sort_unstable();
+        assert!(harms.windows(2).all(|w| LeastHarm::leading(w[0]) <= LeastHarm::leading(w[1])));
     }
 }

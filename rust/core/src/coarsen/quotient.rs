@@ -19,8 +19,8 @@ pub struct Arc {
 /// Nodes that stand for groups of ops, numbered by first member in topological order, and the tensors
 /// that cross between them.
 ///
-/// Invariants: a tensor's readers are distinct and none is its source; `succ` and `pred` are sums over
-/// tensors, one arc per pair of nodes. Home tensors count for the cut but order nothing.
+/// Invariants: a tensor's readers are distinct and none is its source; arcs are sums over
+/// tensors, one per pair of nodes. Home tensors count for the cut but order nothing.
 #[derive(Clone, Debug)]
 pub struct Quotient {
     /// Compute time per node.
@@ -38,8 +38,8 @@ pub struct Quotient {
     readers: Csr<u32>,
     /// What each node sends, and to whom.
     pub succ: Csr<Arc>,
-    /// What each node is sent, and by whom.
-    pub pred: Csr<Arc>,
+    /// Who sends to each node.
+    pub pred: Csr<u32>,
     /// Node of every op, by position in the topological order.
     node_of: Vec<u32>,
 }
@@ -183,8 +183,7 @@ impl Quotient {
         }
         let readers = Csr::from_parts(starts, readers);
         let node_of = self.node_of.iter().map(|&u| map[u as usize]).collect();
-        let empty = || Csr::from_parts(vec![0], Vec::new());
-        let (succ, pred) = (empty(), empty());
+        let (succ, pred) = (Csr::from_parts(vec![0], Vec::new()), Csr::from_parts(vec![0], Vec::new()));
         Self { time, bytes, class, index, tensors_of, cost, is_home, readers, succ, pred, node_of }.joined()
     }
 
@@ -219,17 +218,22 @@ impl Quotient {
         }
         (0..n).for_each(|u| degree[u + 1] += degree[u]);
         let mut next = degree.clone();
-        let mut back = vec![Arc::default(); arcs.len()];
+        let mut back = vec![0; arcs.len()];
         for u in 0..n {
             for arc in &arcs[starts[u] as usize..starts[u + 1] as usize] {
                 let at = &mut next[arc.node as usize];
-                back[*at as usize] = Arc { node: u as u32, cost: arc.cost };
+                back[*at as usize] = u as u32;
                 *at += 1;
             }
         }
         self.succ = Csr::from_parts(starts, arcs);
         self.pred = Csr::from_parts(degree, back);
         self
+    }
+
+    /// The nodes that send to a node, and those that it sends to.
+    pub fn neighbours(&self, u: usize) -> impl Iterator<Item = u32> {
+        self.pred.row(u).iter().copied().chain(self.succ.row(u).iter().map(|arc| arc.node))
     }
 
     /// Nodes in Kahn's order.
