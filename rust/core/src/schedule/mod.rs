@@ -112,8 +112,9 @@ pub struct Engine<'a> {
     input_bytes: u64,
     /// Bytes it takes beside copies of its inputs.
     needed: u64,
-    /// Which of those must be sent to the device last asked about, and the transfers that bring others there; with
-    /// contention only.
+    /// The device last asked about and when they are all there, unless that was too late.
+    arrived: Option<(DeviceId, Arrival)>,
+    /// Which of them must be sent there, and the transfers that bring others; with contention only.
     legs: Vec<usize>,
     known: Vec<TransferId>,
 }
@@ -147,6 +148,7 @@ impl<'a> Engine<'a> {
             inputs: Vec::new(),
             input_bytes: 0,
             needed: 0,
+            arrived: None,
             legs: Vec::new(),
             known: Vec::new(),
         }
@@ -193,6 +195,7 @@ impl<'a> Engine<'a> {
             return;
         }
         self.op = op;
+        self.arrived = None;
         self.needed = self.admission.needed(op, self.lead[op.ix()]);
         self.inputs.clear();
         let graph = &self.work.graph;
@@ -217,33 +220,39 @@ impl<'a> Engine<'a> {
 
     /// When all inputs of the considered op are on a device.
     pub fn arrival(&mut self, device: DeviceId) -> Arrival {
-        self.arrival_before(Ticks::MAX, device).expect("no price comes to that limit")
-    }
-
-    /// When all inputs of the considered op are on a device, if the price of it is less than `limit`; notes the
-    /// transfers that it takes.
-    #[inline(always)]
-    fn arrival_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Arrival> {
-        let Some(queues) = &mut self.queues else {
-            let at = self.undelayed(device);
-            return (at < limit).then_some(Arrival { at, delay: 0 });
-        };
-        queues.clear();
-        self.legs.clear();
-        self.known.clear();
-        let mut here = 0;
-        for (i, input) in self.inputs.iter_mut().enumerate() {
-            if input.at == device {
-                here = input.from.max(here);
-            } else if let Some(transfer) = self.sent.to(input.tensor, device) {
-                self.known.push(transfer);
-            } else {
-                let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
-                queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock));
-                self.legs.push(i);
+        match self.arrived {
+            Some((last, arrival)) if last == device => arrival,
+            _ => {
+                let undelayed = self.undelayed(device);
+                self.arrival_before(Ticks::MAX, device, undelayed).expect("no price comes to that limit")
             }
         }
-        queues.arrival(here, &self.known, limit)
+    }
+
+    /// The same if the price is less than `limit`, given when they would be there if every channel were idle; notes
+    /// the transfers that it takes.
+    #[inline(always)]
+    fn arrival_before(&mut self, limit: Ticks, device: DeviceId, undelayed: Ticks) -> Option<Arrival> {
+        self.arrived = match &mut self.queues {
+            None => Some(Arrival { at: undelayed, delay: 0 }),
+            Some(queues) => {
+                queues.clear();
+                self.legs.clear();
+                self.known.clear();
+                for (i, input) in self.inputs.iter_mut().enumerate().filter(|(_, input)| input.at != device) {
+                    if let Some(transfer) = self.sent.to(input.tensor, device) {
+                        self.known.push(transfer);
+                    } else {
+                        let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
+                        queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock));
+                        self.legs.push(i);
+                    }
+                }
+                queues.arrival(undelayed, &self.known, limit)
+            }
+        }
+        .map(|arrival| (device, arrival));
+        self.arrived.map(|(_, arrival)| arrival)
     }
 
     /// When all inputs of the considered op are on a device if every channel is idle.
@@ -262,10 +271,11 @@ impl<'a> Engine<'a> {
     /// looked for, on the device or on channels.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
-        if self.undelayed(device) + length >= limit {
+        let undelayed = self.undelayed(device);
+        if undelayed + length >= limit {
             return None;
         }
-        let arrival = self.arrival_before(limit - length, device)?;
+        let arrival = self.arrival_before(limit - length, device, undelayed)?;
         let start = self.devices[device.ix()].earliest(arrival.at, length);
         let finish = start + length + (arrival.price() - arrival.at);
         (finish < limit).then_some(finish)

@@ -15,23 +15,17 @@ pub const DELAY_WEIGHT: Ticks = 2;
 
 /// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Turn(u128);
+pub struct Turn {
+    made: Ticks,
+    key: u32,
+    to: DeviceId,
+}
 
 impl Turn {
     /// Of a tensor with this key, made then.
     #[inline(always)]
     pub fn new(made: Ticks, key: u32, to: DeviceId) -> Self {
-        Self(u128::from(made) << 64 | u128::from(key) << 32 | u128::from(to.0))
-    }
-
-    #[inline(always)]
-    fn made(self) -> Ticks {
-        (self.0 >> 64) as Ticks
-    }
-
-    #[inline(always)]
-    fn to(self) -> DeviceId {
-        DeviceId(self.0 as u32)
+        Self { made, key, to }
     }
 }
 
@@ -67,10 +61,11 @@ struct Transfer {
     wanted: Ticks,
 }
 
-/// Where a booked transfer stands in a queue. Its end is here too: who stands behind it needs no more.
+/// Where a booked transfer stands in a queue. Its times are here too: its neighbours need no more.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     turn: Turn,
+    start: Ticks,
     end: Ticks,
     id: TransferId,
 }
@@ -166,10 +161,10 @@ impl<'a> Queues<'a> {
         self.asked.push(Transfer { turn, from, length, end: 0, wanted: Ticks::MAX });
     }
 
-    /// When the transfers asked for would all be there, and `known` ones that are booked, and it is `here`; none
-    /// where the price comes to `limit`. O(transfers pushed back).
-    pub fn arrival(&mut self, here: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
-        let at = known.iter().fold(here, |at, &k| self.end(k).max(at));
+    /// When the transfers asked for would all be there, and `known` ones that are booked, and it is at least
+    /// `undelayed`; none where the price comes to `limit`. O(transfers pushed back).
+    pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
+        let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
         let mut arrival = Arrival { at, delay: 0 };
         while arrival.price() < limit {
             let Some(due) = self.due.pop() else { break };
@@ -187,8 +182,8 @@ impl<'a> Queues<'a> {
     fn serve(&mut self, Due { turn, which }: Due, known: &[TransferId], arrival: &mut Arrival) {
         let asked = which.checked_sub(self.booked.len());
         let transfer = asked.map_or_else(|| self.booked[which], |i| self.asked[i]);
-        let route = self.cluster.route_channels(transfer.from, turn.to());
-        let mut start = turn.made();
+        let route = self.cluster.route_channels(transfer.from, turn.to);
+        let mut start = turn.made;
         for &c in route {
             let queue = &mut self.queues[c.ix()];
             let (position, free) = match queue.at_work {
@@ -220,12 +215,8 @@ impl<'a> Queues<'a> {
             let queue = &mut self.queues[c.ix()];
             let position = queue.at_work.map_or(0, |(position, _)| position);
             queue.at_work = Some((position, end));
-            let Some(&Place { turn, id, .. }) = queue.places.get(position + usize::from(asked.is_none()))
-            else {
-                continue;
-            };
-            let behind = &self.booked[id as usize];
-            if behind.end - behind.length < end {
+            let behind = queue.places.get(position + usize::from(asked.is_none()));
+            if let Some(&Place { turn, id, .. }) = behind.filter(|b| b.start < end) {
                 add(&mut self.due, Due { turn, which: id as usize });
             }
         }
@@ -236,18 +227,19 @@ impl<'a> Queues<'a> {
         for &(id, end) in &self.pushed {
             let transfer = &mut self.booked[id as usize];
             transfer.end = end;
-            for &c in self.cluster.route_channels(transfer.from, transfer.turn.to()) {
+            for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(transfer.turn);
-                queue.places[position].end = end;
+                let place = &mut queue.places[position];
+                (place.start, place.end) = (end - transfer.length, end);
             }
         }
         let first = self.booked.len() as TransferId;
-        for (id, &Transfer { turn, from, end, .. }) in (first..).zip(&self.asked) {
-            for &c in self.cluster.route_channels(from, turn.to()) {
+        for (id, &Transfer { turn, from, length, end, .. }) in (first..).zip(&self.asked) {
+            for &c in self.cluster.route_channels(from, turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(turn);
-                queue.places.insert(position, Place { turn, end, id });
+                queue.places.insert(position, Place { turn, start: end - length, end, id });
             }
         }
         self.booked.append(&mut self.asked);
