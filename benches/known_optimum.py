@@ -11,8 +11,7 @@ tells on which device an op was.
 The command prints how far above the optimum list schedulers end, under both link models: each plans
 and is simulated with channels without limit, as the papers do, and with channels that serve one
 transfer at a time, first come, first served. What the engine itself expects with contention stands
-beside: it gives each transfer its own time on its channel, which first come, first served does not
-keep to.
+beside: it leaves ops where they are scheduled, though a later one may delay what they read.
 """
 
 from __future__ import annotations

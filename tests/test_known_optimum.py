@@ -38,6 +38,13 @@ def test_the_planted_schedule_is_optimal(n_ops, devices, ccr, seed):
     assert across.any()
 
 
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_heft_is_within_a_percent_of_the_optimum_with_contention(devices, seed):
+    found = instance(1000, devices, 1.0, seed)
+    assert lm.place(found.graph, found.cluster, "heft").makespan <= 1.01 * found.optimum
+
+
 def test_the_same_seed_gives_the_same_instance():
     a, b, c = (instance(100, 4, 1.0, seed) for seed in (3, 3, 4))
     assert a.graph.digest == b.graph.digest != c.graph.digest

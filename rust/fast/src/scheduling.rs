@@ -161,9 +161,11 @@ fn scheduled<'py>(
 /// List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the end.
 ///
 /// HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and PEFT with
-/// `pinned` or `bias`. With `contention` every transfer takes the earliest time at which its whole route is
-/// idle; without it channels are unlimited, and the simulator finds the same makespan when it runs ops in
-/// the order of their starts. Ties: smaller device. O(D (E + V log V)).
+/// `pinned` or `bias`. With `contention` a transfer stands where first come, first served puts it, and to an
+/// op's finish on a device is added twice the time by which its transfers make others come later than they are
+/// wanted; as long as none does, the simulator finds the same schedule when it runs ops in the order of their
+/// starts. Without it channels are unlimited, and the simulator always does. Ties: smaller device.
+/// O(D (E + V log V)), and with contention the transfers pushed back.
 ///
 /// Parameters
 /// ----------

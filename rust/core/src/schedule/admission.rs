@@ -10,6 +10,7 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
 use crate::place::{Memory, OnOom};
+use crate::schedule::queues::TransferId;
 use crate::schedule::sent::Sent;
 use crate::workload::{Lifetime, Workload};
 
@@ -105,7 +106,7 @@ impl<'a> Lifetimes<'a> {
     }
 
     /// One reader less for each input of an op.
-    fn read(&mut self, op: OpId, sent: &Sent<u64>, device_of: impl Fn(OpId) -> DeviceId) {
+    fn read(&mut self, op: OpId, sent: &Sent<TransferId>, device_of: impl Fn(OpId) -> DeviceId) {
         let graph = &self.work.graph;
         for &t in graph.inputs(op).iter().chain(graph.pulls(op)) {
             let readers = &mut self.tensor_readers[t.ix()];
@@ -204,7 +205,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Frees what the op was the last to read.
-    pub(super) fn read(&mut self, op: OpId, sent: &Sent<u64>, device_of: impl Fn(OpId) -> DeviceId) {
+    pub(super) fn read(&mut self, op: OpId, sent: &Sent<TransferId>, device_of: impl Fn(OpId) -> DeviceId) {
         if let Self::Lifetimes(l) = self {
             l.read(op, sent, device_of);
         }

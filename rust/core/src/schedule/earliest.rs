@@ -146,7 +146,7 @@ impl<'e, 'a> State<'e, 'a> {
             return;
         }
         self.engine.consider(op);
-        let arrival = self.engine.ready(device);
+        let arrival = self.engine.arrival(device).price();
         let rank = self.rank[op.ix()];
         let queue = &mut self.queues[device.ix()];
         if arrival <= self.engine.open(device) {
@@ -171,7 +171,7 @@ impl<'e, 'a> State<'e, 'a> {
                 self.drop_first(device, op, offer.rank);
                 continue;
             }
-            let start = self.engine.ready(device).max(self.engine.open(device));
+            let start = self.engine.arrival(device).price().max(self.engine.open(device));
             if start > offer.start {
                 self.pop(device);
                 self.queues[device.ix()].waiting.push(entry(start, offer.rank));
@@ -208,7 +208,7 @@ impl<'e, 'a> State<'e, 'a> {
         if !self.is_ready[self.rank[op.ix()] as usize] || !self.may_take(op, device) {
             return None;
         }
-        let start = self.engine.ready(device).max(self.engine.open(device));
+        let start = self.engine.arrival(device).price().max(self.engine.open(device));
         Some(Offer { start, rank: self.rank[op.ix()], device })
     }
 

@@ -1,14 +1,15 @@
 //! The list-scheduling engine: where and when an op could start, given all that is already scheduled.
 //!
 //! Every list scheduler works on it: [`list`] (HEFT, CPoP, PEFT, DPOS, m-TOPO orders), [`earliest`] (ETF,
-//! m-ETF, m-SCT, GETF), [`adjusting`](crate::place::adjusting) (Celeritas). Devices are timelines with idle slots; with contention so are channels, and a
-//! transfer takes the earliest time at which its whole route is idle. A tensor is sent to a device once,
-//! when the first op that reads it there is scheduled.
+//! m-ETF, m-SCT, GETF), [`adjusting`](crate::place::adjusting) (Celeritas). Devices are timelines with idle slots. With contention
+//! channels are [`queues`], in which a transfer stands where the simulator will put it; an op is sent to the device
+//! where its own finish and what it delays others come to least. A tensor is sent to a device once, when the first
+//! op that reads it there is scheduled.
 //!
 //! Without contention the makespan is exact: the simulator finds the same when it runs the engine's own
-//! sequence. With contention it is an estimate, since the simulator serves a channel first come, first
-//! served, while the engine fills idle time in the order in which it meets the consumers. Of a given
-//! placement and order, [`append`] tells exactly what the simulator will do.
+//! sequence. With contention it is exact as long as nothing that is scheduled was delayed; from then on an
+//! estimate, since ops stay where they were scheduled. Of a given placement and order, [`append`] tells exactly
+//! what the simulator will do.
 
 pub mod admission;
 pub mod append;
@@ -20,6 +21,7 @@ pub mod optimistic;
 pub mod order;
 pub mod placed;
 pub(crate) mod push;
+pub mod queues;
 pub mod rank_set;
 pub mod sent;
 pub mod timeline;
@@ -27,9 +29,10 @@ pub mod timeline;
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::ids::{ChannelId, DeviceId, OpId, TensorId};
+use crate::ids::{DeviceId, OpId, TensorId};
 use crate::workload::Workload;
 use admission::Admission;
+use queues::{Arrival, Queues, TransferId, Turn};
 use sent::Sent;
 use timeline::Timeline;
 
@@ -70,16 +73,17 @@ impl Input {
     fn new(tensor: TensorId, at: DeviceId, from: Ticks, bytes: u64) -> Self {
         Self { tensor, at, from, bytes, route: None, length: 0 }
     }
-}
 
-/// A transfer that the op under consideration would need.
-#[derive(Clone, Copy, Debug)]
-struct Leg {
-    tensor: TensorId,
-    bytes: u64,
-    at: DeviceId,
-    start: Ticks,
-    length: Ticks,
+    /// Ticks that sending it to a device takes.
+    #[inline(always)]
+    fn transfer(&mut self, device: DeviceId, cluster: &Cluster, clock: Clock) -> Ticks {
+        let route = Some(cluster.route_kind(self.at, device));
+        if route != self.route {
+            self.route = route;
+            self.length = clock.ticks(cluster.transfer_seconds(self.at, device, self.bytes));
+        }
+        self.length
+    }
 }
 
 /// Everything scheduled so far. One step per op: [`Engine::consider`] it, ask for its start on any device,
@@ -94,24 +98,25 @@ pub struct Engine<'a> {
     /// The op that decides for each.
     lead: &'a [OpId],
     devices: Vec<Timeline>,
-    /// A timeline per channel; none in the classic model, where channels are unlimited.
-    channels: Vec<Timeline>,
-    /// When each tensor reaches the devices it is sent to.
-    sent: Sent<Ticks>,
+    /// The queues of the channels; none in the classic model, where channels are unlimited.
+    queues: Option<Queues<'a>>,
+    /// The transfer that takes each tensor to the devices it is sent to.
+    sent: Sent<TransferId>,
     slots: Vec<Slot>,
     admission: Admission<'a>,
     /// Device of each deciding op, once the first op it decides for is scheduled.
     bound: Vec<DeviceId>,
-    /// The op under consideration and its inputs, those that are there first coming first.
+    /// The op under consideration and its inputs.
     op: OpId,
     inputs: Vec<Input>,
     input_bytes: u64,
     /// Bytes it takes beside copies of its inputs.
     needed: u64,
-    /// Transfers of those inputs, as last worked out; with contention only.
-    legs: Vec<Leg>,
-    /// When the last of them ends.
-    legs_end: Ticks,
+    /// The device last asked about and when they are all there, unless that was too late.
+    arrived: Option<(DeviceId, Arrival)>,
+    /// Which of them must be sent there, and the transfers that bring others; with contention only.
+    legs: Vec<usize>,
+    known: Vec<TransferId>,
 }
 
 impl<'a> Engine<'a> {
@@ -126,7 +131,6 @@ impl<'a> Engine<'a> {
         contention: bool,
         admission: Admission<'a>,
     ) -> Self {
-        let channels = if contention { cluster.channels().len() } else { 0 };
         let n = work.n_ops();
         Self {
             work,
@@ -135,7 +139,7 @@ impl<'a> Engine<'a> {
             time,
             lead,
             devices: vec![Timeline::default(); cluster.n_devices()],
-            channels: vec![Timeline::default(); channels],
+            queues: contention.then(|| Queues::new(cluster)),
             sent: Sent::new(&work.graph),
             slots: vec![Slot { device: DeviceId::NONE, start: 0, finish: 0 }; n],
             admission,
@@ -144,8 +148,9 @@ impl<'a> Engine<'a> {
             inputs: Vec::new(),
             input_bytes: 0,
             needed: 0,
+            arrived: None,
             legs: Vec::new(),
-            legs_end: 0,
+            known: Vec::new(),
         }
     }
 
@@ -190,6 +195,7 @@ impl<'a> Engine<'a> {
             return;
         }
         self.op = op;
+        self.arrived = None;
         self.needed = self.admission.needed(op, self.lead[op.ix()]);
         self.inputs.clear();
         let graph = &self.work.graph;
@@ -205,10 +211,6 @@ impl<'a> Engine<'a> {
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
-        // Channels serve what is there first; without them the order makes no difference.
-        if !self.channels.is_empty() && self.inputs.len() > 1 {
-            self.inputs.sort_unstable_by_key(|i| (i.from, i.tensor));
-        }
     }
 
     /// The device that made the latest input of the considered op.
@@ -217,102 +219,65 @@ impl<'a> Engine<'a> {
     }
 
     /// When all inputs of the considered op are on a device.
-    pub fn ready(&mut self, device: DeviceId) -> Ticks {
-        if self.channels.is_empty() {
-            return self.undelayed(device);
+    pub fn arrival(&mut self, device: DeviceId) -> Arrival {
+        match self.arrived {
+            Some((last, arrival)) if last == device => arrival,
+            _ => {
+                let undelayed = self.undelayed(device);
+                self.arrival_before(Ticks::MAX, device, undelayed).expect("no price comes to that limit")
+            }
         }
-        self.legs.clear();
-        self.legs_end = 0;
-        let mut ready = 0;
-        for i in 0..self.inputs.len() {
-            ready = ready.max(self.arrival(i, device));
+    }
+
+    /// The same if the price is less than `limit`, given when they would be there if every channel were idle; notes
+    /// the transfers that it takes.
+    #[inline(always)]
+    fn arrival_before(&mut self, limit: Ticks, device: DeviceId, undelayed: Ticks) -> Option<Arrival> {
+        self.arrived = match &mut self.queues {
+            None => Some(Arrival { at: undelayed, delay: 0 }),
+            Some(queues) => {
+                queues.clear();
+                self.legs.clear();
+                self.known.clear();
+                for (i, input) in self.inputs.iter_mut().enumerate().filter(|(_, input)| input.at != device) {
+                    if let Some(transfer) = self.sent.to(input.tensor, device) {
+                        self.known.push(transfer);
+                    } else {
+                        let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
+                        queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock));
+                        self.legs.push(i);
+                    }
+                }
+                queues.arrival(undelayed, &self.known, limit)
+            }
         }
-        ready
+        .map(|arrival| (device, arrival));
+        self.arrived.map(|(_, arrival)| arrival)
     }
 
     /// When all inputs of the considered op are on a device if every channel is idle.
     #[inline(always)]
     fn undelayed(&mut self, device: DeviceId) -> Ticks {
         let mut ready = 0;
-        for i in 0..self.inputs.len() {
-            let Input { at, from, .. } = self.inputs[i];
-            let sent = if at == device { 0 } else { self.transfer(i, device) };
-            ready = ready.max(from + sent);
+        for input in &mut self.inputs {
+            let sent = if input.at == device { 0 } else { input.transfer(device, self.cluster, self.clock) };
+            ready = ready.max(input.from + sent);
         }
         ready
     }
 
-    /// When input `i` is on a device; if it must be sent for it, notes the leg.
-    #[inline(always)]
-    fn arrival(&mut self, i: usize, device: DeviceId) -> Ticks {
-        let Input { tensor, at, from, bytes, .. } = self.inputs[i];
-        if at == device {
-            return from;
-        }
-        if let Some(known) = self.sent.to(tensor, device) {
-            return known;
-        }
-        let length = self.transfer(i, device);
-        let start = self.idle_route(at, device, from, length);
-        self.legs.push(Leg { tensor, bytes, at, start, length });
-        self.legs_end = self.legs_end.max(start + length);
-        start + length
-    }
-
-    /// Ticks that sending input `i` to a device takes.
-    #[inline(always)]
-    fn transfer(&mut self, i: usize, device: DeviceId) -> Ticks {
-        let input = &mut self.inputs[i];
-        let route = Some(self.cluster.route_kind(input.at, device));
-        if route != input.route {
-            input.route = route;
-            input.length = self.clock.ticks(self.cluster.transfer_seconds(input.at, device, input.bytes));
-        }
-        input.length
-    }
-
-    /// The earliest time from `ready` on at which every channel of a route is idle for `length` ticks, the
-    /// legs noted for this op included.
-    fn idle_route(&self, from: DeviceId, to: DeviceId, ready: Ticks, length: Ticks) -> Ticks {
-        let route = self.cluster.route_channels(from, to);
-        let mut start = ready;
-        loop {
-            let idle = route.iter().fold(start, |at, c| self.channels[c.ix()].earliest(at, length));
-            let mut at = idle;
-            // Most often no leg lasts so long.
-            let legs = if at < self.legs_end { &self.legs[..] } else { &[] };
-            for leg in legs {
-                let crosses = at < leg.start + leg.length && leg.start < at + length;
-                if crosses && self.shares(route, leg.at, to) {
-                    at = leg.start + leg.length;
-                }
-            }
-            // The channel asked last is idle, and nothing has moved the start since: of several, any may not be.
-            if at == start || (at == idle && route.len() == 1) {
-                return at;
-            }
-            start = at;
-        }
-    }
-
-    /// Whether a route has a channel in common with that of a leg.
-    fn shares(&self, route: &[ChannelId], from: DeviceId, to: DeviceId) -> bool {
-        let other = self.cluster.route_channels(from, to);
-        std::ptr::eq(route, other) || route.iter().any(|c| other.contains(c))
-    }
-
-    /// The earliest finish of the considered op on a device, in an idle slot or at the end, if it is before
-    /// `limit`: where the inputs alone arrive too late no slot is looked for, on the device or on channels.
+    /// The earliest finish of the considered op on a device, in an idle slot or at the end, with what it costs
+    /// others to send its inputs there, if that is before `limit`. Where the inputs alone come too late no slot is
+    /// looked for, on the device or on channels.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
-        if self.undelayed(device) + length >= limit {
+        let undelayed = self.undelayed(device);
+        if undelayed + length >= limit {
             return None;
         }
-        let ready = self.ready(device);
-        if ready + length >= limit {
-            return None;
-        }
-        let finish = self.devices[device.ix()].earliest(ready, length) + length;
+        let arrival = self.arrival_before(limit - length, device, undelayed)?;
+        let start = self.devices[device.ix()].earliest(arrival.at, length);
+        let finish = start + length + (arrival.price() - arrival.at);
         (finish < limit).then_some(finish)
     }
 
@@ -342,12 +307,12 @@ impl<'a> Engine<'a> {
     /// Schedules the considered op on a device, with its transfers. `at_end`: after all that is there.
     pub fn schedule(&mut self, device: DeviceId, at_end: bool) {
         let op = self.op;
-        let ready = self.ready(device);
+        let ready = self.arrival(device).at;
         let length = self.length(op, device);
         let timeline = &mut self.devices[device.ix()];
         let start = if at_end { ready.max(timeline.open()) } else { timeline.earliest(ready, length) };
         timeline.book(start, length);
-        let copies = self.send(device);
+        let copies = self.send(device, start);
         let lead = self.lead[op.ix()];
         let first = self.bound[lead.ix()].is_none();
         self.admission.take(op, lead, device, copies, first);
@@ -357,20 +322,21 @@ impl<'a> Engine<'a> {
         self.op = OpId::NONE;
     }
 
-    /// Books the transfers of the considered op's inputs to a device, as last worked out; the bytes that they
-    /// bring there.
-    fn send(&mut self, device: DeviceId) -> u64 {
+    /// Books the transfers of the considered op's inputs to a device where it starts then, as last worked out; the
+    /// bytes that they bring there.
+    fn send(&mut self, device: DeviceId, start: Ticks) -> u64 {
         let mut copies = 0u64;
-        for leg in &self.legs {
-            for &channel in self.cluster.route_channels(leg.at, device) {
-                self.channels[channel.ix()].book(leg.start, leg.length);
+        if let Some(queues) = &mut self.queues {
+            for (transfer, &i) in (queues.book()..).zip(&self.legs) {
+                let Input { tensor, bytes, .. } = self.inputs[i];
+                self.sent.note(tensor, device, transfer);
+                self.known.push(transfer);
+                copies = copies.saturating_add(bytes);
             }
-            self.sent.note(leg.tensor, device, leg.start + leg.length);
-            copies = copies.saturating_add(leg.bytes);
-        }
-        if self.channels.is_empty() && self.admission.counts_copies() {
+            self.known.iter().for_each(|&transfer| queues.want(transfer, start));
+        } else if self.admission.counts_copies() {
             for input in self.inputs.iter().filter(|i| i.at != device) {
-                if self.sent.note(input.tensor, device, input.from) {
+                if self.sent.note(input.tensor, device, 0) {
                     copies = copies.saturating_add(input.bytes);
                 }
             }

@@ -1,4 +1,4 @@
-//! The time of a device or a channel as a list of idle slots, into which ops or transfers are inserted.
+//! The time of a device as a list of idle slots, into which ops are inserted.
 //!
 //! Slots lie in blocks of bounded size, and a tree over the blocks knows the longest slot of each, so
 //! that finding a slot takes O(log slots + block) however many too short ones come first, and booking

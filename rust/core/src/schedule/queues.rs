@@ -1,0 +1,265 @@
+//! Channels that serve first come, first served, as transfers are booked on them in any order.
+//!
+//! A transfer queues when its tensor is made, as in the simulator, and holds every channel of its route. One that
+//! is booked late may queue early and push back others. Each of those knows when it is wanted: the first op that
+//! reads it starts then. Pushed no further than that it delays nobody; what it comes later than that is the price
+//! of the pushing. As long as no price is paid, transfers end exactly when the simulator ends them.
+
+use crate::clock::Ticks;
+use crate::cluster::Cluster;
+use crate::ids::{ChannelId, DeviceId};
+
+/// What a tick of another op's delay weighs against one of its own. Whoever is delayed was scheduled first, so
+/// matters more.
+pub const DELAY_WEIGHT: Ticks = 2;
+
+/// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    made: Ticks,
+    key: u32,
+    to: DeviceId,
+}
+
+impl Turn {
+    /// Of a tensor with this key, made then.
+    #[inline(always)]
+    pub fn new(made: Ticks, key: u32, to: DeviceId) -> Self {
+        Self { made, key, to }
+    }
+}
+
+/// When all that an op reads is on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub at: Ticks,
+    /// By how much booked transfers come later than they are wanted, in all, since this pushes them back.
+    pub delay: Ticks,
+}
+
+impl Arrival {
+    /// What an arrival is compared by, the weighed delay of others added.
+    #[inline(always)]
+    pub fn price(self) -> Ticks {
+        // Far from the largest number of all, so that a length can be added.
+        self.at.saturating_add(self.delay.saturating_mul(DELAY_WEIGHT)).min(Ticks::MAX / 4)
+    }
+}
+
+/// A booked transfer, numbered as booked.
+pub type TransferId = u32;
+
+/// A transfer, booked or asked for.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    turn: Turn,
+    from: DeviceId,
+    length: Ticks,
+    end: Ticks,
+    /// When the first op that reads it there starts.
+    wanted: Ticks,
+}
+
+/// Where a booked transfer stands in a queue. Its times are here too: its neighbours need no more.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    turn: Turn,
+    start: Ticks,
+    end: Ticks,
+    id: TransferId,
+}
+
+/// The queue of a channel.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    /// Booked transfers, in turn.
+    places: Vec<Place>,
+    /// While transfers are worked out: how many places come before the last one of them on this channel, and when
+    /// that one ends; none before the first.
+    at_work: Option<(usize, Ticks)>,
+}
+
+impl Queue {
+    /// How many transfers come before a turn: most often nearly all.
+    #[inline(always)]
+    fn position(&self, turn: Turn) -> usize {
+        let (mut high, mut step) = (self.places.len(), 1);
+        while high > 0 {
+            let low = high.saturating_sub(step);
+            if self.places[low].turn < turn {
+                return low + self.places[low..high].partition_point(|p| p.turn < turn);
+            }
+            (high, step) = (low, 2 * step);
+        }
+        0
+    }
+
+    /// The same from a position on that is not past it: most often near.
+    #[inline(always)]
+    fn position_from(&self, from: usize, turn: Turn) -> usize {
+        from + self.places[from..].iter().take_while(|p| p.turn < turn).count()
+    }
+}
+
+/// A transfer whose end is to be worked out: one of those booked or, past them, of those asked for.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    turn: Turn,
+    which: usize,
+}
+
+/// The queues of all channels.
+#[derive(Debug)]
+pub struct Queues<'a> {
+    cluster: &'a Cluster,
+    booked: Vec<Transfer>,
+    /// By channel.
+    queues: Vec<Queue>,
+    /// Transfers asked for.
+    asked: Vec<Transfer>,
+    /// Booked ones that those push back, and when they would end.
+    pushed: Vec<(TransferId, Ticks)>,
+    /// Transfers to be worked out, the next one last.
+    due: Vec<Due>,
+    /// Channels at work.
+    touched: Vec<ChannelId>,
+}
+
+impl<'a> Queues<'a> {
+    /// Empty.
+    pub fn new(cluster: &'a Cluster) -> Self {
+        Self {
+            cluster,
+            booked: Vec::new(),
+            queues: vec![Queue::default(); cluster.channels().len()],
+            asked: Vec::new(),
+            pushed: Vec::new(),
+            due: Vec::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// When a booked transfer ends.
+    #[inline(always)]
+    pub fn end(&self, transfer: TransferId) -> Ticks {
+        self.booked[transfer as usize].end
+    }
+
+    /// Forgets what was asked for.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.asked.clear();
+        self.pushed.clear();
+    }
+
+    /// Asks for a transfer.
+    #[inline(always)]
+    pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) {
+        let due = Due { turn, which: self.booked.len() + self.asked.len() };
+        add(&mut self.due, due);
+        self.asked.push(Transfer { turn, from, length, end: 0, wanted: Ticks::MAX });
+    }
+
+    /// When the transfers asked for would all be there, and `known` ones that are booked, and it is at least
+    /// `undelayed`; none where the price comes to `limit`. O(transfers pushed back).
+    pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
+        let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
+        let mut arrival = Arrival { at, delay: 0 };
+        while arrival.price() < limit {
+            let Some(due) = self.due.pop() else { break };
+            self.serve(due, known, &mut arrival);
+        }
+        self.due.clear();
+        for c in self.touched.drain(..) {
+            self.queues[c.ix()].at_work = None;
+        }
+        (arrival.price() < limit).then_some(arrival)
+    }
+
+    /// Works out when a transfer ends; those behind it that it pushes back are due next.
+    #[inline(always)]
+    fn serve(&mut self, Due { turn, which }: Due, known: &[TransferId], arrival: &mut Arrival) {
+        let asked = which.checked_sub(self.booked.len());
+        let transfer = asked.map_or_else(|| self.booked[which], |i| self.asked[i]);
+        let route = self.cluster.route_channels(transfer.from, turn.to);
+        let mut start = turn.made;
+        for &c in route {
+            let queue = &mut self.queues[c.ix()];
+            let (position, free) = match queue.at_work {
+                Some((from, free)) => (queue.position_from(from, turn), free),
+                None => {
+                    self.touched.push(c);
+                    (queue.position(turn), 0)
+                }
+            };
+            queue.at_work = Some((position, free));
+            let ahead = if position > 0 { queue.places[position - 1].end } else { 0 };
+            start = start.max(ahead).max(free);
+        }
+        let end = start + transfer.length;
+        if let Some(i) = asked {
+            self.asked[i].end = end;
+            arrival.at = arrival.at.max(end);
+        } else if end > transfer.end {
+            let id = which as TransferId;
+            self.pushed.push((id, end));
+            arrival.delay = arrival.delay.saturating_add(end.saturating_sub(transfer.wanted));
+            if known.contains(&id) {
+                arrival.at = arrival.at.max(end);
+            }
+        } else {
+            return;
+        }
+        for &c in route {
+            let queue = &mut self.queues[c.ix()];
+            let position = queue.at_work.map_or(0, |(position, _)| position);
+            queue.at_work = Some((position, end));
+            let behind = queue.places.get(position + usize::from(asked.is_none()));
+            if let Some(&Place { turn, id, .. }) = behind.filter(|b| b.start < end) {
+                add(&mut self.due, Due { turn, which: id as usize });
+            }
+        }
+    }
+
+    /// Books what was asked for, as worked out; the first of those transfers, which are numbered on from there.
+    pub fn book(&mut self) -> TransferId {
+        for &(id, end) in &self.pushed {
+            let transfer = &mut self.booked[id as usize];
+            transfer.end = end;
+            for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
+                let queue = &mut self.queues[c.ix()];
+                let position = queue.position(transfer.turn);
+                let place = &mut queue.places[position];
+                (place.start, place.end) = (end - transfer.length, end);
+            }
+        }
+        let first = self.booked.len() as TransferId;
+        for (id, &Transfer { turn, from, length, end, .. }) in (first..).zip(&self.asked) {
+            for &c in self.cluster.route_channels(from, turn.to) {
+                let queue = &mut self.queues[c.ix()];
+                let position = queue.position(turn);
+                queue.places.insert(position, Place { turn, start: end - length, end, id });
+            }
+        }
+        self.booked.append(&mut self.asked);
+        self.clear();
+        first
+    }
+
+    /// Notes that an op which starts then reads what a transfer brings.
+    #[inline(always)]
+    pub fn want(&mut self, transfer: TransferId, start: Ticks) {
+        let wanted = &mut self.booked[transfer as usize].wanted;
+        *wanted = start.min(*wanted);
+    }
+}
+
+/// Adds a transfer to those due, unless it is there.
+#[inline(always)]
+fn add(due: &mut Vec<Due>, new: Due) {
+    let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
+    if at == 0 || due[at - 1].turn != new.turn {
+        due.insert(at, new);
+    }
+}
