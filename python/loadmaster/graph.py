@@ -243,7 +243,7 @@ class OpGraph:
         """The reduced graph when every device type is allowed everywhere."""
         return Reduced(*self._core.reduce())
 
-    @property
+    @cached_property
     def is_restricted(self) -> bool:
         """Whether some op names the device types it may run on."""
         return any(self.device_types)

@@ -27,8 +27,13 @@ class Names:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.map = problem.reduced.map
-        self.runs = np.zeros(problem.model.n_ops, dtype=bool)
-        self.runs[problem.reduced.op_of] = True
+
+    @cached_property
+    def runs(self) -> NDArray[np.bool_]:
+        """Whether each op of the model runs."""
+        runs = np.zeros(self.problem.model.n_ops, dtype=bool)
+        runs[self.problem.reduced.op_of] = True
+        return runs
 
     @cached_property
     def _distinct(self) -> tuple[list[str], NDArray[np.intp]]:

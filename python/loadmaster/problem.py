@@ -98,9 +98,9 @@ class Problem:
 
     def busiest(self, devices: NDArray[np.int32]) -> float:
         """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
-        types = np.array(self.cluster.device_types)[devices]
-        seconds = self.time[np.arange(len(devices)), types]
-        return float(np.bincount(devices, weights=seconds).max())
+        types = np.array(self.cluster.device_types)
+        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
+        return float(np.stack(busy)[types, np.arange(len(types))].max())
 
     @cached_property
     def fastest_first(self) -> NDArray[np.int32]:

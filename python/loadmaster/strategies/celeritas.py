@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem
 from loadmaster.strategies import locality
 from loadmaster.strategies.base import (
     Candidate,
@@ -84,4 +84,4 @@ def adjusting_placement(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(fused.expand(lead, devices), ranks(fused.order))
+    return Placement(fused.expand(lead, devices), fused.priority)

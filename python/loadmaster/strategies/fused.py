@@ -6,13 +6,14 @@ Shared by Order-Place and Adjusting Placement.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.errors import InputError
-from loadmaster.problem import Problem
+from loadmaster.problem import Problem, ranks
 
 #: The paper's R and M (section 5.1.3).
 R = 200
@@ -42,6 +43,11 @@ class Fused:
     coarse_order: NDArray[np.int32]
     time: NDArray[np.float64]
 
+    @cached_property
+    def priority(self) -> NDArray[np.int32]:
+        """Position of every op in :attr:`order`."""
+        return ranks(self.order)
+
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a column over each group."""
         return sum_groups(self.group, per_op, self.coarse.n_ops)
@@ -63,8 +69,9 @@ def deciders(graph: fast.Graph) -> list[NDArray[np.int32]]:
     both are tried where they differ.
     """
     sets = graph.colocation
-    first = np.full(int(sets.max()) + 1, graph.n_ops, dtype=np.int32)
-    np.minimum.at(first, sets, np.arange(graph.n_ops, dtype=np.int32))
+    first = np.empty(int(sets.max()) + 1, dtype=np.int32)
+    # Of several values for one set the last is kept.
+    first[sets[::-1]] = np.arange(graph.n_ops, dtype=np.int32)[::-1]
     own = first[sets]
     return [own] if np.array_equal(own, graph.lead) else [own, graph.lead]
 

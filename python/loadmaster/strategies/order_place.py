@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
-from loadmaster.problem import Problem, ranks
+from loadmaster.problem import Problem
 from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
@@ -58,4 +58,4 @@ def order_place(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(fused.expand(lead, devices), ranks(fused.order))
+    return Placement(fused.expand(lead, devices), fused.priority)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -127,9 +127,10 @@ _OURS = frozenset(METHODS)
 SEARCHING = ("time_limit", "progress", "warm_start")
 
 
-def _keywords(function: Callable[..., Candidate]) -> list[str]:
+@cache
+def _keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.items()
-    return [name for name, p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return tuple(name for name, p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
 def takes(function: Callable[..., Candidate], name: str) -> bool:

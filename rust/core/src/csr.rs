@@ -60,6 +60,11 @@ impl<T> Csr<T> {
         &self.items
     }
 
+    /// All items, without their rows.
+    pub fn into_items(self) -> Vec<T> {
+        self.items
+    }
+
     /// How many rows there are.
     pub fn n_rows(&self) -> usize {
         self.starts.len() - 1

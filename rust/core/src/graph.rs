@@ -209,7 +209,7 @@ impl Graph {
     }
 
     /// All ops by the user's index.
-    pub fn ops_by_index(&self) -> impl Iterator<Item = OpId> {
+    pub fn ops_by_index(&self) -> impl Iterator<Item = OpId> + Clone {
         (0..self.n_ops() as u32).map(|index| self.numbering.op(index))
     }
 

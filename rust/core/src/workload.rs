@@ -178,7 +178,13 @@ impl Workload {
     /// The storages an op allocates.
     #[inline(always)]
     pub fn storages_of(&self, op: OpId) -> &[Storage] {
-        &self.storages[self.op_storages[op.ix()] as usize..self.op_storages[op.ix() + 1] as usize]
+        &self.storages[self.storages_range(op)]
+    }
+
+    /// Where in [`Self::storages`] those of an op are.
+    #[inline(always)]
+    pub fn storages_range(&self, op: OpId) -> std::ops::Range<usize> {
+        self.op_storages[op.ix()] as usize..self.op_storages[op.ix() + 1] as usize
     }
 
     /// Bytes of the storages an op allocates.

@@ -126,7 +126,11 @@ impl Walk<'_> {
         self.levels(
             graph.topo().iter(),
             |from, to| from * self.n_types + to,
-            |u, near| near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, t))),
+            // Tensors of one op are neighbours.
+            |u, near| {
+                near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, t)));
+                near.windows(2).any(|pair| pair[0].0 == pair[1].0)
+            },
         )
     }
 
@@ -139,17 +143,19 @@ impl Walk<'_> {
                 for t in graph.outputs(u) {
                     near.extend(graph.consumers(t).iter().map(|&v| (v, t)));
                 }
+                graph.outputs(u).nth(1).is_some()
             },
         )
     }
 
-    /// Levels in an order in which all neighbours of an op, each with a tensor between the two, come before
-    /// it; `pair` is that of a neighbour on the first type and the op on the second.
+    /// Levels in an order in which all neighbours of an op come before it; `pair` is that of a neighbour on
+    /// the first type and the op on the second. `neighbours` lists those of an op, each with a tensor between
+    /// the two, and says whether one may come twice.
     fn levels<'b>(
         self,
         order: impl Iterator<Item = &'b OpId>,
         pair: impl Fn(usize, usize) -> usize,
-        neighbours: impl Fn(OpId, &mut Vec<(OpId, TensorId)>),
+        neighbours: impl Fn(OpId, &mut Vec<(OpId, TensorId)>) -> bool,
     ) -> Vec<Ticks> {
         let n_types = self.n_types;
         let mut level = vec![NEVER; self.time.len()];
@@ -157,8 +163,9 @@ impl Walk<'_> {
         let mut near = Vec::new();
         for &u in order {
             near.clear();
-            neighbours(u, &mut near);
-            self.largest_per_op(&mut near);
+            if neighbours(u, &mut near) {
+                self.largest_per_op(&mut near);
+            }
             for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
                 waits.all.clear();
                 waits.all.extend(near.iter().map(|&(v, t)| {
@@ -179,11 +186,9 @@ impl Walk<'_> {
 
     /// Of several tensors between two ops the largest.
     fn largest_per_op(&self, near: &mut Vec<(OpId, TensorId)>) {
-        if near.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
-            let bytes = |t: TensorId| self.work.tensor_bytes[t.ix()];
-            near.sort_unstable_by_key(|&(op, t)| (op, std::cmp::Reverse(bytes(t)), t));
-            near.dedup_by_key(|&mut (op, _)| op);
-        }
+        let bytes = |t: TensorId| self.work.tensor_bytes[t.ix()];
+        near.sort_unstable_by_key(|&(op, t)| (op, std::cmp::Reverse(bytes(t)), t));
+        near.dedup_by_key(|&mut (op, _)| op);
     }
 }
 
@@ -197,6 +202,7 @@ struct Waits {
 
 impl Waits {
     /// Least time until all are there, over all choices of which are on the same device.
+    #[inline]
     fn least(&mut self) -> Ticks {
         match self.all[..] {
             [] => 0,

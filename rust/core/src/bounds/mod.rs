@@ -19,7 +19,8 @@ pub mod windows;
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::levels::Levels;
+use crate::ids::OpId;
+use crate::levels;
 use crate::workload::{Times, Workload};
 use forced::{NEVER, Reach};
 use speeds::Shares;
@@ -115,18 +116,21 @@ impl Table {
         let clock = work.clock(times, cluster)?;
         let devices: Vec<f64> = cluster.type_counts().iter().map(|&count| count as f64).collect();
         let mut time = times.ticks(clock);
-        for u in work.graph.ops_by_index() {
+        let every = u64::MAX >> (64 - devices.len());
+        let restricted = |u: &OpId| work.allowed[u.ix()] & every != every;
+        for u in work.graph.ops().filter(restricted) {
             let row = &mut time[u.ix() * devices.len()..(u.ix() + 1) * devices.len()];
             for (k, ticks) in row.iter_mut().enumerate() {
                 if work.allowed[u.ix()] >> k & 1 == 0 {
                     *ticks = NEVER;
                 }
             }
-            if row.iter().all(|&ticks| ticks == NEVER) {
-                return Err(Error::NoAllowedDevice { op: u.into() });
-            }
         }
-        Ok(Self { clock, devices, time })
+        let stuck = work.graph.ops().filter(|u| work.allowed[u.ix()] & every == 0);
+        match stuck.min_by_key(|&u| work.graph.index(u)) {
+            Some(u) => Err(Error::NoAllowedDevice { op: u.into() }),
+            None => Ok(Self { clock, devices, time }),
+        }
     }
 
     fn rows(&self) -> impl Iterator<Item = &[Ticks]> {
@@ -135,7 +139,7 @@ impl Table {
 
     fn critical_path(&self, work: &Workload) -> Ticks {
         let fastest: Vec<Ticks> = self.rows().map(|row| row.iter().copied().min().unwrap_or(0)).collect();
-        Levels::new(&work.graph, &fastest, &vec![0; work.graph.n_tensors()]).critical_path()
+        levels::bottom(&work.graph, &fastest, |_| 0).into_iter().max().unwrap_or(0)
     }
 
     /// Longest head, time and tail of any op on the type where that is shortest.
@@ -149,11 +153,12 @@ impl Table {
     /// A column per op and type in seconds, infinite where not allowed, rows by the user's index: sums of
     /// floats do not depend on how ops are numbered.
     fn seconds(&self, work: &Workload, ticks: &[Ticks]) -> Vec<f64> {
-        let allowed = self
-            .time
-            .iter()
-            .zip(ticks)
-            .map(|(&time, &ticks)| if time == NEVER { f64::INFINITY } else { self.clock.seconds(ticks) });
-        work.graph.numbering().rows_by_index(allowed.collect(), self.devices.len())
+        let n_types = self.devices.len();
+        let cells = work.graph.ops_by_index().flat_map(|u| u.ix() * n_types..(u.ix() + 1) * n_types);
+        let mut seconds = Vec::with_capacity(ticks.len());
+        seconds.extend(cells.map(|cell| {
+            if self.time[cell] == NEVER { f64::INFINITY } else { self.clock.seconds(ticks[cell]) }
+        }));
+        seconds
     }
 }

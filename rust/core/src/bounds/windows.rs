@@ -46,6 +46,9 @@ pub struct Windows<'a> {
     /// The least over types.
     least_head: Vec<f64>,
     least_tail: Vec<f64>,
+    /// The largest of these.
+    most_head: f64,
+    most_tail: f64,
 }
 
 impl<'a> Windows<'a> {
@@ -55,7 +58,10 @@ impl<'a> Windows<'a> {
             let rows = values.chunks_exact(shares.devices.len());
             rows.map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)).collect()
         };
-        Self { shares, head, tail, least_head: least(head), least_tail: least(tail) }
+        let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        let (least_head, least_tail) = (least(head), least(tail));
+        let (most_head, most_tail) = (most(&least_head), most(&least_tail));
+        Self { shares, head, tail, least_head, least_tail, most_head, most_tail }
     }
 
     /// The best bound found, starting from some speeds.
@@ -118,34 +124,31 @@ impl<'a> Windows<'a> {
     /// evenly, and what is past them is told by the least head and tail of the ops themselves, so nothing
     /// is lost but thresholds between two of the grid's.
     fn past_both(&self, work: &[f64], rows: usize, columns: usize, found: &mut Vec<(f64, Window)>) {
-        let scale = |values: &[f64], n: usize| {
-            let most = values.iter().copied().fold(0.0, f64::max);
-            if most > 0.0 { (n - 1) as f64 / most } else { 0.0 }
-        };
-        let (by_head, by_tail) = (scale(&self.least_head, rows), scale(&self.least_tail, columns));
+        let scale = |most: f64, n: usize| if most > 0.0 { (n - 1) as f64 / most } else { 0.0 };
+        let (by_head, by_tail) = (scale(self.most_head, rows), scale(self.most_tail, columns));
         let mut grid = vec![Part::NONE; rows * columns];
         for ((&head, &tail), &work) in self.least_head.iter().zip(&self.least_tail).zip(work) {
             let cell = (head * by_head) as usize * columns + (tail * by_tail) as usize;
             grid[cell] = grid[cell].with(Part { work, head, tail });
         }
         let mut below = vec![Part::NONE; columns];
-        let mut best: Vec<(f64, Window)> = Vec::new();
+        let mut best: Vec<(f64, Window)> = Vec::with_capacity(TRIED);
         for row in grid.chunks_exact(columns).rev() {
             let mut past = Part::NONE;
             for (column, cell) in below.iter_mut().zip(row).rev() {
                 *column = column.with(*cell);
                 past = past.with(*column);
                 if past.work > 0.0 {
-                    let window = Window { head: past.head, tail: past.tail };
-                    best.push((past.head + past.work + past.tail, window));
+                    let value = past.head + past.work + past.tail;
+                    if best.len() < TRIED || value > best[TRIED - 1].0 {
+                        best.truncate(TRIED - 1);
+                        let at = best.partition_point(|other| other.0 >= value);
+                        best.insert(at, (value, Window { head: past.head, tail: past.tail }));
+                    }
                 }
             }
         }
-        let many = TRIED.min(best.len());
-        if many > 0 {
-            best.select_nth_unstable_by(many - 1, |a, b| b.0.total_cmp(&a.0));
-        }
-        found.extend_from_slice(&best[..many]);
+        found.append(&mut best);
     }
 }
 

@@ -5,6 +5,8 @@
 //! device lives from the start of its transfer until the last reader there has finished. Workspace
 //! lives while its op runs. Outputs of the graph live to the end.
 
+use std::cmp::Reverse;
+
 use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::ids::{DeviceId, OpId, TensorId};
@@ -52,22 +54,17 @@ pub struct Overflow {
 /// How many tensors an [`Overflow`] lists where memory is not recorded.
 const LISTED: usize = 8;
 
-/// A storage as the simulation goes on.
-#[derive(Clone, Copy, Debug)]
-struct Use {
-    bytes: u64,
-    /// Readers at home and transfers away that are still to come; one more that never comes for an
-    /// output of the graph.
-    left: u32,
-    live: bool,
-}
+/// Says of a storage, beside its uses, that it is allocated. Uses are fewer: there are 2^24 edges at most.
+const LIVE: u32 = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Memory<'a> {
     capacity: Vec<u64>,
     used: Vec<u64>,
     peak: Vec<u64>,
-    storages: Vec<Use>,
+    /// Per storage, readers at home and transfers away that are still to come, and one more that never
+    /// comes for an output of the graph; and whether it is [`LIVE`].
+    uses: Vec<u32>,
     /// Readers still to come, per message.
     copy_uses: Vec<u32>,
     copy_live: Vec<bool>,
@@ -86,22 +83,20 @@ impl<'a> Memory<'a> {
         record: bool,
     ) -> Self {
         let kept = |s: &Storage| u32::from(s.lifetime == Lifetime::UntilEnd);
-        let unused = |s: &Storage| Use { bytes: s.bytes, left: kept(s), live: false };
-        let mut storages: Vec<Use> = work.storages.iter().map(unused).collect();
+        let mut uses: Vec<u32> = work.storages.iter().map(kept).collect();
         for t in work.graph.tensors() {
             let storage = work.tensor_storage[t.ix()];
             if !storage.is_none() {
                 let sent = messages.of(t);
                 let away: u32 = sent.clone().map(|m| messages.get(m).readers).sum();
-                storages[storage.ix()].left +=
-                    work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
+                uses[storage.ix()] += work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
             }
         }
         let mut memory = Self {
             capacity: cluster.devices().iter().map(|d| d.memory).collect(),
             used: vec![0; cluster.n_devices()],
             peak: vec![0; cluster.n_devices()],
-            storages,
+            uses,
             copy_uses: messages.iter().map(|m| m.readers).collect(),
             copy_live: vec![false; messages.len()],
             placement,
@@ -129,9 +124,9 @@ impl<'a> Memory<'a> {
         now: Ticks,
     ) {
         let mut bytes = work.workspace[op.ix()];
-        for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
-            let storage = &mut self.storages[s as usize];
-            storage.live = true;
+        let own = work.storages_range(op);
+        for (uses, storage) in self.uses[own.clone()].iter_mut().zip(&work.storages[own]) {
+            *uses |= LIVE;
             bytes = bytes.saturating_add(storage.bytes);
         }
         self.allocate(work, messages, Some(op), device, bytes, now);
@@ -146,10 +141,10 @@ impl<'a> Memory<'a> {
         now: Ticks,
     ) {
         let mut freed = work.workspace[op.ix()];
-        for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
-            let storage = &mut self.storages[s as usize];
-            if storage.left == 0 {
-                storage.live = false;
+        let own = work.storages_range(op);
+        for (uses, storage) in self.uses[own.clone()].iter_mut().zip(&work.storages[own]) {
+            if *uses == LIVE {
+                *uses = 0;
                 freed = freed.saturating_add(storage.bytes);
             }
         }
@@ -191,13 +186,13 @@ impl<'a> Memory<'a> {
         if s.is_none() {
             return 0;
         }
-        let storage = &mut self.storages[s.ix()];
-        storage.left -= 1;
-        if storage.left > 0 {
+        let uses = &mut self.uses[s.ix()];
+        *uses -= 1;
+        if *uses != LIVE {
             return 0;
         }
-        storage.live = false;
-        storage.bytes
+        *uses = 0;
+        work.storages[s.ix()].bytes
     }
 
     fn used_copy(&mut self, work: &Workload, messages: &Messages, t: TensorId, device: DeviceId) -> u64 {
@@ -264,9 +259,9 @@ impl<'a> Memory<'a> {
     }
 
     fn alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
-        let outputs = work.storages.iter().zip(&self.storages);
+        let outputs = work.storages.iter().zip(&self.uses);
         let outputs = outputs
-            .filter(|(s, state)| state.live && self.placement[s.op.ix()] == device)
+            .filter(|(s, uses)| **uses & LIVE != 0 && self.placement[s.op.ix()] == device)
             .map(|(s, _)| Alive { op: s.op, bytes: s.bytes, copy: false });
         let copies = messages.iter().zip(&self.copy_live);
         let copies = copies.filter(|(m, live)| **live && m.dst == device).map(|(m, _)| Alive {
@@ -275,10 +270,12 @@ impl<'a> Memory<'a> {
             copy: true,
         });
         let mut alive: Vec<Alive> = outputs.chain(copies).collect();
-        alive.sort_unstable_by_key(|a| (std::cmp::Reverse(a.bytes), work.graph.index(a.op), a.copy));
-        if !self.record {
+        let key = |a: &Alive| (Reverse(a.bytes), work.graph.index(a.op), a.copy);
+        if !self.record && alive.len() > LISTED {
+            alive.select_nth_unstable_by_key(LISTED, key);
             alive.truncate(LISTED);
         }
+        alive.sort_unstable_by_key(key);
         alive
     }
 }

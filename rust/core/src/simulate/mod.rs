@@ -216,8 +216,6 @@ struct Run<'a> {
     messages: Messages,
     ops: Vec<OpState>,
     ready: Ready<'a>,
-    /// When each op became ready; until it starts, `op_waited` holds its last input.
-    ready_at: Vec<Ticks>,
     /// The op each device runs.
     running: Vec<OpId>,
     /// The op each device ran last.
@@ -229,6 +227,7 @@ struct Run<'a> {
     fresh: Vec<u32>,
     memory: Memory<'a>,
     done: usize,
+    /// Until an op starts, when it became ready; `op_waited` then holds its last input.
     start: Vec<Ticks>,
     finish: Vec<Ticks>,
     op_waited: Vec<Waited>,
@@ -267,7 +266,6 @@ impl<'a> Run<'a> {
             events: BinaryHeap::with_capacity(64),
             ops: op_states(work, placement),
             ready: Ready::new(options.policy, &work.graph, placement, priority, k),
-            ready_at: vec![0; n],
             running: vec![OpId::NONE; k],
             ran: vec![OpId::NONE; k],
             wake: Vec::with_capacity(k),
@@ -357,7 +355,7 @@ impl<'a> Run<'a> {
         *missing -= 1;
         if *missing == 0 {
             let device = *device;
-            self.ready_at[op.ix()] = self.now;
+            self.start[op.ix()] = self.now;
             self.op_waited[op.ix()] = cause;
             self.ready.push(op, device, self.now);
             if self.running[device.ix()].is_none() {
@@ -429,7 +427,7 @@ impl<'a> Run<'a> {
 
     fn start_op(&mut self, op: OpId, device: DeviceId) {
         let length = self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)];
-        if self.ready_at[op.ix()] < self.now {
+        if self.start[op.ix()] < self.now {
             self.op_waited[op.ix()] = Waited::Device(self.ran[device.ix()]);
         }
         self.start[op.ix()] = self.now;

@@ -4,29 +4,25 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::Ticks;
+use crate::csr::Csr;
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
+use crate::schedule::rank_set::RankSet;
 use crate::simulate::Policy;
 
 /// Ready ops per device.
 #[derive(Clone, Debug)]
 pub(super) enum Ready<'a> {
-    /// Smallest priority first, then smallest index: both in one word, priority above.
-    Priority { keys: Vec<u64>, heaps: Vec<BinaryHeap<Reverse<u64>>>, numbering: &'a Numbering },
+    /// Smallest priority first, then smallest index: `places` are those of each op in its device's row of
+    /// `sequences`.
+    Priority { sequences: Csr<OpId>, places: Vec<u32>, ready: Vec<RankSet> },
     /// Ready longest first, then smallest index.
     Fifo { heaps: Vec<BinaryHeap<Reverse<(Ticks, u32)>>>, numbering: &'a Numbering },
     /// Any.
     Random { random: SplitMix, bags: Vec<Vec<OpId>> },
-    /// The given sequence.
-    Fixed(Vec<Sequence>),
-}
-
-/// A device's ops in the order in which they must run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sequence {
-    ops: Vec<OpId>,
-    next: usize,
+    /// The given sequences, each with how many of it have started.
+    Fixed { sequences: Csr<OpId>, started: Vec<usize> },
 }
 
 impl<'a> Ready<'a> {
@@ -37,25 +33,26 @@ impl<'a> Ready<'a> {
         priority: &[i32],
         n_devices: usize,
     ) -> Self {
-        let numbering = graph.numbering();
-        let key = |op: OpId| key(priority[op.ix()], numbering.index(op));
+        let sequences = || {
+            let order = by_priority(graph, priority);
+            Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
+        };
         match policy {
-            Policy::Priority => Self::Priority {
-                keys: graph.ops().map(key).collect(),
-                heaps: vec![BinaryHeap::new(); n_devices],
-                numbering,
-            },
-            Policy::Fifo => Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering },
+            Policy::Priority => {
+                let sequences = sequences();
+                let mut places = vec![0; placement.len()];
+                let rows = (0..n_devices).map(|d| sequences.row(d));
+                let ready = rows.clone().map(|row| RankSet::new(row.len())).collect();
+                rows.flat_map(|row| row.iter().zip(0..)).for_each(|(op, place)| places[op.ix()] = place);
+                Self::Priority { sequences, places, ready }
+            }
+            Policy::Fifo => {
+                Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering: graph.numbering() }
+            }
             Policy::Random(seed) => {
                 Self::Random { random: SplitMix(seed), bags: vec![Vec::new(); n_devices] }
             }
-            Policy::Fixed => {
-                let mut order: Vec<OpId> = graph.ops().collect();
-                order.sort_unstable_by_key(|&op| key(op));
-                let mut sequences = vec![Sequence::default(); n_devices];
-                order.into_iter().for_each(|op| sequences[placement[op.ix()].ix()].ops.push(op));
-                Self::Fixed(sequences)
-            }
+            Policy::Fixed => Self::Fixed { sequences: sequences(), started: vec![0; n_devices] },
         }
     }
 
@@ -63,12 +60,12 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn push(&mut self, op: OpId, device: DeviceId, now: Ticks) {
         match self {
-            Self::Priority { keys, heaps, .. } => heaps[device.ix()].push(Reverse(keys[op.ix()])),
+            Self::Priority { places, ready, .. } => ready[device.ix()].insert(places[op.ix()]),
             Self::Fifo { heaps, numbering } => {
                 heaps[device.ix()].push(Reverse((now, numbering.index(op))));
             }
             Self::Random { bags, .. } => bags[device.ix()].push(op),
-            Self::Fixed(_) => {}
+            Self::Fixed { .. } => {}
         }
     }
 
@@ -76,8 +73,10 @@ impl<'a> Ready<'a> {
     #[inline(always)]
     pub fn pop(&mut self, device: DeviceId, is_ready: impl Fn(OpId) -> bool) -> Option<OpId> {
         match self {
-            Self::Priority { heaps, numbering, .. } => {
-                heaps[device.ix()].pop().map(|Reverse(k)| numbering.op(k as u32))
+            Self::Priority { sequences, ready, .. } => {
+                let place = ready[device.ix()].first()?;
+                ready[device.ix()].remove(place);
+                Some(sequences.row(device.ix())[place as usize])
             }
             Self::Fifo { heaps, numbering } => {
                 heaps[device.ix()].pop().map(|Reverse((_, index))| numbering.op(index))
@@ -86,11 +85,11 @@ impl<'a> Ready<'a> {
                 let bag = &mut bags[device.ix()];
                 (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len())))
             }
-            Self::Fixed(sequences) => {
-                let s = &mut sequences[device.ix()];
-                let op = *s.ops.get(s.next)?;
+            Self::Fixed { sequences, started } => {
+                let started = &mut started[device.ix()];
+                let op = *sequences.row(device.ix()).get(*started)?;
                 is_ready(op).then(|| {
-                    s.next += 1;
+                    *started += 1;
                     op
                 })
             }
@@ -99,26 +98,41 @@ impl<'a> Ready<'a> {
 
     /// The op each device waits for, when a fixed sequence is stuck.
     pub fn heads(&self) -> Vec<Option<OpId>> {
-        match self {
-            Self::Fixed(sequences) => sequences.iter().map(|s| s.ops.get(s.next).copied()).collect(),
-            _ => Vec::new(),
-        }
+        self.left().map(|left| left.first().copied()).collect()
     }
 
     /// Which ops a stuck fixed sequence has not started.
     pub fn waiting(&self, n_ops: usize) -> Vec<bool> {
         let mut waiting = vec![false; n_ops];
-        if let Self::Fixed(sequences) = self {
-            sequences.iter().flat_map(|s| &s.ops[s.next..]).for_each(|op| waiting[op.ix()] = true);
-        }
+        self.left().flatten().for_each(|op| waiting[op.ix()] = true);
         waiting
+    }
+
+    /// What is left of each fixed sequence.
+    fn left(&self) -> impl Iterator<Item = &[OpId]> {
+        let fixed = match self {
+            Self::Fixed { sequences, started } => Some((sequences, started)),
+            _ => None,
+        };
+        fixed.into_iter().flat_map(|(sequences, started)| {
+            started.iter().enumerate().map(|(d, &from)| &sequences.row(d)[from..])
+        })
     }
 }
 
-/// Priority above, index below; the sign bit is flipped so that negative priorities come first.
-#[inline(always)]
-fn key(priority: i32, index: u32) -> u64 {
-    u64::from(priority as u32 ^ 0x8000_0000) << 32 | u64::from(index)
+/// Ops by priority, then by the user's index: counted where priorities lie as close as those of an order
+/// do, else compared.
+fn by_priority(graph: &Graph, priority: &[i32]) -> Vec<OpId> {
+    let least = i64::from(priority.iter().copied().min().unwrap_or(0));
+    let most = i64::from(priority.iter().copied().max().unwrap_or(0));
+    let above = |op: OpId| (i64::from(priority[op.ix()]) - least) as usize;
+    let range = (most - least) as usize + 1;
+    if range <= 4 * priority.len() {
+        return Csr::from_pairs(range, graph.ops_by_index().map(|op| (above(op), op))).into_items();
+    }
+    let mut order: Vec<OpId> = graph.ops().collect();
+    order.sort_unstable_by_key(|&op| (above(op), graph.index(op)));
+    order
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, the same everywhere.
