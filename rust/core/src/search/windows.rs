@@ -286,10 +286,9 @@ impl Window {
 
         let (unit_of, unit) = self.units(whole);
         let is_inside = |u: &OpId| self.contains(state.position[u.ix()] as usize);
-        let allowed = |&u: &usize| match whole.units.row(u).iter().all(is_inside) {
-            true => whole.allowed[u],
-            false => 1 << state.device_of(u).0,
-        };
+        let is_free = |u: usize| whole.units.row(u).iter().all(is_inside);
+        let stays = |u: usize| 1 << state.device_of(u).0;
+        let allowed = |&u: &usize| if is_free(u) { whole.allowed[u] } else { stays(u) };
         let pinned = || (0..k).map(|d| 1 << d);
         let mut capacity: Vec<u64> = (0..k).map(|d| whole.capacity[d] - state.used[d]).collect();
         for &u in &unit {
