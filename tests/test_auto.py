@@ -65,6 +65,26 @@ def test_the_search_stops_on_time_and_says_what_is_wrong():
         fast.search(graph, cluster, time, start, order, time_limit=-1.0)
 
 
+def test_windows_go_as_far_as_they_are_told_to():
+    graph, cluster, time = diamonds(400)
+    args = (graph, cluster, time, np.zeros(800, dtype=np.int32), fast.m_topo(graph))
+    with pytest.raises(ValueError, match="never stop"):
+        fast.search_windows(*args)
+    seen = []
+    some = fast.search_windows(*args, visits=5000, progress=lambda *news: seen.append(news))
+    assert some[3] == 1
+    assert some[2] == seen[-1][2] < 800
+    more = fast.search_windows(*args, visits=2_000_000)
+    assert more[3] > 1
+    assert more[2] < some[2]
+    again = fast.search_windows(*args, visits=2_000_000)
+    assert np.array_equal(more[0], again[0])
+    assert np.array_equal(more[1], again[1])
+    placed = fast.schedule_placed(graph, cluster, more[1], time, more[0])
+    assert placed[1].max() == more[2]
+    assert fast.search_windows(*args, visits=2_000_000, target=800.0)[3] == 0
+
+
 @given(data=st.data())
 @settings(max_examples=25)
 def test_auto_is_never_worse_than_what_it_tried(data):

@@ -53,6 +53,7 @@ __all__ = [
     "schedule_earliest",
     "schedule_placed",
     "search",
+    "search_windows",
     "segments",
     "simulate",
 ]
@@ -386,6 +387,23 @@ def search(
     target: float = 0.0,
     chains: int = 1,
     threads: int = 1,
+    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
+def search_windows(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    devices: _Ids,
+    order: _Ids,
+    *,
+    op_bytes: _Sizes | None = None,
+    capacity: _Sizes | None = None,
+    lead: _Ids | None = None,
+    seed: int | None = None,
+    visits: int | None = None,
+    time_limit: float | None = None,
+    patience: int | None = None,
+    target: float = 0.0,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
 def partition(

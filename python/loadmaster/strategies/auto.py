@@ -4,8 +4,10 @@ local search from there.
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
 many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
-groups move where that makes it shorter, coarse to fine, and again. Before the search, and at the
-end, ops that no longer have a reason to be apart from their inputs go back to them
+groups move where that makes it shorter, coarse to fine, and again. The search begins with windows,
+stretches of the order one after another with all else as it is
+(:func:`loadmaster.fast.search_windows`), and ends with moves of all ops. Before the search, and at
+the end, ops that no longer have a reason to be apart from their inputs go back to them
 (:mod:`~loadmaster.strategies.auto_gather`). What is found is simulated before it counts, so that
 the plan is never worse than the best strategy tried, nor than one device.
 
@@ -24,7 +26,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Real
 from typing import Literal
 
@@ -95,6 +97,12 @@ REFINE_RATE = 35e6
 SEARCH_RATE = 60e6
 CACHED = 1600.0
 
+#: Ops from which on windows come first, and their share of the search; visits of ops in a second of
+#: a search in windows, which waits less for memory.
+WINDOWED = 1000
+WINDOW_SHARE = 0.6
+WINDOW_RATE = 10e6
+
 #: The search ends where it has found nothing better in this share of its visits, or in so many
 #: visits per op.
 PATIENCE = 0.5
@@ -114,6 +122,9 @@ OPTIMAL = 1e-4
 NEGLIGIBLE = 0.005
 
 Progress = Callable[[str, float | None], None]
+
+#: Devices, order, makespan, and moves or windows of a search.
+Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int]
 
 
 def place(
@@ -422,13 +433,18 @@ class _Run:
             trials = self.refined(trials)
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
-            trials = [self.improved(trial, each) for trial in trials]
+            trials = [self.explored(trial, each) for trial in trials]
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
         if not is_small:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
-            self.improved(start, (1 - GATHER_SHARE) * self.budget.left)
+            left = (1 - GATHER_SHARE) * self.budget.left
+            if self.problem.graph.n_ops >= WINDOWED:
+                start = self.improved(start, WINDOW_SHARE * left, WINDOW_RATE, fast.search_windows)
+                left *= 1 - WINDOW_SHARE
+            if not self.is_done:
+                self.explored(start, left)
             assert self.best is not None
             self.gathered(self.best)
 
@@ -499,8 +515,17 @@ class _Run:
         size = self.problem.graph.n_ops * self.problem.cluster.n_devices
         return SEARCH_RATE / (1 + float(np.sqrt(size / CACHED)))
 
-    def improved(self, start: Candidate, seconds: float) -> Candidate:
-        """The best that a search from a candidate finds; itself if it finds nothing better."""
+    def explored(self, start: Candidate, seconds: float) -> Candidate:
+        """The best that moves of all ops find from a candidate."""
+        search = partial(fast.search, chains=self.chains, threads=min(self.threads, self.chains))
+        return self.improved(start, seconds, self.rate, search)
+
+    def improved(
+        self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]
+    ) -> Candidate:
+        """The best that a search of so many visits a second finds from a candidate; itself if it
+        finds nothing better.
+        """
         problem, budget = self.problem, self.budget
         devices, schedule = start.devices, start.schedule
         order = by_start(problem.graph, schedule.start, schedule.finish)
@@ -509,7 +534,7 @@ class _Run:
         held = problem.held_at_peak
         used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
         np.add.at(used, devices, held)
-        visits = int(self.rate * seconds)
+        visits = int(rate * seconds)
         patience = min(PATIENCE * visits, PATIENCE_PER_OP * problem.graph.n_ops)
         best = start
         until = None if budget.effort is not None else time.perf_counter() + seconds
@@ -520,7 +545,7 @@ class _Run:
                 break
             watch = _Watch(self, 0.0 if until is None else PAUSE * self.judging)
             room = (problem.capacity.astype(np.float64) * share).astype(np.uint64)
-            found = fast.search(
+            found = search(
                 problem.graph,
                 problem.links,
                 problem.time,
@@ -534,8 +559,6 @@ class _Run:
                 time_limit=None if left is None else left - self.judging,
                 patience=int(patience),
                 target=self.target,
-                chains=self.chains,
-                threads=min(self.threads, self.chains),
                 progress=watch,
             )
             budget.spent += seconds

@@ -13,6 +13,7 @@ use loadmaster_core::search::moves::Moves;
 use loadmaster_core::search::problem::Problem;
 use loadmaster_core::search::random::Random;
 use loadmaster_core::search::state::State;
+use loadmaster_core::search::windows::Windows;
 use loadmaster_core::simulate::{LinkOrder, Options, Policy};
 use proptest::prelude::*;
 
@@ -122,6 +123,27 @@ proptest! {
         prop_assert_eq!(again.makespan(), one.best().makespan);
         if is_mesh(&case) {
             prop_assert_eq!(again.makespan(), simulated(&case, &one.best().device, &one.best().order));
+        }
+    }
+
+    /// Windows never make it worse, break no rule, and know how long what they have found takes.
+    #[test]
+    fn windows_are_what_the_simulator_sees(case in cases(14), seed in any::<u64>(), spare in 0u64..60) {
+        let problem = problem(&case, spare, None);
+        let start = found(&case);
+        let before = State::new(&problem, &start.device, &start.order).makespan();
+        let mut windows = Windows::new(&problem, &start, seed, Stop::NEVER);
+        for _ in 0..4 {
+            let last = windows.makespan();
+            windows.run();
+            prop_assert!(windows.makespan() <= last);
+        }
+        let best = windows.best();
+        prop_assert!(best.makespan <= before);
+        problem.check(&best.device).expect("no rule is broken");
+        prop_assert_eq!(State::new(&problem, &best.device, &best.order).makespan(), best.makespan);
+        if is_mesh(&case) {
+            prop_assert_eq!(simulated(&case, &best.device, &best.order), best.makespan);
         }
     }
 

@@ -49,5 +49,5 @@ mod fast {
         placed_paths, priority_order, schedule, schedule_earliest, schedule_placed,
     };
     #[pymodule_export]
-    use super::searching::search;
+    use super::searching::{search, search_windows};
 }

@@ -8,6 +8,7 @@ use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::search::anneal::{Found, Stop};
 use loadmaster_core::search::chains::Chains;
 use loadmaster_core::search::problem::Problem;
+use loadmaster_core::search::windows::Windows;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -125,49 +126,24 @@ pub fn search<'py>(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Search<'py>> {
     let began = Instant::now();
-    let MemoryRules { bytes, capacity, .. } = memory_rules(graph, cluster, op_bytes, capacity, false)?;
-    let lead = lead.map(|lead| leads(graph, Some(lead))).transpose()?;
     let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
     let budget = moves.map(|moves| convert::unsigned("moves", moves)).transpose()?;
-    let visits = visits.map(|visits| convert::unsigned("visits", visits)).transpose()?;
-    let patience = patience.map(|patience| convert::unsigned("patience", patience)).transpose()?;
     let limit = time_limit.map(seconds).transpose()?;
     if budget.is_none() && visits.is_none() && limit.is_none() {
         let reason = "moves, visits and time_limit are absent: the search would never stop";
         return Err(PyValueError::new_err(reason));
-    }
-    if !(target.is_finite() && target >= 0.0) {
-        return Err(PyValueError::new_err(format!("target is {target}: wants seconds, not negative")));
     }
     for (argument, count) in [("chains", chains), ("threads", threads)] {
         if count == 0 {
             return Err(PyValueError::new_err(format!("{argument} is 0: wants at least 1")));
         }
     }
-    let start = Found {
-        device: placement(graph, cluster, devices)?,
-        order: topological("order", graph, order)?,
-        makespan: 0,
-    };
-    let time = times(graph, cluster, time)?;
-    let prepared = py.detach(|| -> Result<(Clock, Problem<'_>), Error> {
-        let (work, cluster) = (&*graph.work, &cluster.core);
-        let clock = work.clock(&time, cluster)?;
-        let ticks = time.ticks(clock);
-        let problem = Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead.as_deref())?;
-        problem.check(&start.device)?;
-        Ok((clock, problem))
-    });
-    let (clock, problem) = prepared.map_err(|e| graph.name(e))?;
-    let stop = Stop {
-        visits: visits.unwrap_or(u64::MAX),
-        patience: patience.unwrap_or(u64::MAX),
-        target: clock.ticks(target),
-    };
+    let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
+    let is_counted = budget.is_some() || visits.is_some();
+    let stop = stop(clock, visits, patience, target)?;
     let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads, stop));
     let mut told = search.best().makespan;
     let (mut done, mut slice) = (0, FIRST_SLICE);
-    let is_counted = budget.is_some() || visits.is_some();
     let mut report = if is_counted { FIRST_REPORT } else { 0 };
     loop {
         let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
@@ -197,6 +173,170 @@ pub fn search<'py>(
     }
     let (devices, order, makespan) = out(py, graph, clock, search.best());
     Ok((devices, order, makespan, search.moves()))
+}
+
+/// Local search in windows: stretches of the order, one after another, each with all else as it is.
+///
+/// For large graphs, where moves of all ops cost too much. What a window finds is taken over where the makespan
+/// of the whole, which is that of :func:`search`, gets no longer. Colocated sets stay together, device types
+/// and capacities are obeyed. Without `time_limit` the result depends on the input and `seed` alone. O(V + E)
+/// per window of some 300 ops at worst. Can be interrupted.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// cluster : Cluster
+///     At most 64 devices.
+/// time : float64 [n_ops, n_types]
+///     Seconds per op and device type.
+/// devices : int [n_ops]
+///     The placement to start from.
+/// order : int [n_ops]
+///     The topological order to start from.
+/// op_bytes : uint64 [n_ops], optional
+///     Bytes each op is charged for the whole step; if absent, residents and outputs.
+/// capacity : uint64 [n_devices], optional
+///     Bytes to fill; the devices' memory if absent.
+/// lead : int [n_ops], optional
+///     The op with which each op moves; its colocated set's first if absent.
+/// seed : int
+/// visits : int, optional
+///     Visits of ops after which the search stops: the time it takes, but the same on any machine.
+/// time_limit : float, optional
+///     Seconds after which the search stops. Of `visits` and this at least one is needed.
+/// patience : int, optional
+///     Visits of ops without a better state after which it stops.
+/// target : float
+///     A makespan, in seconds, that is short enough to stop at.
+/// progress : callable, optional
+///     Called with devices, order and makespan of what is best so far, if there is news, whenever the number
+///     of windows has doubled.
+///
+/// Returns
+/// -------
+/// devices, order : int32 [n_ops]
+/// makespan : float
+///     Seconds.
+/// windows : int
+///     How many were searched.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; a start that breaks a rule or overfills a device.
+/// InputError
+///     Ops of the start on devices they may not use.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 2]), np.array([1, 3]))
+/// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
+/// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
+/// >>> start = np.zeros(4, dtype=np.int32)
+/// >>> _, _, makespan, _ = fast.search_windows(g, c, np.ones(4), start, fast.m_topo(g), visits=100_000)
+/// >>> makespan
+/// 2.0
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
+                    visits=None, time_limit=None, patience=None, target=0.0, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
+pub fn search_windows<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    cluster: &Cluster,
+    time: &Bound<'_, PyAny>,
+    devices: &Bound<'_, PyAny>,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    lead: Option<&Bound<'_, PyAny>>,
+    seed: Option<&Bound<'_, PyAny>>,
+    visits: Option<&Bound<'_, PyAny>>,
+    time_limit: Option<f64>,
+    patience: Option<&Bound<'_, PyAny>>,
+    target: f64,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Search<'py>> {
+    let began = Instant::now();
+    let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
+    let limit = time_limit.map(seconds).transpose()?;
+    if visits.is_none() && limit.is_none() {
+        let reason = "visits and time_limit are absent: the search would never stop";
+        return Err(PyValueError::new_err(reason));
+    }
+    let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
+    let stop = stop(clock, visits, patience, target)?;
+    let mut search = py.detach(|| Windows::new(&problem, &start, seed, stop));
+    let mut told = search.makespan();
+    let (mut done, mut report) = (0, 1);
+    while !search.is_done() && limit.is_none_or(|limit| began.elapsed() < limit) {
+        py.detach(|| search.run());
+        done += 1;
+        py.check_signals()?;
+        if done < report {
+            continue;
+        }
+        report *= 2;
+        if let Some(progress) = progress
+            && search.makespan() < told
+        {
+            told = search.makespan();
+            let (devices, order, makespan) = out(py, graph, clock, &search.best());
+            progress.call1((devices, order, makespan))?;
+        }
+    }
+    let (devices, order, makespan) = out(py, graph, clock, &search.best());
+    Ok((devices, order, makespan, done))
+}
+
+/// What a search starts from.
+#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
+fn start<'g>(
+    py: Python<'_>,
+    graph: &'g Graph,
+    cluster: &'g Cluster,
+    time: &Bound<'_, PyAny>,
+    devices: &Bound<'_, PyAny>,
+    order: &Bound<'_, PyAny>,
+    op_bytes: Option<&Bound<'_, PyAny>>,
+    capacity: Option<&Bound<'_, PyAny>>,
+    lead: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Found, Clock, Problem<'g>)> {
+    let MemoryRules { bytes, capacity, .. } = memory_rules(graph, cluster, op_bytes, capacity, false)?;
+    let lead = lead.map(|lead| leads(graph, Some(lead))).transpose()?;
+    let start = Found {
+        device: placement(graph, cluster, devices)?,
+        order: topological("order", graph, order)?,
+        makespan: 0,
+    };
+    let time = times(graph, cluster, time)?;
+    let prepared = py.detach(|| -> Result<(Clock, Problem<'_>), Error> {
+        let (work, cluster) = (&*graph.work, &cluster.core);
+        let clock = work.clock(&time, cluster)?;
+        let ticks = time.ticks(clock);
+        let problem = Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead.as_deref())?;
+        problem.check(&start.device)?;
+        Ok((clock, problem))
+    });
+    let (clock, problem) = prepared.map_err(|e| graph.name(e))?;
+    Ok((start, clock, problem))
+}
+
+/// When a search stops.
+fn stop(
+    clock: Clock,
+    visits: Option<&Bound<'_, PyAny>>,
+    patience: Option<&Bound<'_, PyAny>>,
+    target: f64,
+) -> PyResult<Stop> {
+    if !(target.is_finite() && target >= 0.0) {
+        return Err(PyValueError::new_err(format!("target is {target}: wants seconds, not negative")));
+    }
+    let visits = visits.map_or(Ok(u64::MAX), |visits| convert::unsigned("visits", visits))?;
+    let patience = patience.map_or(Ok(u64::MAX), |patience| convert::unsigned("patience", patience))?;
+    Ok(Stop { visits, patience, target: clock.ticks(target) })
 }
 
 fn out<'py>(py: Python<'py>, graph: &Graph, clock: Clock, found: &Found) -> (Ids<'py>, Ids<'py>, f64) {

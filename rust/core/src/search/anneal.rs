@@ -20,18 +20,23 @@ const LARGE: usize = 2000;
 /// Ops up to which moves are so few that a cycle may as well start from anywhere.
 const TINY: usize = 50;
 
-/// First temperatures of a cycle, as shares of the makespan. A small graph can be stuck where most ops would
-/// have to change devices at once, which takes a cycle that is hot enough to forget where it began.
-const TINY_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.03, 1.0, 0.1, 3.0];
-const SMALL_PORTFOLIO: [f64; 6] = [0.01, 0.3, 0.002, 0.1, 0.01, 0.002];
-const MIDDLING_PORTFOLIO: [f64; 3] = [0.001, 0.003, 0.01];
-const LARGE_PORTFOLIO: [f64; 2] = [0.0005, 0.003];
+/// How the cycles of a chain are cooled.
+#[derive(Clone, Copy, Debug)]
+pub struct Cooling {
+    /// First temperatures of a cycle, as shares of the makespan (of a stretch: of the time that it spans). A
+    /// small graph can be stuck where most ops would have to change devices at once, which takes a cycle that
+    /// is hot enough to forget where it began.
+    pub portfolio: &'static [f64],
+    /// One move of so many may leave the makespan as it is or lengthen it; the others must shorten it. Most
+    /// moves on all but small graphs are of ops that nothing waits for: two thirds would be accepted, for
+    /// nothing, and each takes far longer to accept than to refuse.
+    pub patience: usize,
+}
 
-/// On all but small graphs, one move of so many may leave the makespan as it is or lengthen it; the others
-/// must shorten it. Most moves there are of ops that nothing waits for: two thirds would be accepted, for
-/// nothing, and each takes far longer to accept than to refuse.
-const MIDDLING_PATIENCE: usize = 2;
-const LARGE_PATIENCE: usize = 16;
+const TINY_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.03, 1.0, 0.1, 3.0], patience: 1 };
+const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.01, 0.002], patience: 1 };
+const MIDDLING_COOLING: Cooling = Cooling { portfolio: &[0.001, 0.003, 0.01], patience: 2 };
+const LARGE_COOLING: Cooling = Cooling { portfolio: &[0.0005, 0.003], patience: 16 };
 
 /// How far a cycle cools.
 const COOLING: f64 = 0.02;
@@ -80,6 +85,7 @@ pub struct Chain<'a> {
     random: Random,
     best: Found,
     temperature: f64,
+    cooling: Cooling,
     cycle: usize,
     /// Moves in this cycle, done and in all.
     done: u64,
@@ -93,6 +99,24 @@ pub struct Chain<'a> {
 impl<'a> Chain<'a> {
     /// The chain of a number, from a state that [`Problem::check`] has passed.
     pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize, stop: Stop) -> Self {
+        let cooling = match problem.n_ops() {
+            ..TINY => TINY_COOLING,
+            TINY..MIDDLING => SMALL_COOLING,
+            MIDDLING..LARGE => MIDDLING_COOLING,
+            _ => LARGE_COOLING,
+        };
+        Self::cooled(problem, start, seed, number, stop, cooling)
+    }
+
+    /// The same, cooled in its own way.
+    pub fn cooled(
+        problem: &'a Problem<'a>,
+        start: &Found,
+        seed: u64,
+        number: usize,
+        stop: Stop,
+        cooling: Cooling,
+    ) -> Self {
         let state = State::new(problem, &start.device, &start.order);
         let n = problem.n_ops() as u64;
         let best = Found { makespan: state.makespan(), ..start.clone() };
@@ -102,6 +126,7 @@ impl<'a> Chain<'a> {
             random: Random::new(seed, number as u64),
             best,
             temperature: 0.0,
+            cooling,
             cycle: number,
             done: 0,
             length: (100 * n).max(10_000).next_multiple_of(STEP),
@@ -131,7 +156,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Visits of ops, or what takes as long.
-    fn visits(&self) -> u64 {
+    pub fn visits(&self) -> u64 {
         self.state.visits() + MOVE * self.made
     }
 
@@ -172,15 +197,9 @@ impl<'a> Chain<'a> {
     }
 
     fn temperature(&self) -> f64 {
-        let portfolio: &[f64] = match self.state.problem.n_ops() {
-            ..TINY => &TINY_PORTFOLIO,
-            TINY..MIDDLING => &SMALL_PORTFOLIO,
-            MIDDLING..LARGE => &MIDDLING_PORTFOLIO,
-            _ => &LARGE_PORTFOLIO,
-        };
-        let share = portfolio[self.cycle % portfolio.len()];
+        let share = self.cooling.portfolio[self.cycle % self.cooling.portfolio.len()];
         let progress = self.done as f64 / self.length as f64;
-        self.best.makespan as f64 * share * COOLING.powf(progress)
+        (self.best.makespan - self.state.problem.surroundings.outside) as f64 * share * COOLING.powf(progress)
     }
 
     fn step(&mut self) {
@@ -188,18 +207,14 @@ impl<'a> Chain<'a> {
         let u = if self.random.below(2) == 0 && !critical.is_empty() {
             critical[self.random.below(critical.len())]
         } else {
-            OpId::new(self.random.below(self.state.problem.n_ops()))
+            let open = &self.state.problem.open;
+            OpId::new(open.start + self.random.below(open.len()))
         };
         self.moves.draw(&mut self.state, u, &mut self.random);
         if !self.state.is_changed() {
             return;
         }
-        let patience = match self.state.problem.n_ops() {
-            ..MIDDLING => 1,
-            MIDDLING..LARGE => MIDDLING_PATIENCE,
-            _ => LARGE_PATIENCE,
-        };
-        let limit = if self.random.below(patience) > 0 {
+        let limit = if self.random.below(self.cooling.patience) > 0 {
             self.state.makespan().saturating_sub(1)
         } else {
             self.state.makespan() + (-self.random.unit().ln() * self.temperature) as Ticks

@@ -1,16 +1,17 @@
-//! Bottoms: the longest path from each op's finish to the end in a placement and order, over transfers, and
-//! over the ops that follow on the same device; channels are free.
+//! Bottoms: the longest path from each op's finish to the end in a placement and order, over transfers, over
+//! the ops that follow on the same device and over the transfers that follow on the same channel.
 //!
 //! Worked out anew where a change that is kept reaches, from the end backwards: rows that it touches and the
 //! producers of what is read there, and on to where no bottom is another than before. O(V + E) at worst.
 
-use crate::ids::OpId;
+use crate::clock::Ticks;
+use crate::ids::{DeviceId, OpId};
 use crate::search::state::{Change, State};
 
 impl State<'_> {
     /// Works out the bottoms of the state that has just been kept.
     pub(super) fn renew_bottoms(&mut self) {
-        let k = self.problem.n_devices;
+        let width = self.problem.n_devices + self.home_free.len();
         self.rows.copy_from(&self.touched);
         for i in 0..self.changes.len() {
             if let Change::Device(u, _) = self.changes[i] {
@@ -20,10 +21,10 @@ impl State<'_> {
         let n_rows = self.order.len().div_ceil(self.stride);
         let Some(mut row) = self.rows.last_before(n_rows) else { return };
         loop {
-            self.now[..k].copy_from_slice(&self.next[(row + 1) * k..(row + 2) * k]);
+            self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
             self.renew_row(row);
-            let is_as_before = self.now[..k] == self.next[row * k..(row + 1) * k];
-            self.next[row * k..(row + 1) * k].copy_from_slice(&self.now[..k]);
+            let is_as_before = self.now[..width] == self.next[row * width..(row + 1) * width];
+            self.next[row * width..(row + 1) * width].copy_from_slice(&self.now[..width]);
             let next = if is_as_before { self.rows.last_before(row) } else { row.checked_sub(1) };
             let Some(next) = next else { return };
             row = next;
@@ -39,17 +40,29 @@ impl State<'_> {
             let u = self.order[i];
             let d = self.device[u.ix()];
             let mut bottom = self.now[d.ix()];
-            for t in graph.outputs(u) {
+            for t in graph.outputs(u).rev() {
                 let needed = &mut self.needed[t.ix() * k..(t.ix() + 1) * k];
                 needed.fill((0, OpId::NONE));
                 for &v in graph.consumers(t) {
                     let to = self.device[v.ix()];
-                    let rest = problem.length(v, to) + self.bottom[v.ix()];
+                    let rest = problem.rest(v, t, to, self.bottom[v.ix()]);
                     if needed[to.ix()].1.is_none() || rest > needed[to.ix()].0 {
                         needed[to.ix()] = (rest, v);
                     }
-                    let sent = if to == d { 0 } else { problem.transfer(t, d, to) };
-                    bottom = bottom.max(sent + rest);
+                }
+                bottom = bottom.max(self.needed[t.ix() * k + d.ix()].0);
+                let mut sent = self.reader_mask[t.ix()] & !(1 << d.0);
+                while sent != 0 {
+                    let to = DeviceId(sent.ilog2());
+                    sent &= !(1 << to.0);
+                    let route = problem.cluster.route_channels(d, to);
+                    let needed = self.needed[t.ix() * k + to.ix()].0;
+                    let rest = route.iter().map(|c| self.now[k + c.ix()]).fold(needed, Ticks::max);
+                    let all = problem.transfer(t, d, to) + rest;
+                    for c in route {
+                        self.now[k + c.ix()] = all;
+                    }
+                    bottom = bottom.max(all);
                 }
             }
             if self.bottom[u.ix()] != bottom {

@@ -101,8 +101,18 @@ impl State<'_> {
         if before.is_some_and(|v| self.finish(v) == begin) {
             return before;
         }
-        let is_last = |t: &TensorId| self.arrival(*t, d) == begin;
-        let mut sent = (problem.reads.row(u.ix()).iter().copied().find(is_last)?, d);
+        let is_last = |t: &TensorId| problem.ready(u, *t, d, self.arrival(*t, d)) == begin;
+        let read = problem.reads.row(u.ix()).iter().copied().find(is_last).map(|t| (t, d));
+        let is_open = u.ix() < problem.open.end;
+        let Some(mut sent) = read.or_else(|| if is_open { None } else { self.sent_last(self.finish(u)) })
+        else {
+            // A channel that is not used held it.
+            self.critical.home_reach = steps;
+            return None;
+        };
+        if read.is_none() {
+            self.note_readers(sent, steps);
+        }
         loop {
             let (t, to) = sent;
             if problem.work.graph.is_home(t) {
@@ -125,12 +135,35 @@ impl State<'_> {
                 return None;
             };
             sent = queued;
-            for &v in problem.work.graph.consumers(sent.0) {
-                if self.device[v.ix()] == sent.1 {
-                    self.critical.note(v, steps);
+            self.note_readers(sent, steps);
+        }
+    }
+
+    /// Changes of what reads a tensor on a device touch the chain before so many steps.
+    fn note_readers(&mut self, sent: (TensorId, DeviceId), steps: u32) {
+        for &v in self.problem.work.graph.consumers(sent.0) {
+            if self.device[v.ix()] == sent.1 {
+                self.critical.note(v, steps);
+            }
+        }
+    }
+
+    /// The transfer after whose end what follows on its channel takes until `end`.
+    fn sent_last(&self, end: Ticks) -> Option<(TensorId, DeviceId)> {
+        let problem = self.problem;
+        for &u in self.order.iter().rev() {
+            let from = self.device[u.ix()];
+            for t in problem.work.graph.outputs(u).rev() {
+                let is_last = |to: &DeviceId| {
+                    let rest = problem.cluster.route_channels(from, *to).iter();
+                    rest.map(|c| problem.channel_rest[c.ix()]).any(|rest| self.arrival(t, *to) + rest == end)
+                };
+                if let Some(to) = self.sent_to(t, from).find(is_last) {
+                    return Some((t, to));
                 }
             }
         }
+        None
     }
 
     /// The transfer until whose end another one waited for a channel.

@@ -18,7 +18,7 @@
 //! O(V + E + T) from the start for T transfers, usually a small fraction; nothing is allocated.
 
 use crate::clock::Ticks;
-use crate::ids::{DeviceId, TensorId};
+use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::FAR;
 use crate::search::state::{IdleChange, NEVER, State};
 
@@ -77,13 +77,15 @@ impl State<'_> {
         }
     }
 
-    /// Sends the home tensors at time 0.
+    /// Sends the home tensors as soon as they can be.
     fn send_homes<const IS_HOPEFUL: bool>(&mut self) {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let n_channels = self.home_free.len();
-        self.now[k..k + n_channels].fill(0);
+        self.now[k..k + n_channels].copy_from_slice(&problem.channel_free);
         for &t in &problem.homes {
-            self.send::<IS_HOPEFUL>(t, self.device[problem.work.graph.source(t).ix()], 0, Ticks::MAX);
+            let made = problem.made[t.ix() - problem.work.graph.n_produced()];
+            let home = self.device[problem.work.graph.source(t).ix()];
+            self.send::<IS_HOPEFUL>(t, home, made, Ticks::MAX);
         }
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
@@ -139,7 +141,10 @@ impl State<'_> {
         let free = self.now[d.ix()];
         let mut begin = free;
         for t in problem.reads.row(u.ix()) {
-            begin = begin.max(self.arrival[t.ix() * k + d.ix()]);
+            begin = begin.max(problem.ready(u, *t, d, self.arrival[t.ix() * k + d.ix()]));
+        }
+        if u.ix() >= problem.open.end {
+            begin = begin.max(self.channels_in_time(u, d));
         }
         let end = begin + problem.length(u, d);
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
@@ -163,6 +168,15 @@ impl State<'_> {
             }
         }
         true
+    }
+
+    /// When an op may start that stands for what follows on a device, for the channels that it sends over.
+    fn channels_in_time(&self, u: OpId, d: DeviceId) -> Ticks {
+        let (problem, k) = (self.problem, self.problem.n_devices);
+        let sends = |c: &usize| problem.senders[*c] >> d.0 & 1 == 1;
+        let end = |c: usize| self.now[k + c] + problem.channel_rest[c];
+        let last = (0..self.home_free.len()).filter(sends).map(end).max().unwrap_or(0);
+        last.saturating_sub(problem.length(u, d))
     }
 
     /// Whether an op of the critical chain as far as it is intact is in the rows from `row` to before `end`.

@@ -4,8 +4,10 @@ use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::workload::Workload;
+use std::ops::Range;
 
 /// Devices are kept as bits of a word.
 pub const MAX_DEVICES: usize = 64;
@@ -21,10 +23,10 @@ pub struct Problem<'a> {
     /// Tensors that each op reads, home tensors included.
     pub(super) reads: Csr<TensorId>,
     /// Ticks per tensor and kind of route, row-major.
-    transfer: Vec<Ticks>,
-    n_routes: usize,
+    pub(super) transfer: Vec<Ticks>,
+    pub(super) n_routes: usize,
     /// The kind of route per ordered pair of devices.
-    route: Vec<u32>,
+    pub(super) route: Vec<u32>,
     /// The devices whose tensors may use each channel, as bits.
     pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
@@ -42,6 +44,28 @@ pub struct Problem<'a> {
     /// Bytes each unit is charged.
     pub(super) charge: Vec<u64>,
     pub(super) capacity: Vec<u64>,
+    /// Ops that may be moved and shifted; those before and after stand for what surrounds a stretch.
+    pub(super) open: Range<usize>,
+    /// Per channel, when it is free for home tensors, and per home tensor, when it can be sent.
+    pub(super) channel_free: Vec<Ticks>,
+    pub(super) made: Vec<Ticks>,
+    /// Per channel, how long what follows takes from when it is free.
+    pub(super) channel_rest: Vec<Ticks>,
+    pub(super) surroundings: Surroundings,
+}
+
+/// What a stretch of a longer order takes as given; empty for a whole graph.
+///
+/// What comes before stands as one op per device, which ends when the device is free, and as home tensors;
+/// what follows as one op per device, which takes as long as the rest there.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    /// Per home tensor and device, when it is there anyway: [`Ticks::MAX`] where it has to be sent first.
+    pub there: Vec<Ticks>,
+    /// Per tensor and device, the time that must follow its arrival where ops outside read it.
+    pub rest: Vec<Ticks>,
+    /// Time that has passed before the first op can start, and that passes after the last.
+    pub outside: Ticks,
 }
 
 impl<'a> Problem<'a> {
@@ -68,12 +92,6 @@ impl<'a> Problem<'a> {
         let n_types = cluster.types().len();
         let on = |u: OpId, d: DeviceId| time[u.ix() * n_types + cluster.type_of(d)];
         let time = graph.ops().flat_map(|u| cluster.device_ids().map(move |d| on(u, d))).collect();
-        let reads = graph.ops().flat_map(|u| {
-            graph.inputs(u).iter().chain(graph.pulls(u)).map(move |&t| (u.ix(), t)).collect::<Vec<_>>()
-        });
-        let reads: Vec<(usize, TensorId)> = reads.collect();
-        let reads = Csr::from_pairs(n, reads.into_iter());
-
         let mut kinds: Vec<(f64, f64, DeviceId, DeviceId)> = Vec::new();
         let mut route = Vec::with_capacity(k * k);
         for from in cluster.device_ids() {
@@ -129,7 +147,7 @@ impl<'a> Problem<'a> {
             cluster,
             n_devices: k,
             time,
-            reads,
+            reads: reads(graph),
             transfer,
             n_routes: kinds.len(),
             route,
@@ -142,6 +160,11 @@ impl<'a> Problem<'a> {
             allowed,
             charge,
             capacity: capacity.to_vec(),
+            open: 0..n,
+            channel_free: vec![0; cluster.channels().len()],
+            channel_rest: vec![0; cluster.channels().len()],
+            made: vec![0; graph.n_tensors() - graph.n_produced()],
+            surroundings: Surroundings::default(),
         })
     }
 
@@ -159,6 +182,26 @@ impl<'a> Problem<'a> {
     pub(super) fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
         let route = self.route[from.ix() * self.n_devices + to.ix()] as usize;
         self.transfer[t.ix() * self.n_routes + route]
+    }
+
+    /// When an op may start that reads a tensor which arrives at `when`. One that stands for what follows has
+    /// its own length after it, and needs time for what else follows the tensor.
+    #[inline(always)]
+    pub(super) fn ready(&self, op: OpId, t: TensorId, device: DeviceId, when: Ticks) -> Ticks {
+        if op.ix() < self.open.end {
+            return when;
+        }
+        let rest = self.surroundings.rest[t.ix() * self.n_devices + device.ix()];
+        (when + rest).saturating_sub(self.length(op, device))
+    }
+
+    /// The time from a tensor's arrival to the end through an op that takes `bottom` after it.
+    #[inline(always)]
+    pub(super) fn rest(&self, op: OpId, t: TensorId, device: DeviceId, bottom: Ticks) -> Ticks {
+        if op.ix() < self.open.end {
+            return self.length(op, device) + bottom;
+        }
+        self.surroundings.rest[t.ix() * self.n_devices + device.ix()]
     }
 
     /// The unit of an op.
@@ -200,6 +243,12 @@ impl<'a> Problem<'a> {
             }
         }
     }
+}
+
+/// Tensors that each op reads, home tensors last.
+pub(super) fn reads(graph: &Graph) -> Csr<TensorId> {
+    let of = |u: OpId| graph.inputs(u).iter().chain(graph.pulls(u)).map(move |&t| (u.ix(), t));
+    Csr::from_pairs(graph.n_ops(), graph.ops().flat_map(of))
 }
 
 /// Which ops move together.

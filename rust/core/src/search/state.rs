@@ -47,7 +47,7 @@ pub struct State<'a> {
     pub(super) evaluated: Ticks,
     /// Readers per tensor and device, row-major, and the devices that have any, as bits.
     readers: Vec<u32>,
-    reader_mask: Vec<u64>,
+    pub(super) reader_mask: Vec<u64>,
     /// When each tensor is on each device where it is read or made; stale elsewhere. Then, per op, when it
     /// finishes if it makes no tensor.
     pub(super) arrival: Vec<Ticks>,
@@ -80,7 +80,8 @@ pub struct State<'a> {
     pub(super) bottom: Vec<Ticks>,
     /// The same from each tensor's arrival per device, and the reader it leads through.
     pub(super) needed: Vec<(Ticks, OpId)>,
-    /// The same per device, from the start of the first op there, before every row and after the last.
+    /// The same per device and channel, from the start of the first op or transfer there, before every row and
+    /// after the last.
     pub(super) next: Vec<Ticks>,
     pub(super) critical: Critical,
     /// Steps of the critical chain, from its end, that the changes leave as they are; none if it is unknown.
@@ -131,7 +132,7 @@ impl<'a> State<'a> {
             rows: Rows::new(n_rows),
             bottom: vec![0; n],
             needed: vec![(0, OpId::NONE); n_tensors * k],
-            next: vec![0; (n_rows + 1) * k],
+            next: vec![0; (n_rows + 1) * (k + n_channels)],
             critical: Critical::new(n, n_rows),
             intact: 0,
             home_free: vec![0; n_channels],
@@ -140,6 +141,8 @@ impl<'a> State<'a> {
             released: 0,
             visits: 0,
         };
+        let last = state.next.len() - n_channels;
+        state.next[last..].copy_from_slice(&problem.channel_rest);
         state.recount();
         state
     }
@@ -165,6 +168,15 @@ impl<'a> State<'a> {
                 let d = self.device[u.ix()];
                 self.readers[t.ix() * k + d.ix()] += 1;
                 self.reader_mask[t.ix()] |= 1 << d.0;
+            }
+        }
+        // Where a tensor is there anyway, it has a reader that never leaves, and is not sent.
+        for (i, &when) in problem.surroundings.there.iter().enumerate() {
+            if when < Ticks::MAX {
+                let t = graph.n_produced() + i / k;
+                self.arrival[t * k + i % k] = when;
+                self.readers[t * k + i % k] += 1;
+                self.reader_mask[t] &= !(1 << (i % k));
             }
         }
         self.load.fill(0);
@@ -270,8 +282,12 @@ impl<'a> State<'a> {
     pub fn window(&self, u: OpId) -> (usize, usize) {
         let graph = &self.problem.work.graph;
         let at = |u: OpId| self.position[u.ix()] as usize;
-        let first = graph.inputs_with_ops(u).map(|(_, source)| at(source) + 1).max().unwrap_or(0);
-        let end = graph.successors(u).iter().map(|&v| at(v)).min().unwrap_or(self.order.len());
+        let open = &self.problem.open;
+        if !open.contains(&u.ix()) {
+            return (at(u), at(u));
+        }
+        let first = graph.inputs_with_ops(u).map(|(_, source)| at(source) + 1).fold(open.start, usize::max);
+        let end = graph.successors(u).iter().map(|&v| at(v)).fold(open.end, usize::min);
         (first, end - 1)
     }
 

@@ -1,0 +1,412 @@
+//! Search in windows: stretches of the order one after another, each as a small problem of its own.
+//!
+//! On a large graph a move that is accepted changes when nearly all later ops run, and most moves are of ops
+//! too far apart to have to do with each other. A window takes what surrounds it as given: when devices and
+//! channels are free where it begins, when the tensors made before it arrive, and how long the rest of the
+//! order takes from each device's last op in it and from each tensor that is read after it
+//! ([`bottoms`](super::bottoms)). Inside, ops are placed and ordered by a [`Chain`] with the recurrence of the
+//! whole. Before anything is changed, a window's makespan is that of the longest path through it; what the
+//! chain finds is taken over where the makespan of the whole gets no longer.
+//!
+//! What a window leaves out: channels may have been idle before it, and could have sent then what an op reads
+//! on its new device. Ops that move with others outside the window stay where they are.
+
+use crate::clock::Ticks;
+use crate::csr::Csr;
+use crate::graph::{Edge, Graph, HomeTensor};
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::search::anneal::{Chain, Cooling, Found, Stop};
+use crate::search::problem::{Problem, Surroundings, reads};
+use crate::search::random::Random;
+use crate::search::state::State;
+use crate::workload::{Columns, Workload};
+
+/// Ops of a window, about, and moves made in it: few, for the next pass comes back to it.
+const OPS: usize = 300;
+const MOVES: u64 = 1000;
+
+/// A window is searched as coldly as a large graph.
+const COOLING: Cooling = Cooling { portfolio: &[0.001], patience: 16 };
+
+/// The search in windows of a whole problem.
+#[derive(Debug)]
+pub struct Windows<'a> {
+    state: State<'a>,
+    random: Random,
+    /// Rows of a window, and the row at which the next one begins.
+    size: usize,
+    next: usize,
+    /// Visits of ops in windows, and of all when there was a better state last.
+    visits: u64,
+    found_at: u64,
+    stop: Stop,
+}
+
+impl<'a> Windows<'a> {
+    /// From a state that [`Problem::check`] has passed.
+    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, stop: Stop) -> Self {
+        let state = State::new(problem, &start.device, &start.order);
+        let size = OPS.min(problem.n_ops()).div_ceil(state.stride);
+        Self { state, random: Random::new(seed, 0), size, next: 0, visits: 0, found_at: 0, stop }
+    }
+
+    /// The best state so far.
+    pub fn best(&self) -> Found {
+        let state = &self.state;
+        Found { device: state.device().to_vec(), order: state.order().to_vec(), makespan: state.makespan() }
+    }
+
+    /// Its makespan.
+    pub fn makespan(&self) -> Ticks {
+        self.state.makespan()
+    }
+
+    /// Whether it has stopped.
+    pub fn is_done(&self) -> bool {
+        let visits = self.visits();
+        visits >= self.stop.visits
+            || visits - self.found_at >= self.stop.patience
+            || self.makespan() <= self.stop.target
+    }
+
+    /// Visits of ops, or what takes as long.
+    pub fn visits(&self) -> u64 {
+        self.visits + self.state.visits()
+    }
+
+    /// Searches the next window; half of each is part of the one after.
+    pub fn run(&mut self) {
+        let n_rows = self.state.order().len().div_ceil(self.state.stride);
+        let first = self.next;
+        let last = (first + self.size).min(n_rows);
+        self.next =
+            if last < n_rows { first + self.size / 2 } else { self.random.below((self.size / 2).max(1)) };
+        let window = Window::of(&self.state, first, last);
+        let work = window.work();
+        let problem = window.problem(&self.state, &work);
+        let start = window.start(&self.state);
+        let mut chain = Chain::cooled(&problem, &start, self.random.bits(), 0, Stop::NEVER, COOLING);
+        let before = chain.best().makespan;
+        chain.run(MOVES);
+        self.visits += chain.visits() + (last - first) as u64 * self.state.stride as u64;
+        if chain.best().makespan < before {
+            self.take_over(&window, chain.best());
+        }
+    }
+
+    /// Changes the whole as a window has been changed, if that takes no longer.
+    fn take_over(&mut self, window: &Window, found: &Found) {
+        let (problem, k) = (self.state.problem, self.state.problem.n_devices);
+        let ops = &found.order[k..found.order.len() - k];
+        for (i, &local) in ops.iter().enumerate() {
+            let u = window.op(local);
+            let (unit, to) = (problem.unit(u), found.device[local.ix()]);
+            if self.state.device_of(unit) != to {
+                self.state.place(unit, to);
+            }
+            let position = window.first + i;
+            if self.state.order()[position] != u {
+                self.state.shift(u, position);
+            }
+        }
+        if !self.state.is_changed() {
+            return;
+        }
+        let before = self.state.makespan();
+        match self.state.evaluate(before) {
+            None => self.state.undo(),
+            Some(makespan) => {
+                self.state.keep();
+                if makespan < before {
+                    self.found_at = self.visits();
+                }
+            }
+        }
+    }
+}
+
+/// A stretch of a state's order. Its ops are numbered as they run, after one per device that stands for what
+/// comes before; one per device stands for what follows.
+struct Window {
+    /// The first position, and the row from which on ops follow.
+    first: usize,
+    end_row: usize,
+    /// Free devices and channels where it begins.
+    row: usize,
+    n_devices: usize,
+    ops: Vec<OpId>,
+    edges: Vec<Edge>,
+    /// The tensor of each key; those that are made in the window come first.
+    tensors: Vec<TensorId>,
+    n_made: usize,
+    homes: Vec<HomeTensor>,
+    /// Per made tensor and device, the time that ops after the window take from its arrival.
+    rest: Vec<Ticks>,
+}
+
+impl Window {
+    fn of(state: &State<'_>, row: usize, end_row: usize) -> Self {
+        let k = state.problem.n_devices;
+        let (first, end) = (row * state.stride, (end_row * state.stride).min(state.order.len()));
+        let mut window = Self {
+            first,
+            row,
+            end_row,
+            n_devices: k,
+            ops: state.order[first..end].to_vec(),
+            edges: Vec::new(),
+            tensors: Vec::new(),
+            n_made: 0,
+            homes: Vec::new(),
+            rest: Vec::new(),
+        };
+        window.find_made(state);
+        window.find_read(state);
+        window
+    }
+
+    fn n_ops(&self) -> usize {
+        self.ops.len() + 2 * self.n_devices
+    }
+
+    /// Whether a position of the whole is in the window.
+    fn contains(&self, position: usize) -> bool {
+        (self.first..self.first + self.ops.len()).contains(&position)
+    }
+
+    /// The whole's op of a number.
+    fn op(&self, local: OpId) -> OpId {
+        self.ops[local.ix() - self.n_devices]
+    }
+
+    /// The number of an op of the window, at a position of the whole.
+    fn local(&self, position: usize) -> OpId {
+        OpId::new(position - self.first + self.n_devices)
+    }
+
+    /// Tensors that are made in the window and what reads them.
+    fn find_made(&mut self, state: &State<'_>) {
+        let (problem, k) = (state.problem, self.n_devices);
+        let (graph, end) = (&problem.work.graph, self.first + self.ops.len());
+        for i in 0..self.ops.len() {
+            let src = self.local(self.first + i);
+            for t in graph.outputs(self.ops[i]) {
+                let tensor = self.tensors.len() as u32;
+                self.tensors.push(t);
+                self.rest.resize(self.rest.len() + k, 0);
+                for &v in graph.consumers(t) {
+                    let position = state.position[v.ix()] as usize;
+                    if position < end {
+                        self.edges.push(Edge { src, dst: self.local(position), tensor });
+                        continue;
+                    }
+                    let d = state.device[v.ix()];
+                    let rest = &mut self.rest[tensor as usize * k + d.ix()];
+                    *rest = (*rest).max(problem.length(v, d) + state.bottom[v.ix()]);
+                    let dst = OpId::new(self.n_ops() - k + d.ix());
+                    self.edges.push(Edge { src, dst, tensor });
+                }
+            }
+        }
+        self.n_made = self.tensors.len();
+    }
+
+    /// Tensors that are there before, and what reads them.
+    fn find_read(&mut self, state: &State<'_>) {
+        let (problem, graph) = (state.problem, &state.problem.work.graph);
+        let mut read: Vec<(TensorId, OpId)> = Vec::new();
+        for (i, u) in self.ops.iter().enumerate() {
+            for &t in problem.reads.row(u.ix()) {
+                let is_made =
+                    !graph.is_home(t) && state.position[graph.source(t).ix()] as usize >= self.first;
+                if !is_made {
+                    read.push((t, self.local(self.first + i)));
+                }
+            }
+        }
+        read.sort_unstable();
+        for same in read.chunk_by(|a, b| a.0 == b.0) {
+            let t = same[0].0;
+            self.homes.push(HomeTensor {
+                home: OpId(state.device[graph.source(t).ix()].0),
+                consumers: same.iter().map(|&(_, u)| u).collect(),
+                key: self.tensors.len() as u32,
+            });
+            self.tensors.push(t);
+        }
+    }
+
+    fn work(&self) -> Workload {
+        let graph = Graph::with_homes(self.n_ops(), self.edges.iter().copied(), &self.homes);
+        let graph = graph.expect("ops run in order");
+        Workload::plain(graph, &Columns::default()).expect("no columns")
+    }
+
+    /// The state that the window is in.
+    fn start(&self, state: &State<'_>) -> Found {
+        let all = || (0..self.n_devices).map(DeviceId::new);
+        let inner = self.ops.iter().map(|u| state.device[u.ix()]);
+        let device = all().chain(inner).chain(all()).collect();
+        Found { device, order: (0..self.n_ops()).map(OpId::new).collect(), makespan: 0 }
+    }
+
+    fn problem<'w>(&self, state: &State<'w>, work: &'w Workload) -> Problem<'w> {
+        let (whole, k) = (state.problem, self.n_devices);
+        let graph = &work.graph;
+        let width = state.now.len();
+        let (free, channel_free) = state.checkpoints[self.row * width..][..width - k].split_at(k);
+        let (next, channel_rest) = state.next[self.end_row * (width - k)..][..width - k].split_at(k);
+        let (least_free, least_next) = (free.iter().min(), next.iter().min());
+        let begin = least_free.copied().unwrap_or(0);
+
+        let of = |u: &OpId| whole.time[u.ix() * k..][..k].iter().copied();
+        let time = free.iter().flat_map(|&t| std::iter::repeat_n(t, k));
+        let time = time.chain(self.ops.iter().flat_map(of));
+        let time = time.chain(next.iter().flat_map(|&t| std::iter::repeat_n(t, k))).collect();
+        let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
+        let transfer =
+            |t| whole.transfer[tensor(t).ix() * whole.n_routes..][..whole.n_routes].iter().copied();
+        let rest = |t: TensorId| self.rest[graph.key(t) as usize * k..][..k].iter().copied();
+
+        let mut there = Vec::with_capacity(self.homes.len() * k);
+        for (&t, home) in self.tensors[self.n_made..].iter().zip(&self.homes) {
+            let from = DeviceId(home.home.0);
+            there.extend((0..k).map(DeviceId::new).map(|to| {
+                let is_there = to == from || state.reader_mask[t.ix()] >> to.0 & 1 == 1;
+                if is_there { state.arrival(t, to) } else { Ticks::MAX }
+            }));
+        }
+        let made = self.homes.iter().enumerate().map(|(i, home)| there[i * k + home.home.ix()]).collect();
+        let is_sent = |t: &TensorId| there[(t.ix() - graph.n_produced()) * k..][..k].contains(&Ticks::MAX);
+        let homes: Vec<TensorId> = graph.tensors().skip(graph.n_produced()).filter(is_sent).collect();
+        let mut at_home = vec![false; self.n_ops()];
+        for u in homes.iter().flat_map(|&t| graph.consumers(t)) {
+            at_home[u.ix()] = true;
+        }
+
+        let (unit_of, unit) = self.units(whole);
+        let is_inside = |u: &OpId| self.contains(state.position[u.ix()] as usize);
+        let is_free = |u: usize| whole.units.row(u).iter().all(is_inside);
+        let stays = |u: usize| 1 << state.device_of(u).0;
+        let allowed = |&u: &usize| if is_free(u) { whole.allowed[u] } else { stays(u) };
+        let pinned = || (0..k).map(|d| 1 << d);
+        let mut capacity: Vec<u64> = (0..k).map(|d| whole.capacity[d] - state.used[d]).collect();
+        for &u in &unit {
+            let room = &mut capacity[state.device_of(u).ix()];
+            *room = room.saturating_add(whole.charge[u]);
+        }
+        let none = || std::iter::repeat_n(0, k);
+        let n_units = unit.len() + 2 * k;
+        let members = unit_of.iter().enumerate().map(|(u, &unit)| (unit as usize, OpId::new(u)));
+        Problem {
+            work,
+            cluster: whole.cluster,
+            n_devices: k,
+            time,
+            reads: reads(graph),
+            transfer: graph.tensors().flat_map(transfer).collect(),
+            n_routes: whole.n_routes,
+            route: whole.route.clone(),
+            senders: whole.senders.clone(),
+            homes,
+            at_home,
+            tail: none().chain(self.ops.iter().map(|u| whole.tail[u.ix()])).chain(none()).collect(),
+            units: Csr::from_pairs(n_units, members),
+            allowed: pinned().chain(unit.iter().map(allowed)).chain(pinned()).collect(),
+            charge: none().chain(unit.iter().map(|&u| whole.charge[u])).chain(none()).collect(),
+            unit_of,
+            capacity,
+            open: k..self.n_ops() - k,
+            channel_free: channel_free.to_vec(),
+            channel_rest: channel_rest.to_vec(),
+            made,
+            surroundings: Surroundings {
+                there,
+                rest: graph.tensors().take(graph.n_produced()).flat_map(rest).collect(),
+                outside: begin + least_next.copied().unwrap_or(0),
+            },
+        }
+    }
+
+    /// The unit of each op, and the whole's unit of each but those of ops that stand for others: these are
+    /// the first and the last.
+    fn units(&self, whole: &Problem<'_>) -> (Vec<u32>, Vec<usize>) {
+        let k = self.n_devices as u32;
+        let mut known = std::collections::BTreeMap::new();
+        let mut unit = Vec::new();
+        let mut unit_of: Vec<u32> = (0..k).collect();
+        for &u in &self.ops {
+            unit_of.push(*known.entry(whole.unit(u)).or_insert_with(|| {
+                unit.push(whole.unit(u));
+                k + unit.len() as u32 - 1
+            }));
+        }
+        let n = k + unit.len() as u32;
+        unit_of.extend(n..n + k);
+        (unit_of, unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::cluster::{Device, Link};
+
+    /// Layers of ops, each reading two of the layer before, on devices at random.
+    fn layered(width: usize, random: &mut Random) -> (Workload, Vec<DeviceId>) {
+        let n = 16 * width;
+        let ends = (width..n).flat_map(|u| [u; 2]);
+        let (src, dst): (Vec<i64>, Vec<i64>) =
+            ends.map(|u| ((u - u % width - width + random.below(width)) as i64, u as i64)).unzip();
+        let graph = Graph::new(n, &src, &dst, None).expect("layers have no cycle");
+        let work = Workload::plain(graph, &Columns::default()).expect("no columns");
+        (work, (0..n).map(|_| DeviceId::new(random.below(3))).collect())
+    }
+
+    fn cluster() -> crate::cluster::Cluster {
+        let device = |name: &str| Device { name: name.into(), type_name: "gpu".into(), memory: 0 };
+        let link = |a: &str, b: &str, channel: &str| Link {
+            from: a.into(),
+            to: b.into(),
+            bandwidth: 1e9,
+            latency: 3e-6,
+            channels: vec![channel.into()],
+        };
+        let links = [link("a", "b", "x"), link("b", "a", "y"), link("a", "c", "x"), link("c", "a", "z")];
+        let rest = [link("b", "c", "y"), link("c", "b", "z")];
+        let links: Vec<Link> = links.into_iter().chain(rest).collect();
+        crate::cluster::Cluster::new(vec![device("a"), device("b"), device("c")], &links).expect("connected")
+    }
+
+    /// As long as nothing is changed, every op of a window finishes when it does in the whole, and the
+    /// makespan through it is that of the whole where the critical chain passes.
+    #[test]
+    fn a_window_is_a_stretch_of_the_whole() {
+        let (mut random, cluster) = (Random::new(0, 0), cluster());
+        for width in [2, 5, 9] {
+            let (work, device) = layered(width, &mut random);
+            let clock = Clock::for_horizon(1.0).expect("a second");
+            let time: Vec<Ticks> =
+                work.graph.ops().map(|_| clock.ticks(1e-6 * random.below(9) as f64)).collect();
+            let problem =
+                Problem::new(&work, &cluster, clock, &time, &[], &[0; 3], None).expect("few devices");
+            let state = State::new(&problem, &device, work.graph.topo());
+            let n_rows = work.n_ops().div_ceil(state.stride);
+            let mut longest = 0;
+            for (row, end_row) in (0..n_rows).flat_map(|a| (a + 1..=n_rows).map(move |b| (a, b))) {
+                let window = Window::of(&state, row, end_row);
+                let inner = window.work();
+                let part = window.problem(&state, &inner);
+                let start = window.start(&state);
+                let inside = State::new(&part, &start.device, &start.order);
+                for (i, &u) in window.ops.iter().enumerate() {
+                    assert_eq!(inside.finish(window.local(window.first + i)), state.finish(u));
+                }
+                assert!(inside.makespan() <= state.makespan());
+                longest = longest.max(inside.makespan());
+            }
+            assert_eq!(longest, state.makespan());
+        }
+    }
+}
