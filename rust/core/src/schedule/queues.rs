@@ -4,6 +4,11 @@
 //! is booked late may queue early and push back others. Each of those knows when it is wanted: the first op that
 //! reads it starts then. Pushed no further than that it delays nobody; what it comes later than that is the price
 //! of the pushing. As long as no price is paid, transfers end exactly when the simulator ends them.
+//!
+//! Where a channel is busy for long, all that stands in its queue moves. [`PUSHED_EACH`] keeps the time for that linear:
+//! past it, what stands further behind stays where it was booked, and what is told of it is an estimate.
+
+use std::cmp::Reverse;
 
 use crate::clock::Ticks;
 use crate::cluster::Cluster;
@@ -12,6 +17,9 @@ use crate::ids::{ChannelId, DeviceId};
 /// What a tick of another op's delay weighs against one of its own. Whoever is delayed was scheduled first, so
 /// matters more.
 pub const DELAY_WEIGHT: Ticks = 2;
+
+/// How many booked transfers each question may push back; what one leaves, later ones may use.
+pub const PUSHED_EACH: usize = 64;
 
 /// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +106,14 @@ impl Queue {
     /// The same from a position on that is not past it: most often near.
     #[inline(always)]
     fn position_from(&self, from: usize, turn: Turn) -> usize {
-        from + self.places[from..].iter().take_while(|p| p.turn < turn).count()
+        let (mut low, mut step) = (from, 1);
+        while let Some(place) = self.places.get(low + step - 1) {
+            if place.turn >= turn {
+                return low + self.places[low..low + step - 1].partition_point(|p| p.turn < turn);
+            }
+            (low, step) = (low + step, 2 * step);
+        }
+        low + self.places[low..].partition_point(|p| p.turn < turn)
     }
 }
 
@@ -124,6 +139,8 @@ pub struct Queues<'a> {
     due: Vec<Due>,
     /// Channels at work.
     touched: Vec<ChannelId>,
+    /// How many transfers may still be pushed back.
+    allowed: usize,
 }
 
 impl<'a> Queues<'a> {
@@ -137,6 +154,7 @@ impl<'a> Queues<'a> {
             pushed: Vec::new(),
             due: Vec::new(),
             touched: Vec::new(),
+            allowed: 0,
         }
     }
 
@@ -156,20 +174,24 @@ impl<'a> Queues<'a> {
     /// Asks for a transfer.
     #[inline(always)]
     pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) {
-        let due = Due { turn, which: self.booked.len() + self.asked.len() };
-        add(&mut self.due, due);
+        self.due.push(Due { turn, which: self.booked.len() + self.asked.len() });
         self.asked.push(Transfer { turn, from, length, end: 0, wanted: Ticks::MAX });
     }
 
     /// When the transfers asked for would all be there, and `known` ones that are booked, and it is at least
-    /// `undelayed`; none where the price comes to `limit`. O(transfers pushed back).
+    /// `undelayed`; none where the price comes to `limit`. O((asked for + pushed back) log queue).
     pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
         let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
         let mut arrival = Arrival { at, delay: 0 };
+        self.due.sort_unstable_by_key(|due| Reverse(due.turn));
+        self.allowed += PUSHED_EACH;
         while arrival.price() < limit {
             let Some(due) = self.due.pop() else { break };
-            self.serve(due, known, &mut arrival);
+            if due.which >= self.booked.len() || self.pushed.len() < self.allowed {
+                self.serve(due, known, &mut arrival);
+            }
         }
+        self.allowed -= self.pushed.len();
         self.due.clear();
         for c in self.touched.drain(..) {
             self.queues[c.ix()].at_work = None;
@@ -261,5 +283,66 @@ fn add(due: &mut Vec<Due>, new: Due) {
     let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
     if at == 0 || due[at - 1].turn != new.turn {
         due.insert(at, new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Device, Link};
+
+    /// Two devices joined by one channel.
+    fn pair() -> Cluster {
+        let name = |i: usize| format!("d{i}");
+        let devices = (0..2).map(|i| Device { name: name(i), type_name: "gpu".into(), memory: 1 << 30 });
+        let link = |from, to| Link {
+            from: name(from),
+            to: name(to),
+            bandwidth: 1e9,
+            latency: 0.0,
+            channels: vec!["bus".into()],
+        };
+        Cluster::new(devices.collect(), &[link(0, 1), link(1, 0)]).unwrap()
+    }
+
+    /// A transfer of ten ticks from the first device to the second, when its tensor is made, and its arrival.
+    fn sent(queues: &mut Queues, made: Ticks, key: u32) -> Arrival {
+        queues.clear();
+        queues.ask(Turn::new(made, key, DeviceId(1)), DeviceId(0), 10);
+        queues.arrival(made, &[], Ticks::MAX).unwrap()
+    }
+
+    #[test]
+    fn who_comes_first_is_served_first_and_pays_for_whom_that_makes_late() {
+        let cluster = pair();
+        let mut queues = Queues::new(&cluster);
+        assert_eq!(sent(&mut queues, 5, 0), Arrival { at: 15, delay: 0 });
+        let first = queues.book();
+        queues.want(first, 18);
+        assert_eq!(sent(&mut queues, 5, 1), Arrival { at: 25, delay: 0 });
+        // It would be on the channel until 13, and the first there at 23, wanted at 18.
+        assert_eq!(sent(&mut queues, 3, 2), Arrival { at: 13, delay: 5 });
+        queues.book();
+        assert_eq!(queues.end(first), 23);
+    }
+
+    #[test]
+    fn questions_about_a_long_queue_push_back_a_bounded_number() {
+        let cluster = pair();
+        let mut queues = Queues::new(&cluster);
+        let n = 1000;
+        for key in 0..n {
+            sent(&mut queues, 1, key);
+            queues.book();
+        }
+        let pushed: Vec<usize> = (0..1000)
+            .map(|_| {
+                sent(&mut queues, 0, n);
+                queues.pushed.len()
+            })
+            .collect();
+        assert_eq!(pushed[0], n as usize, "what was not used is there for later");
+        assert!(pushed.iter().sum::<usize>() <= 2000 * PUSHED_EACH);
+        assert_eq!(pushed[999], PUSHED_EACH);
     }
 }
