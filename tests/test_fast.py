@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -953,3 +954,30 @@ def test_results_do_not_depend_on_process_hashing_or_thread_count():
         )
         got.add(done.stdout)
     assert len(got) == 1
+
+
+FAULTS = """
+import resource, numpy as np
+from loadmaster import fast
+n = 50_000
+dst = np.repeat(np.arange(1, n, dtype=np.int32), 3)
+src = dst * np.tile(np.array([0, 1, 2], dtype=np.int32), n - 1) // 3
+def faults(runs):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(runs):
+        fast.Graph(n, src, dst)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(3)
+print(faults(10))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep as they do")
+def test_a_freed_graph_leaves_its_pages_to_the_next():
+    limits = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(limits)}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, env=env, check=True
+    )
+    # Ten graphs of over 2 MiB each: above 5,000 where their pages are mapped anew.
+    assert int(done.stdout) < 500
