@@ -21,6 +21,9 @@ pub const DELAY_WEIGHT: Ticks = 2;
 /// How many booked transfers each question may push back; what one leaves, later ones may use.
 pub const PUSHED_EACH: usize = 64;
 
+/// How many places next to where a search begins are looked at together.
+const NEAR: usize = 16;
+
 /// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
@@ -69,19 +72,21 @@ struct Transfer {
     wanted: Ticks,
 }
 
-/// Where a booked transfer stands in a queue. Its times are here too: its neighbours need no more.
+/// A booked transfer as its neighbours in a queue see it. When its tensor was made stands beside.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    turn: Turn,
     start: Ticks,
     end: Ticks,
+    key: u32,
+    to: DeviceId,
     id: TransferId,
 }
 
 /// The queue of a channel.
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    /// Booked transfers, in turn.
+    /// When the tensor of each booked transfer was made, in turn: what is searched lies close together.
+    made: Vec<Ticks>,
     places: Vec<Place>,
     /// While transfers are worked out: how many places come before the last one of them on this channel, and when
     /// that one ends; none before the first.
@@ -92,28 +97,45 @@ impl Queue {
     /// How many transfers come before a turn: most often nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
-        let (mut high, mut step) = (self.places.len(), 1);
-        while high > 0 {
+        let (mut high, mut step) = (self.made.len(), NEAR);
+        loop {
             let low = high.saturating_sub(step);
-            if self.places[low].turn < turn {
-                return low + self.places[low..high].partition_point(|p| p.turn < turn);
+            if low == 0 || self.made[low] < turn.made {
+                return self.position_in(low, high, turn);
             }
             (high, step) = (low, 2 * step);
         }
-        0
     }
 
     /// The same from a position on that is not past it: most often near.
     #[inline(always)]
     fn position_from(&self, from: usize, turn: Turn) -> usize {
-        let (mut low, mut step) = (from, 1);
-        while let Some(place) = self.places.get(low + step - 1) {
-            if place.turn >= turn {
-                return low + self.places[low..low + step - 1].partition_point(|p| p.turn < turn);
+        let (mut low, mut step) = (from, NEAR);
+        loop {
+            let high = self.made.len().min(low + step);
+            if high == self.made.len() || self.made[high] >= turn.made {
+                return self.position_in(low, high, turn);
             }
-            (low, step) = (low + step, 2 * step);
+            (low, step) = (high, 2 * step);
         }
-        low + self.places[low..].partition_point(|p| p.turn < turn)
+    }
+
+    /// The same where what was made earlier ends there.
+    #[inline(always)]
+    fn position_in(&self, low: usize, high: usize, turn: Turn) -> usize {
+        let first = low + self.made[low..high].partition_point(|&made| made < turn.made);
+        if self.made.get(first).is_none_or(|&made| made > turn.made) {
+            return first;
+        }
+        let equal = self.made[first..].partition_point(|&made| made == turn.made);
+        first + self.places[first..first + equal].partition_point(|p| (p.key, p.to) < (turn.key, turn.to))
+    }
+
+    /// The turn of a place.
+    #[inline(always)]
+    fn turn(&self, position: usize) -> Turn {
+        let Place { key, to, .. } = self.places[position];
+        Turn::new(self.made[position], key, to)
     }
 }
 
@@ -237,9 +259,9 @@ impl<'a> Queues<'a> {
             let queue = &mut self.queues[c.ix()];
             let position = queue.at_work.map_or(0, |(position, _)| position);
             queue.at_work = Some((position, end));
-            let behind = queue.places.get(position + usize::from(asked.is_none()));
-            if let Some(&Place { turn, id, .. }) = behind.filter(|b| b.start < end) {
-                add(&mut self.due, Due { turn, which: id as usize });
+            let behind = position + usize::from(asked.is_none());
+            if let Some(place) = queue.places.get(behind).filter(|b| b.start < end) {
+                add(&mut self.due, Due { turn: queue.turn(behind), which: place.id as usize });
             }
         }
     }
@@ -261,7 +283,9 @@ impl<'a> Queues<'a> {
             for &c in self.cluster.route_channels(from, turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(turn);
-                queue.places.insert(position, Place { turn, start: end - length, end, id });
+                queue.made.insert(position, turn.made);
+                let Turn { key, to, .. } = turn;
+                queue.places.insert(position, Place { start: end - length, end, key, to, id });
             }
         }
         self.booked.append(&mut self.asked);
