@@ -21,9 +21,6 @@ pub const DELAY_WEIGHT: Ticks = 2;
 /// How many booked transfers each question may push back; what one leaves, later ones may use.
 pub const PUSHED_EACH: usize = 64;
 
-/// How many places next to where a search begins are looked at together.
-const NEAR: usize = 16;
-
 /// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
@@ -67,7 +64,6 @@ struct Transfer {
     turn: Turn,
     from: DeviceId,
     length: Ticks,
-    end: Ticks,
     /// When the first op that reads it there starts.
     wanted: Ticks,
 }
@@ -97,7 +93,7 @@ impl Queue {
     /// How many transfers come before a turn: most often nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
-        let (mut high, mut step) = (self.made.len(), NEAR);
+        let (mut high, mut step) = (self.made.len(), 1);
         loop {
             let low = high.saturating_sub(step);
             if low == 0 || self.made[low] < turn.made {
@@ -110,7 +106,7 @@ impl Queue {
     /// The same from a position on that is not past it: most often near.
     #[inline(always)]
     fn position_from(&self, from: usize, turn: Turn) -> usize {
-        let (mut low, mut step) = (from, NEAR);
+        let (mut low, mut step) = (from, 1);
         loop {
             let high = self.made.len().min(low + step);
             if high == self.made.len() || self.made[high] >= turn.made {
@@ -151,6 +147,8 @@ struct Due {
 pub struct Queues<'a> {
     cluster: &'a Cluster,
     booked: Vec<Transfer>,
+    /// When booked ones end and, past them, those asked for.
+    ends: Vec<Ticks>,
     /// By channel.
     queues: Vec<Queue>,
     /// Transfers asked for.
@@ -171,6 +169,7 @@ impl<'a> Queues<'a> {
         Self {
             cluster,
             booked: Vec::new(),
+            ends: Vec::new(),
             queues: vec![Queue::default(); cluster.channels().len()],
             asked: Vec::new(),
             pushed: Vec::new(),
@@ -183,13 +182,14 @@ impl<'a> Queues<'a> {
     /// When a booked transfer ends.
     #[inline(always)]
     pub fn end(&self, transfer: TransferId) -> Ticks {
-        self.booked[transfer as usize].end
+        self.ends[transfer as usize]
     }
 
     /// Forgets what was asked for.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.asked.clear();
+        self.ends.truncate(self.booked.len());
         self.pushed.clear();
     }
 
@@ -197,10 +197,11 @@ impl<'a> Queues<'a> {
     #[inline(always)]
     pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) {
         self.due.push(Due { turn, which: self.booked.len() + self.asked.len() });
-        self.asked.push(Transfer { turn, from, length, end: 0, wanted: Ticks::MAX });
+        self.asked.push(Transfer { turn, from, length, wanted: Ticks::MAX });
+        self.ends.push(0);
     }
 
-    /// When the transfers asked for would all be there, and `known` ones that are booked, and it is at least
+    /// When the transfers asked for would all be there, and `known` ones that are booked, ascending, and it is at least
     /// `undelayed`; none where the price comes to `limit`. O((asked for + pushed back) log queue).
     pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
         let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
@@ -242,14 +243,14 @@ impl<'a> Queues<'a> {
             start = start.max(ahead).max(free);
         }
         let end = start + transfer.length;
-        if let Some(i) = asked {
-            self.asked[i].end = end;
+        if asked.is_some() {
+            self.ends[which] = end;
             arrival.at = arrival.at.max(end);
-        } else if end > transfer.end {
+        } else if end > self.ends[which] {
             let id = which as TransferId;
             self.pushed.push((id, end));
             arrival.delay = arrival.delay.saturating_add(end.saturating_sub(transfer.wanted));
-            if known.contains(&id) {
+            if known.binary_search(&id).is_ok() {
                 arrival.at = arrival.at.max(end);
             }
         } else {
@@ -269,8 +270,8 @@ impl<'a> Queues<'a> {
     /// Books what was asked for, as worked out; the first of those transfers, which are numbered on from there.
     pub fn book(&mut self) -> TransferId {
         for &(id, end) in &self.pushed {
-            let transfer = &mut self.booked[id as usize];
-            transfer.end = end;
+            let transfer = self.booked[id as usize];
+            self.ends[id as usize] = end;
             for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(transfer.turn);
@@ -279,7 +280,8 @@ impl<'a> Queues<'a> {
             }
         }
         let first = self.booked.len() as TransferId;
-        for (id, &Transfer { turn, from, length, end, .. }) in (first..).zip(&self.asked) {
+        for (id, &Transfer { turn, from, length, .. }) in (first..).zip(&self.asked) {
+            let end = self.ends[id as usize];
             for &c in self.cluster.route_channels(from, turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(turn);
@@ -304,7 +306,7 @@ impl<'a> Queues<'a> {
 /// Adds a transfer to those due, unless it is there.
 #[inline(always)]
 fn add(due: &mut Vec<Due>, new: Due) {
-    let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
+    let at = due.partition_point(|d| d.turn >= new.turn);
     if at == 0 || due[at - 1].turn != new.turn {
         due.insert(at, new);
     }
