@@ -84,6 +84,8 @@ struct Queue {
     /// When the tensor of each booked transfer was made, in turn: what is searched lies close together.
     made: Vec<Ticks>,
     places: Vec<Place>,
+    /// When the tensor of the last one was made, and when that one ends: often more need not be known.
+    last: (Ticks, Ticks),
     /// While transfers are worked out: how many places come before the last one of them on this channel, and when
     /// that one ends; none before the first.
     at_work: Option<(usize, Ticks)>,
@@ -93,6 +95,9 @@ impl Queue {
     /// How many transfers come before a turn: most often nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
+        if turn.made > self.last.0 {
+            return self.made.len();
+        }
         let (mut high, mut step) = (self.made.len(), 1);
         loop {
             let low = high.saturating_sub(step);
@@ -125,6 +130,25 @@ impl Queue {
         }
         let equal = self.made[first..].partition_point(|&made| made == turn.made);
         first + self.places[first..first + equal].partition_point(|p| (p.key, p.to) < (turn.key, turn.to))
+    }
+
+    /// When those before a position are done.
+    #[inline(always)]
+    fn done_before(&self, position: usize) -> Ticks {
+        if position == self.made.len() {
+            self.last.1
+        } else if position > 0 {
+            self.places[position - 1].end
+        } else {
+            0
+        }
+    }
+
+    /// Notes what is asked for most, after the places have changed.
+    fn note_last(&mut self) {
+        if let (Some(&made), Some(place)) = (self.made.last(), self.places.last()) {
+            self.last = (made, place.end);
+        }
     }
 
     /// The turn of a place.
@@ -239,8 +263,7 @@ impl<'a> Queues<'a> {
                 }
             };
             queue.at_work = Some((position, free));
-            let ahead = if position > 0 { queue.places[position - 1].end } else { 0 };
-            start = start.max(ahead).max(free);
+            start = start.max(queue.done_before(position)).max(free);
         }
         let end = start + transfer.length;
         if asked.is_some() {
@@ -277,6 +300,7 @@ impl<'a> Queues<'a> {
                 let position = queue.position(transfer.turn);
                 let place = &mut queue.places[position];
                 (place.start, place.end) = (end - transfer.length, end);
+                queue.note_last();
             }
         }
         let first = self.booked.len() as TransferId;
@@ -288,6 +312,7 @@ impl<'a> Queues<'a> {
                 queue.made.insert(position, turn.made);
                 let Turn { key, to, .. } = turn;
                 queue.places.insert(position, Place { start: end - length, end, key, to, id });
+                queue.note_last();
             }
         }
         self.booked.append(&mut self.asked);
