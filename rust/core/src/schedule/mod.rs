@@ -248,6 +248,7 @@ impl<'a> Engine<'a> {
                         self.legs.push(i);
                     }
                 }
+                self.known.sort_unstable();
                 queues.arrival(undelayed, &self.known, limit)
             }
         }

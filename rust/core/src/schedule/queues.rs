@@ -64,25 +64,28 @@ struct Transfer {
     turn: Turn,
     from: DeviceId,
     length: Ticks,
-    end: Ticks,
     /// When the first op that reads it there starts.
     wanted: Ticks,
 }
 
-/// Where a booked transfer stands in a queue. Its times are here too: its neighbours need no more.
+/// A booked transfer as its neighbours in a queue see it. When its tensor was made stands beside.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    turn: Turn,
     start: Ticks,
     end: Ticks,
+    key: u32,
+    to: DeviceId,
     id: TransferId,
 }
 
 /// The queue of a channel.
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    /// Booked transfers, in turn.
+    /// When the tensor of each booked transfer was made, in turn: what is searched lies close together.
+    made: Vec<Ticks>,
     places: Vec<Place>,
+    /// When the tensor of the last one was made, and when that one ends: often more need not be known.
+    last: (Ticks, Ticks),
     /// While transfers are worked out: how many places come before the last one of them on this channel, and when
     /// that one ends; none before the first.
     at_work: Option<(usize, Ticks)>,
@@ -92,28 +95,67 @@ impl Queue {
     /// How many transfers come before a turn: most often nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
-        let (mut high, mut step) = (self.places.len(), 1);
-        while high > 0 {
+        if turn.made > self.last.0 {
+            return self.made.len();
+        }
+        let (mut high, mut step) = (self.made.len(), 1);
+        loop {
             let low = high.saturating_sub(step);
-            if self.places[low].turn < turn {
-                return low + self.places[low..high].partition_point(|p| p.turn < turn);
+            if low == 0 || self.made[low] < turn.made {
+                return self.position_in(low, high, turn);
             }
             (high, step) = (low, 2 * step);
         }
-        0
     }
 
     /// The same from a position on that is not past it: most often near.
     #[inline(always)]
     fn position_from(&self, from: usize, turn: Turn) -> usize {
         let (mut low, mut step) = (from, 1);
-        while let Some(place) = self.places.get(low + step - 1) {
-            if place.turn >= turn {
-                return low + self.places[low..low + step - 1].partition_point(|p| p.turn < turn);
+        loop {
+            let high = self.made.len().min(low + step);
+            if high == self.made.len() || self.made[high] >= turn.made {
+                return self.position_in(low, high, turn);
             }
-            (low, step) = (low + step, 2 * step);
+            (low, step) = (high, 2 * step);
         }
-        low + self.places[low..].partition_point(|p| p.turn < turn)
+    }
+
+    /// The same where what was made earlier ends there.
+    #[inline(always)]
+    fn position_in(&self, low: usize, high: usize, turn: Turn) -> usize {
+        let first = low + self.made[low..high].partition_point(|&made| made < turn.made);
+        if self.made.get(first).is_none_or(|&made| made > turn.made) {
+            return first;
+        }
+        let equal = self.made[first..].partition_point(|&made| made == turn.made);
+        first + self.places[first..first + equal].partition_point(|p| (p.key, p.to) < (turn.key, turn.to))
+    }
+
+    /// When those before a position are done.
+    #[inline(always)]
+    fn done_before(&self, position: usize) -> Ticks {
+        if position == self.made.len() {
+            self.last.1
+        } else if position > 0 {
+            self.places[position - 1].end
+        } else {
+            0
+        }
+    }
+
+    /// Notes what is asked for most, after the places have changed.
+    fn note_last(&mut self) {
+        if let (Some(&made), Some(place)) = (self.made.last(), self.places.last()) {
+            self.last = (made, place.end);
+        }
+    }
+
+    /// The turn of a place.
+    #[inline(always)]
+    fn turn(&self, position: usize) -> Turn {
+        let Place { key, to, .. } = self.places[position];
+        Turn::new(self.made[position], key, to)
     }
 }
 
@@ -129,6 +171,8 @@ struct Due {
 pub struct Queues<'a> {
     cluster: &'a Cluster,
     booked: Vec<Transfer>,
+    /// When booked ones end and, past them, those asked for.
+    ends: Vec<Ticks>,
     /// By channel.
     queues: Vec<Queue>,
     /// Transfers asked for.
@@ -149,6 +193,7 @@ impl<'a> Queues<'a> {
         Self {
             cluster,
             booked: Vec::new(),
+            ends: Vec::new(),
             queues: vec![Queue::default(); cluster.channels().len()],
             asked: Vec::new(),
             pushed: Vec::new(),
@@ -161,13 +206,14 @@ impl<'a> Queues<'a> {
     /// When a booked transfer ends.
     #[inline(always)]
     pub fn end(&self, transfer: TransferId) -> Ticks {
-        self.booked[transfer as usize].end
+        self.ends[transfer as usize]
     }
 
     /// Forgets what was asked for.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.asked.clear();
+        self.ends.truncate(self.booked.len());
         self.pushed.clear();
     }
 
@@ -175,10 +221,11 @@ impl<'a> Queues<'a> {
     #[inline(always)]
     pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) {
         self.due.push(Due { turn, which: self.booked.len() + self.asked.len() });
-        self.asked.push(Transfer { turn, from, length, end: 0, wanted: Ticks::MAX });
+        self.asked.push(Transfer { turn, from, length, wanted: Ticks::MAX });
+        self.ends.push(0);
     }
 
-    /// When the transfers asked for would all be there, and `known` ones that are booked, and it is at least
+    /// When the transfers asked for would all be there, and `known` ones that are booked, ascending, and it is at least
     /// `undelayed`; none where the price comes to `limit`. O((asked for + pushed back) log queue).
     pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
         let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
@@ -216,18 +263,17 @@ impl<'a> Queues<'a> {
                 }
             };
             queue.at_work = Some((position, free));
-            let ahead = if position > 0 { queue.places[position - 1].end } else { 0 };
-            start = start.max(ahead).max(free);
+            start = start.max(queue.done_before(position)).max(free);
         }
         let end = start + transfer.length;
-        if let Some(i) = asked {
-            self.asked[i].end = end;
+        if asked.is_some() {
+            self.ends[which] = end;
             arrival.at = arrival.at.max(end);
-        } else if end > transfer.end {
+        } else if end > self.ends[which] {
             let id = which as TransferId;
             self.pushed.push((id, end));
             arrival.delay = arrival.delay.saturating_add(end.saturating_sub(transfer.wanted));
-            if known.contains(&id) {
+            if known.binary_search(&id).is_ok() {
                 arrival.at = arrival.at.max(end);
             }
         } else {
@@ -237,9 +283,9 @@ impl<'a> Queues<'a> {
             let queue = &mut self.queues[c.ix()];
             let position = queue.at_work.map_or(0, |(position, _)| position);
             queue.at_work = Some((position, end));
-            let behind = queue.places.get(position + usize::from(asked.is_none()));
-            if let Some(&Place { turn, id, .. }) = behind.filter(|b| b.start < end) {
-                add(&mut self.due, Due { turn, which: id as usize });
+            let behind = position + usize::from(asked.is_none());
+            if let Some(place) = queue.places.get(behind).filter(|b| b.start < end) {
+                add(&mut self.due, Due { turn: queue.turn(behind), which: place.id as usize });
             }
         }
     }
@@ -247,21 +293,26 @@ impl<'a> Queues<'a> {
     /// Books what was asked for, as worked out; the first of those transfers, which are numbered on from there.
     pub fn book(&mut self) -> TransferId {
         for &(id, end) in &self.pushed {
-            let transfer = &mut self.booked[id as usize];
-            transfer.end = end;
+            let transfer = self.booked[id as usize];
+            self.ends[id as usize] = end;
             for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(transfer.turn);
                 let place = &mut queue.places[position];
                 (place.start, place.end) = (end - transfer.length, end);
+                queue.note_last();
             }
         }
         let first = self.booked.len() as TransferId;
-        for (id, &Transfer { turn, from, length, end, .. }) in (first..).zip(&self.asked) {
+        for (id, &Transfer { turn, from, length, .. }) in (first..).zip(&self.asked) {
+            let end = self.ends[id as usize];
             for &c in self.cluster.route_channels(from, turn.to) {
                 let queue = &mut self.queues[c.ix()];
                 let position = queue.position(turn);
-                queue.places.insert(position, Place { turn, start: end - length, end, id });
+                queue.made.insert(position, turn.made);
+                let Turn { key, to, .. } = turn;
+                queue.places.insert(position, Place { start: end - length, end, key, to, id });
+                queue.note_last();
             }
         }
         self.booked.append(&mut self.asked);
@@ -280,7 +331,7 @@ impl<'a> Queues<'a> {
 /// Adds a transfer to those due, unless it is there.
 #[inline(always)]
 fn add(due: &mut Vec<Due>, new: Due) {
-    let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
+    let at = due.partition_point(|d| d.turn >= new.turn);
     if at == 0 || due[at - 1].turn != new.turn {
         due.insert(at, new);
     }
