@@ -125,7 +125,7 @@ impl Problem {
             Rule::Earliest => earliest(&mut engine, &self.ties, &[])?,
             Rule::Favourites => earliest(&mut engine, &self.ties, &self.favourite)?,
         }
-        Ok(engine.to_scheduled())
+        Ok(engine.into_scheduled())
     }
 
     /// With room for everything everywhere.
@@ -794,7 +794,7 @@ fn listed(
     let admission = Admission::Lifetimes(Lifetimes::new(work, cluster, &work.lead, capacity, on_oom));
     let mut engine = Engine::new(work, cluster, clock, &time, &work.lead, true, admission);
     list(&mut engine, &ops(order), Choice::default())?;
-    let s = engine.to_scheduled();
+    let s = engine.into_scheduled();
     let us = clock.ticks(common::US);
     Ok((s.device, s.start.iter().map(|t| t / us).collect()))
 }
@@ -941,7 +941,7 @@ fn favoured(filler: u32, favourite: &[OpId]) -> (Vec<DeviceId>, Vec<u64>) {
         Admission::Lifetimes(Lifetimes::new(&work, &cluster, &work.lead, &[u64::MAX; 2], OnOom::Fail));
     let mut engine = Engine::new(&work, &cluster, clock, &time, &work.lead, false, admission);
     earliest(&mut engine, &ops(&[0, 1, 2, 3]), favourite).unwrap();
-    let s = engine.to_scheduled();
+    let s = engine.into_scheduled();
     let us = clock.ticks(common::US);
     (s.device, s.start.iter().map(|t| t / us).collect())
 }
