@@ -741,8 +741,8 @@ fn placements_and_columns_are_checked() {
     };
     assert!(error(&[1, 1], &[0; 2]).contains("op 0 may not run on d1 (device type b)"));
     assert!(error(&[0, 2], &[0; 2]).contains("device 2 of 2"));
-    assert!(error(&[0], &[0; 2]).contains("placement has 1 values"));
-    assert!(error(&[0, 1], &[0]).contains("priority has 1 values"));
+    assert!(error(&[0], &[0; 2]).contains("placement has 1 value"));
+    assert!(error(&[0, 1], &[0]).contains("priority has 1 value"));
     assert!(Simulator::new(&work, &cluster, &micros(&[1, 1])).is_err());
     assert!(Times::new(2, 1, vec![1.0, f64::NAN]).is_err());
     assert!(Times::new(2, 1, vec![1.0]).is_err());
