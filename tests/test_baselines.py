@@ -58,7 +58,7 @@ def test_drawn_graphs_with_sets_and_little_memory(method, data):
         for device, short in error.shortfall.items():
             assert short > 0
             assert device in str(error)
-            assert f"{short} bytes" in str(error)
+            assert f"{short} byte" in str(error)
         placed = method.place(problem_of(graph, cluster, best_effort=True))
     else:
         assert placed.fits

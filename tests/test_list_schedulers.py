@@ -220,7 +220,7 @@ def test_in_tight_memory_plans_fit_or_say_op_device_and_bytes(name, share):
         if error is not None:
             ((device, short), *_) = error.shortfall.items()
             assert device in str(error)
-            assert f"{short} bytes" in str(error)
+            assert f"{short} byte" in str(error)
             assert any(f'"{op}"' in str(error) or f"'{op}'" in str(error) for op in graph.names)
         else:
             assert plan.fits

@@ -246,12 +246,12 @@ def test_training_graphs_are_split_at_convolutions(name, start):
 
 def test_the_search_goes_on_after_an_op_that_no_split_helps():
     """Of equal replicas the first is not worth splitting, and yet a split helps later on."""
-    graph, cluster = lm.read("example:vgg19"), lm.Cluster.preset("4xV100-PCIe")
+    graph, cluster = lm.read("example:vgg19"), lm.Cluster.preset("2xRTX4090-PCIe")
     paper = lm.place(graph, cluster, "os-dpos", continue_search=False)
     plan = lm.place(graph, cluster, "os-dpos")
     assert not paper.splits
     assert plan.splits
-    assert plan.makespan < 0.8 * paper.makespan
+    assert plan.makespan < 0.9 * paper.makespan
 
 
 def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):

@@ -60,7 +60,7 @@ def check_infeasible(cluster: lm.Cluster, error: InfeasibleError) -> None:
     assert all(b > 0 for b in error.shortfall.values())
     for device, short in error.shortfall.items():
         assert device in str(error)
-        assert f"{short} bytes" in str(error)
+        assert f"{short} byte" in str(error)
 
 
 # -- every method on every example -----------------------------------------------------------
