@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use loadmaster_core::Error;
-use loadmaster_core::clock::Clock;
+use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::search::anneal::{Found, Stop};
 use loadmaster_core::search::chains::Chains;
@@ -142,12 +142,12 @@ pub fn search<'py>(
     let is_counted = budget.is_some() || visits.is_some();
     let stop = stop(clock, visits, patience, target)?;
     let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads, stop));
-    let mut told = search.best().makespan;
     let (mut done, mut slice) = (0, FIRST_SLICE);
-    let mut report = if is_counted { FIRST_REPORT } else { 0 };
+    let first = if is_counted { FIRST_REPORT } else { 0 };
+    let mut news = News { progress, told: search.best().makespan, next: first };
     loop {
         let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
-        let until = budget.unwrap_or(u64::MAX).min(if is_counted { report } else { u64::MAX });
+        let until = budget.unwrap_or(u64::MAX).min(if is_counted { news.next } else { u64::MAX });
         let moves = slice.min(until - done);
         if left.is_zero() || moves == 0 || search.is_done() {
             break;
@@ -159,17 +159,7 @@ pub fn search<'py>(
         let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
         slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
         py.check_signals()?;
-        if done < report {
-            continue;
-        }
-        report *= 2;
-        if let Some(progress) = progress
-            && search.best().makespan < told
-        {
-            told = search.best().makespan;
-            let (devices, order, makespan) = out(py, graph, clock, search.best());
-            progress.call1((devices, order, makespan))?;
-        }
+        news.tell(done, search.best().makespan, || out(py, graph, clock, search.best()))?;
     }
     let (devices, order, makespan) = out(py, graph, clock, search.best());
     Ok((devices, order, makespan, search.moves()))
@@ -269,26 +259,45 @@ pub fn search_windows<'py>(
     let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
     let stop = stop(clock, visits, patience, target)?;
     let mut search = py.detach(|| Windows::new(&problem, &start, seed, stop));
-    let mut told = search.makespan();
-    let (mut done, mut report) = (0, 1);
+    let mut done = 0;
+    let mut news = News { progress, told: search.makespan(), next: 1 };
     while !search.is_done() && limit.is_none_or(|limit| began.elapsed() < limit) {
         py.detach(|| search.run());
         done += 1;
         py.check_signals()?;
-        if done < report {
-            continue;
-        }
-        report *= 2;
-        if let Some(progress) = progress
-            && search.makespan() < told
-        {
-            told = search.makespan();
-            let (devices, order, makespan) = out(py, graph, clock, &search.best());
-            progress.call1((devices, order, makespan))?;
-        }
+        news.tell(done, search.makespan(), || out(py, graph, clock, &search.best()))?;
     }
     let (devices, order, makespan) = out(py, graph, clock, &search.best());
     Ok((devices, order, makespan, done))
+}
+
+/// Tells a caller what is best so far, if that is news, whenever a count has doubled.
+struct News<'a, 'py> {
+    progress: Option<&'a Bound<'py, PyAny>>,
+    told: Ticks,
+    /// The count at which it tells next.
+    next: u64,
+}
+
+impl<'py> News<'_, 'py> {
+    fn tell(
+        &mut self,
+        count: u64,
+        makespan: Ticks,
+        best: impl FnOnce() -> (Ids<'py>, Ids<'py>, f64),
+    ) -> PyResult<()> {
+        if count < self.next {
+            return Ok(());
+        }
+        self.next *= 2;
+        if let Some(progress) = self.progress
+            && makespan < self.told
+        {
+            self.told = makespan;
+            progress.call1(best())?;
+        }
+        Ok(())
+    }
 }
 
 /// What a search starts from.
