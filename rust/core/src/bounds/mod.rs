@@ -158,9 +158,9 @@ impl Table {
         let n_types = self.devices.len();
         let mut seconds = Vec::with_capacity(ticks.len());
         for u in work.graph.ops_by_index() {
-            for cell in u.ix() * n_types..(u.ix() + 1) * n_types {
-                let is_allowed = self.time[cell] < NEVER;
-                seconds.push(if is_allowed { self.clock.seconds(ticks[cell]) } else { f64::INFINITY });
+            let row = u.ix() * n_types..(u.ix() + 1) * n_types;
+            for (&time, &ticks) in self.time[row.clone()].iter().zip(&ticks[row]) {
+                seconds.push(if time < NEVER { self.clock.seconds(ticks) } else { f64::INFINITY });
             }
         }
         seconds
