@@ -48,7 +48,7 @@ def order_place(
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Placement:
-    """One attempt, given the group that decides for each op, bytes per op and capacity per device."""
+    """One attempt, given the deciding group and bytes per op, and capacity per device."""
     devices = fast.fill_in_order(
         fused.coarse,
         problem.links,
