@@ -75,7 +75,7 @@ def adjusting_placement(
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Placement:
-    """One attempt of Adjusting Placement (Algorithm 2); ``decides``: the group that does, per op."""
+    """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
     devices, _, _ = fast.adjusting_placement(
         fused.coarse,
         problem.links,
