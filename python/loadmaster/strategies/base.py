@@ -173,7 +173,7 @@ def attempts(
             placement = attempt((problem.capacity * share).astype(np.uint64))
         except InfeasibleError as error:
             return Outcome(closest, share, error)
-        if problem.busiest(placement.devices) >= limit:
+        if limit < float("inf") and problem.busiest(placement.devices) >= limit:
             return Outcome(None, share)
         candidate = judged(problem, placement)
         if candidate.fits:

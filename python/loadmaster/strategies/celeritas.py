@@ -50,8 +50,9 @@ def place(
     best = Outcome(None, 1.0)
     at_ease = True
     for lead in deciders(problem.graph):
+        decides = fused.group.take(lead)
         for place_groups in (adjusting_placement, order_place):
-            attempt = partial(place_groups, problem, fused, lead)
+            attempt = partial(place_groups, problem, fused, decides)
             outcome = try_memory(problem, attempt, memory, best.candidate)
             at_ease = at_ease and outcome.at_ease
             best = better_outcome(problem, best, outcome)
@@ -70,18 +71,18 @@ def _noted(outcome: Outcome) -> Outcome:
 def adjusting_placement(
     problem: Problem,
     fused: Fused,
-    lead: NDArray[np.int32],
+    decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Placement:
-    """One attempt of Adjusting Placement (Algorithm 2)."""
+    """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
     devices, _, _ = fast.adjusting_placement(
         fused.coarse,
         problem.links,
         fused.coarse_order,
         fused.time,
-        op_bytes=fused.charge(lead, bytes_),
+        op_bytes=fused.charge(decides, bytes_),
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(fused.expand(lead, devices), fused.priority)
+    return Placement(devices.take(decides), fused.priority)

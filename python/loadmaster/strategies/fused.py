@@ -52,15 +52,11 @@ class Fused:
         """Sums a column over each group."""
         return sum_groups(self.group, per_op, self.coarse.n_ops)
 
-    def charge(self, lead: NDArray[np.int32], bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Bytes per group; an op counts where the op that decides for it is."""
+    def charge(self, decides: NDArray[np.int32], bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Bytes per group, given the group that decides for each op: an op counts there."""
         charge = np.zeros(self.coarse.n_ops, dtype=np.uint64)
-        np.add.at(charge, self.group[lead], bytes_)
+        np.add.at(charge, decides, bytes_)
         return charge
-
-    def expand(self, lead: NDArray[np.int32], devices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Device per op from device per group: that of the group of the op that decides."""
-        return devices[self.group[lead]]
 
 
 def deciders(graph: fast.Graph) -> list[NDArray[np.int32]]:
@@ -72,7 +68,7 @@ def deciders(graph: fast.Graph) -> list[NDArray[np.int32]]:
     first = np.empty(int(sets.max()) + 1, dtype=np.int32)
     # Of several values for one set the last is kept.
     first[sets[::-1]] = np.arange(graph.n_ops, dtype=np.int32)[::-1]
-    own = first[sets]
+    own = first.take(sets)
     return [own] if np.array_equal(own, graph.lead) else [own, graph.lead]
 
 

@@ -35,7 +35,7 @@ def place(
     fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
     outcomes = [
-        try_memory(problem, partial(order_place, problem, fused, lead), memory)
+        try_memory(problem, partial(order_place, problem, fused, fused.group.take(lead)), memory)
         for lead in deciders(problem.graph)
     ]
     return settled(problem, reduce(partial(better_outcome, problem), outcomes))
@@ -44,18 +44,18 @@ def place(
 def order_place(
     problem: Problem,
     fused: Fused,
-    lead: NDArray[np.int32],
+    decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Placement:
-    """One attempt with given deciding ops, bytes per op and capacity per device."""
+    """One attempt, given the deciding group and bytes per op, and capacity per device."""
     devices = fast.fill_in_order(
         fused.coarse,
         problem.links,
         fused.coarse_order,
         devices=problem.fastest_first,
-        op_bytes=fused.charge(lead, bytes_),
+        op_bytes=fused.charge(decides, bytes_),
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(fused.expand(lead, devices), fused.priority)
+    return Placement(devices.take(decides), fused.priority)

@@ -220,7 +220,10 @@ impl Graph {
 
     /// The tensors an op produces.
     #[inline(always)]
-    pub fn outputs(&self, op: OpId) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
+    pub fn outputs(
+        &self,
+        op: OpId,
+    ) -> impl DoubleEndedIterator<Item = TensorId> + ExactSizeIterator + Clone + use<> {
         let (from, end) = self.op_tensors[op.ix()];
         (from..end).map(TensorId)
     }

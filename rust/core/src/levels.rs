@@ -7,7 +7,6 @@
 
 use crate::clock::Ticks;
 use crate::graph::Graph;
-use crate::ids::TensorId;
 
 /// Levels of every op.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +20,7 @@ pub struct Levels {
 impl Levels {
     /// Computes both levels from the time of each op and the transfer time of each tensor.
     pub fn new(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Self {
-        let sent = |t: TensorId| tensor_time[t.ix()];
-        Self { top: top(graph, op_time, tensor_time), bottom: bottom(graph, op_time, sent) }
+        Self { top: top(graph, op_time, tensor_time), bottom: bottom(graph, op_time, tensor_time) }
     }
 
     /// Length of the critical path.
@@ -46,14 +44,13 @@ fn top(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<Ticks> {
     level
 }
 
-/// The b-level of every op, from the transfer time of each tensor.
-pub fn bottom(graph: &Graph, op_time: &[Ticks], sent: impl Fn(TensorId) -> Ticks) -> Vec<Ticks> {
+fn bottom(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<Ticks> {
     let mut level = vec![0; graph.n_ops()];
     for &u in graph.topo().iter().rev() {
         let mut longest = 0;
         for t in graph.outputs(u) {
             let after = graph.consumers(t).iter().map(|v| level[v.ix()]).max().unwrap_or(0);
-            longest = longest.max(after + sent(t));
+            longest = longest.max(after + tensor_time[t.ix()]);
         }
         level[u.ix()] = longest + op_time[u.ix()];
     }

@@ -7,7 +7,7 @@
 //! O(V + E).
 
 use crate::ids::OpId;
-use crate::workload::{Lifetime, Workload};
+use crate::workload::{Lifetime, Storage, Workload};
 
 /// Bytes at the worst moment of a sequential run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,9 @@ pub struct Peak {
 
 /// The peak of running ops in `order`, which is topological.
 pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
-    let last_use = last_uses(work, order);
+    let mut position = vec![0u32; order.len()];
+    order.iter().enumerate().for_each(|(p, op)| position[op.ix()] = p as u32);
+    let last_use = last_uses(work, &position);
     let mut frees = vec![0u64; order.len()];
     for (storage, &end) in work.storages.iter().zip(&last_use).filter(|(_, end)| **end != u32::MAX) {
         let freed = &mut frees[end as usize];
@@ -28,19 +30,17 @@ pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
     }
     let resident: u64 = work.resident.iter().fold(0, |s, &b| s.saturating_add(b));
     let (mut used, mut worst, mut worst_at) = (resident, 0, 0);
-    for (position, &op) in order.iter().enumerate() {
+    for (at, &op) in order.iter().enumerate() {
         used = used.saturating_add(work.output_bytes(op));
         let now = used.saturating_add(work.workspace[op.ix()]);
         if now > worst {
-            (worst, worst_at) = (now, position as u32);
+            (worst, worst_at) = (now, at as u32);
         }
-        used = used.saturating_sub(frees[position]);
+        used = used.saturating_sub(frees[at]);
     }
-    let mut born = vec![0u32; order.len()];
-    order.iter().enumerate().for_each(|(p, op)| born[op.ix()] = p as u32);
     let mut held = work.resident.clone();
     for (storage, &end) in work.storages.iter().zip(&last_use) {
-        if born[storage.op.ix()] <= worst_at && worst_at <= end {
+        if position[storage.op.ix()] <= worst_at && worst_at <= end {
             let h = &mut held[storage.op.ix()];
             *h = h.saturating_add(storage.bytes);
         }
@@ -48,23 +48,18 @@ pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
     Peak { bytes: worst, held }
 }
 
-/// Position after which each storage is free; `u32::MAX`: never.
-fn last_uses(work: &Workload, order: &[OpId]) -> Vec<u32> {
-    let mut last = vec![0u32; work.storages.len()];
-    for (position, &op) in order.iter().enumerate() {
-        for s in work.op_storages[op.ix()]..work.op_storages[op.ix() + 1] {
-            last[s as usize] = last[s as usize].max(position as u32);
-        }
-        for t in work.graph.inputs(op) {
-            let s = work.tensor_storage[t.ix()];
-            if !s.is_none() {
-                last[s.ix()] = last[s.ix()].max(position as u32);
-            }
-        }
-    }
-    for (end, storage) in last.iter_mut().zip(&work.storages) {
-        if storage.lifetime == Lifetime::UntilEnd {
-            *end = u32::MAX;
+/// Position after which each storage is free, given that of each op; `u32::MAX`: never.
+fn last_uses(work: &Workload, position: &[u32]) -> Vec<u32> {
+    let end = |storage: &Storage| match storage.lifetime {
+        Lifetime::UntilUsed => position[storage.op.ix()],
+        Lifetime::UntilEnd => u32::MAX,
+    };
+    let mut last: Vec<u32> = work.storages.iter().map(end).collect();
+    for t in work.graph.tensors().take(work.graph.n_produced()) {
+        let storage = work.tensor_storage[t.ix()];
+        if !storage.is_none() {
+            let read = work.graph.consumers(t).iter().map(|c| position[c.ix()]).max().unwrap_or(0);
+            last[storage.ix()] = last[storage.ix()].max(read);
         }
     }
     last

@@ -146,13 +146,18 @@ impl Workload {
         for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
             union.join(u, *first_of.entry(code).or_insert(u));
         }
-        let column =
-            |values: &[u64], default| if values.is_empty() { vec![default; n] } else { values.to_vec() };
-        let mut allowed = column(columns.allowed, ANY_TYPE);
-        let (set_of, sets) = union.sets(n);
-        crate::colocate::share_allowed(&sets, &mut allowed)?;
         let numbering = graph.numbering();
-        let allowed = numbering.by_op(allowed, 1);
+        let column = |values: &[u64]| {
+            if values.is_empty() { vec![0; n] } else { numbering.by_op(values.to_vec(), 1) }
+        };
+        let (set_of, sets) = union.sets(n);
+        let allowed = if columns.allowed.is_empty() {
+            vec![ANY_TYPE; n]
+        } else {
+            let mut allowed = columns.allowed.to_vec();
+            crate::colocate::share_allowed(&sets, &mut allowed)?;
+            numbering.by_op(allowed, 1)
+        };
         let (set_of, sets) = numbering.sets(set_of, sets);
         let lead = crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed);
         Ok(Self {
@@ -160,8 +165,8 @@ impl Workload {
             tensor_storage,
             storages,
             op_storages,
-            resident: numbering.by_op(column(columns.resident, 0), 1),
-            workspace: numbering.by_op(column(columns.workspace, 0), 1),
+            resident: column(columns.resident),
+            workspace: column(columns.workspace),
             set_of,
             sets,
             allowed,

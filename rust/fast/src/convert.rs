@@ -31,6 +31,12 @@ fn values<T: Element + Copy>(object: &Bound<'_, PyAny>) -> Option<Vec<T>> {
     })
 }
 
+/// The values of a one-dimensional array of exactly this dtype.
+fn one_dimensional_values<T: Element + Copy>(object: &Bound<'_, PyAny>) -> Option<Vec<T>> {
+    let is_one = object.cast::<PyUntypedArray>().is_ok_and(|array| array.ndim() == 1);
+    if is_one { values(object) } else { None }
+}
+
 fn one_dimensional<'a, 'py>(
     argument: &str,
     object: &'a Bound<'py, PyAny>,
@@ -129,15 +135,27 @@ pub fn wrong_length(argument: &str, got: usize, wants: impl Display) -> PyErr {
 
 /// Indices below `n`, `length` of them.
 pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usize) -> PyResult<Vec<u32>> {
-    let values = integers(argument, object)?;
+    match one_dimensional_values::<i32>(object) {
+        Some(values) => indices_of(argument, values, length, n),
+        None => indices_of(argument, integers(argument, object)?, length, n),
+    }
+}
+
+fn indices_of<T: Copy + Into<i64>>(
+    argument: &str,
+    values: Vec<T>,
+    length: usize,
+    n: usize,
+) -> PyResult<Vec<u32>> {
     if values.len() != length {
         return Err(wrong_length(argument, values.len(), length));
     }
-    match values.iter().position(|&v| v < 0 || v >= n as i64) {
-        None => Ok(values.into_iter().map(|v| v as u32).collect()),
+    let is_bad = |v: T| v.into() < 0 || v.into() >= n as i64;
+    match values.iter().position(|&v| is_bad(v)) {
+        None => Ok(values.into_iter().map(|v| v.into() as u32).collect()),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{i}] is {}: it must be 0 to {}",
-            values[i],
+            values[i].into(),
             n.max(1) - 1
         ))),
     }
@@ -145,15 +163,19 @@ pub fn indices(argument: &str, object: &Bound<'_, PyAny>, length: usize, n: usiz
 
 /// A priority per op.
 pub fn priorities(object: &Bound<'_, PyAny>, n_ops: usize) -> PyResult<Vec<i32>> {
-    let values = integers("priority", object)?;
-    if values.len() != n_ops {
-        return Err(wrong_length("priority", values.len(), format!("{n_ops} (one per op)")));
-    }
     let narrow = |(i, v): (usize, i64)| {
         i32::try_from(v)
             .map_err(|_| PyValueError::new_err(format!("priority[{i}] is {v}: it must fit in 32 bits")))
     };
-    values.into_iter().enumerate().map(narrow).collect()
+    let values = match one_dimensional_values::<i32>(object) {
+        Some(values) => values,
+        None => integers("priority", object)?.into_iter().enumerate().map(narrow).collect::<PyResult<_>>()?,
+    };
+    if values.len() == n_ops {
+        Ok(values)
+    } else {
+        Err(wrong_length("priority", values.len(), format!("{n_ops} (one per op)")))
+    }
 }
 
 /// A number of things, not negative.

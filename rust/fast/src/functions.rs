@@ -339,7 +339,8 @@ pub fn segments<'py>(
     order: &Bound<'_, PyAny>,
     cuts: &Bound<'_, PyAny>,
 ) -> PyResult<Ids<'py>> {
-    let n = convert::integers("order", order)?.len();
+    // What has no length is no array, as `indices` says.
+    let n = order.len().unwrap_or(0);
     let order: Vec<OpId> = convert::indices("order", order, n, n)?.into_iter().map(OpId).collect();
     let mut seen = vec![false; n];
     if let Some(op) = order.iter().find(|op| std::mem::replace(&mut seen[op.ix()], true)) {

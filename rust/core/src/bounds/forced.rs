@@ -97,6 +97,7 @@ impl Links {
 /// A neighbour that an op on some type waits for.
 #[derive(Clone, Copy, Debug)]
 struct Near {
+    op: OpId,
     /// Least start on the same device, [`NEVER`] if it may not be there.
     release: Ticks,
     length: Ticks,
@@ -123,52 +124,37 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn heads(self) -> Vec<Ticks> {
         let graph = &self.work.graph;
-        self.levels(
-            graph.topo().iter(),
-            |from, to| from * self.n_types + to,
-            // Tensors of one op are neighbours.
-            |u, near| {
-                near.extend(graph.inputs_with_ops(u).map(|(t, v)| (v, t)));
-                near.windows(2).any(|pair| pair[0].0 == pair[1].0)
-            },
-        )
+        let from_to = |from, to| from * self.n_types + to;
+        // Tensors of one op are neighbours.
+        let repeats = |u| graph.input_ops(u).windows(2).any(|pair| pair[0] == pair[1]);
+        self.levels(graph.topo().iter(), from_to, |u| graph.inputs_with_ops(u), repeats)
     }
 
     fn tails(self) -> Vec<Ticks> {
         let graph = &self.work.graph;
-        self.levels(
-            graph.topo().iter().rev(),
-            |to, from| from * self.n_types + to,
-            |u, near| {
-                for t in graph.outputs(u) {
-                    near.extend(graph.consumers(t).iter().map(|&v| (v, t)));
-                }
-                graph.outputs(u).nth(1).is_some()
-            },
-        )
+        let to_from = |to, from| from * self.n_types + to;
+        let readers = |u| graph.outputs(u).flat_map(|t| graph.consumers(t).iter().map(move |&v| (t, v)));
+        self.levels(graph.topo().iter().rev(), to_from, readers, |u| graph.outputs(u).len() > 1)
     }
 
     /// Levels in an order in which all neighbours of an op come before it; `pair` is that of a neighbour on
     /// the first type and the op on the second. `neighbours` lists those of an op, each with a tensor between
-    /// the two, and says whether one may come twice.
-    fn levels<'b>(
+    /// the two; `repeats` says whether one may come twice.
+    fn levels<'b, N: Iterator<Item = (TensorId, OpId)>>(
         self,
         order: impl Iterator<Item = &'b OpId>,
         pair: impl Fn(usize, usize) -> usize,
-        neighbours: impl Fn(OpId, &mut Vec<(OpId, TensorId)>) -> bool,
+        neighbours: impl Fn(OpId) -> N,
+        repeats: impl Fn(OpId) -> bool,
     ) -> Vec<Ticks> {
         let n_types = self.n_types;
         let mut level = vec![NEVER; self.time.len()];
         let mut waits = Waits::default();
-        let mut near = Vec::new();
         for &u in order {
-            near.clear();
-            if neighbours(u, &mut near) {
-                self.largest_per_op(&mut near);
-            }
+            let repeats = repeats(u);
             for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
                 waits.all.clear();
-                waits.all.extend(near.iter().map(|&(v, t)| {
+                waits.all.extend(neighbours(u).map(|(t, v)| {
                     let cells = v.ix() * n_types..(v.ix() + 1) * n_types;
                     let (levels, lengths) = (&level[cells.clone()], &self.time[cells]);
                     let sent = &self.sent[t.ix() * n_types * n_types..];
@@ -176,19 +162,15 @@ impl Walk<'_> {
                     let together = self.work.set_of[u.ix()] == self.work.set_of[v.ix()];
                     let others = 0..if together { 0 } else { n_types };
                     let away = others.map(arrival).min().unwrap_or(NEVER).min(NEVER);
-                    Near { release: levels[k], length: lengths[k], away }
+                    Near { op: v, release: levels[k], length: lengths[k], away }
                 }));
+                if repeats {
+                    waits.last_per_op();
+                }
                 level[u.ix() * n_types + k] = waits.least();
             }
         }
         level
-    }
-
-    /// Of several tensors between two ops the largest.
-    fn largest_per_op(&self, near: &mut Vec<(OpId, TensorId)>) {
-        let bytes = |t: TensorId| self.work.tensor_bytes[t.ix()];
-        near.sort_unstable_by_key(|&(op, t)| (op, std::cmp::Reverse(bytes(t)), t));
-        near.dedup_by_key(|&mut (op, _)| op);
     }
 }
 
@@ -201,17 +183,31 @@ struct Waits {
 }
 
 impl Waits {
+    /// Of several tensors between two ops the one that arrives last.
+    fn last_per_op(&mut self) {
+        self.all.sort_unstable_by_key(|near| (near.op, std::cmp::Reverse(near.away)));
+        self.all.dedup_by_key(|near| near.op);
+    }
+
     /// Least time until all are there, over all choices of which are on the same device.
     #[inline]
     fn least(&mut self) -> Ticks {
+        let Some((&first, others)) = self.all.split_first() else { return 0 };
+        let (mut last, mut runner_up) = (first, 0);
+        for &near in others {
+            runner_up = runner_up.max(near.away.min(last.away));
+            last = if near.away > last.away { near } else { last };
+        }
+        if last.done() >= runner_up {
+            // Where the last to arrive stays, all others can be sent.
+            return last.away.min(last.done());
+        }
         match self.all[..] {
-            [] => 0,
-            [one] => one.away.min(one.done()),
             [one, two] => {
-                let split = one.done().max(two.away).min(two.done().max(one.away));
+                // One is there before the other is done.
                 let (first, last) = if one.release <= two.release { (one, two) } else { (two, one) };
                 let both = first.done().max(last.release) + last.length;
-                one.away.max(two.away).min(split).min(both).min(NEVER)
+                runner_up.min(both)
             }
             _ => self.least_of_many(),
         }
@@ -254,7 +250,8 @@ mod tests {
     use super::*;
 
     fn least(all: &[(Ticks, Ticks, Ticks)]) -> Ticks {
-        let near = |&(release, length, away): &(Ticks, Ticks, Ticks)| Near { release, length, away };
+        let near =
+            |&(release, length, away): &(Ticks, Ticks, Ticks)| Near { op: OpId(0), release, length, away };
         Waits { all: all.iter().map(near).collect(), by_release: Vec::new() }.least()
     }
 

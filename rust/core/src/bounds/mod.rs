@@ -20,7 +20,6 @@ use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::ids::OpId;
-use crate::levels;
 use crate::workload::{Times, Workload};
 use forced::{NEVER, Reach};
 use speeds::Shares;
@@ -133,13 +132,16 @@ impl Table {
         }
     }
 
-    fn rows(&self) -> impl Iterator<Item = &[Ticks]> {
-        self.time.chunks_exact(self.devices.len())
-    }
-
     fn critical_path(&self, work: &Workload) -> Ticks {
-        let fastest: Vec<Ticks> = self.rows().map(|row| row.iter().copied().min().unwrap_or(0)).collect();
-        levels::bottom(&work.graph, &fastest, |_| 0).into_iter().max().unwrap_or(0)
+        let n_types = self.devices.len();
+        let mut finish = vec![0; work.n_ops()];
+        for &u in work.graph.topo() {
+            let row = &self.time[u.ix() * n_types..(u.ix() + 1) * n_types];
+            let fastest = row.iter().copied().min().unwrap_or(0);
+            let ready = work.graph.input_ops(u).iter().map(|v| finish[v.ix()]).max().unwrap_or(0);
+            finish[u.ix()] = ready + fastest;
+        }
+        finish.into_iter().max().unwrap_or(0)
     }
 
     /// Longest head, time and tail of any op on the type where that is shortest.
@@ -154,11 +156,13 @@ impl Table {
     /// floats do not depend on how ops are numbered.
     fn seconds(&self, work: &Workload, ticks: &[Ticks]) -> Vec<f64> {
         let n_types = self.devices.len();
-        let cells = work.graph.ops_by_index().flat_map(|u| u.ix() * n_types..(u.ix() + 1) * n_types);
         let mut seconds = Vec::with_capacity(ticks.len());
-        seconds.extend(cells.map(|cell| {
-            if self.time[cell] == NEVER { f64::INFINITY } else { self.clock.seconds(ticks[cell]) }
-        }));
+        for u in work.graph.ops_by_index() {
+            let row = u.ix() * n_types..(u.ix() + 1) * n_types;
+            for (&time, &ticks) in self.time[row.clone()].iter().zip(&ticks[row]) {
+                seconds.push(if time < NEVER { self.clock.seconds(ticks) } else { f64::INFINITY });
+            }
+        }
         seconds
     }
 }

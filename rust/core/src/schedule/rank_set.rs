@@ -1,23 +1,29 @@
-//! A set of small numbers whose smallest member is found in three steps: words of bits, and above them
-//! words that say which of those are not empty.
+//! A set of small numbers whose smallest member is found in four steps: words of bits, and above them words
+//! that say which of those are not empty.
 //!
-//! O(log64 n) to insert, remove and find the smallest.
+//! O(1) to insert, remove and find the smallest, without a branch that depends on who else is in the set: which
+//! words are empty cannot be predicted.
+
+/// As many levels of 64 as numbers below 2^24, [`MAX_ITEMS`](crate::graph::MAX_ITEMS), take.
+const LEVELS: usize = 4;
 
 /// A set of numbers below a limit.
 #[derive(Clone, Debug)]
 pub struct RankSet {
     /// Bits of members, then per level one bit for each word below that is not empty.
-    levels: Vec<Vec<u64>>,
+    levels: [Vec<u64>; LEVELS],
 }
 
 impl RankSet {
-    /// Empty, for numbers below `limit`.
+    /// Empty, for numbers below `limit`, which is 2^24 at most.
     pub fn new(limit: usize) -> Self {
-        let mut levels = vec![vec![0u64; limit.div_ceil(64).max(1)]];
-        while levels[levels.len() - 1].len() > 1 {
-            let words = levels[levels.len() - 1].len().div_ceil(64);
-            levels.push(vec![0; words]);
-        }
+        let mut words = limit;
+        let level = |_| {
+            words = words.div_ceil(64).max(1);
+            vec![0; words]
+        };
+        let levels = std::array::from_fn(level);
+        debug_assert_eq!(words, 1, "the last level is one word");
         Self { levels }
     }
 
@@ -26,12 +32,7 @@ impl RankSet {
     pub fn insert(&mut self, number: u32) {
         let mut at = number as usize;
         for level in &mut self.levels {
-            let word = &mut level[at / 64];
-            let was_empty = *word == 0;
-            *word |= 1 << (at % 64);
-            if !was_empty {
-                return;
-            }
+            level[at / 64] |= 1 << (at % 64);
             at /= 64;
         }
     }
@@ -40,30 +41,33 @@ impl RankSet {
     #[inline(always)]
     pub fn remove(&mut self, number: u32) {
         let mut at = number as usize;
+        let mut is_gone = true;
         for level in &mut self.levels {
             let word = &mut level[at / 64];
-            let bit = 1 << (at % 64);
-            if *word & bit == 0 {
-                return;
-            }
-            *word ^= bit;
-            if *word != 0 {
-                return;
-            }
+            *word &= !(u64::from(is_gone) << (at % 64));
+            is_gone = *word == 0;
             at /= 64;
         }
+    }
+
+    /// Takes the smallest number out.
+    #[inline(always)]
+    pub fn take_first(&mut self) -> Option<u32> {
+        let number = self.first()?;
+        self.remove(number);
+        Some(number)
     }
 
     /// The smallest number.
     #[inline(always)]
     pub fn first(&self) -> Option<u32> {
-        let mut at = 0;
-        for level in self.levels.iter().rev() {
-            let word = level[at];
-            if word == 0 {
-                return None;
-            }
-            at = at * 64 + word.trailing_zeros() as usize;
+        let top = self.levels[LEVELS - 1][0];
+        if top == 0 {
+            return None;
+        }
+        let mut at = top.trailing_zeros() as usize;
+        for level in self.levels[..LEVELS - 1].iter().rev() {
+            at = at * 64 + level[at].trailing_zeros() as usize;
         }
         Some(at as u32)
     }

@@ -54,16 +54,31 @@ pub struct Overflow {
 /// How many tensors an [`Overflow`] lists where memory is not recorded.
 const LISTED: usize = 8;
 
-/// Says of a storage, beside its uses, that it is allocated. Uses are fewer: there are 2^24 edges at most.
-const LIVE: u32 = 1 << 31;
+/// What running an op does to the memory of its device, beside its inputs.
+#[derive(Clone, Copy, Debug)]
+struct OpMemory {
+    /// Bytes that its start takes: workspace and storages.
+    taken: u64,
+    /// Bytes that its end gives back: workspace, and storages that nothing will use.
+    returned: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Running,
+    Done,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Memory<'a> {
     capacity: Vec<u64>,
     used: Vec<u64>,
     peak: Vec<u64>,
+    ops: Vec<OpMemory>,
     /// Per storage, readers at home and transfers away that are still to come, and one more that never
-    /// comes for an output of the graph; and whether it is [`LIVE`].
+    /// comes for an output of the graph.
     uses: Vec<u32>,
     /// Readers still to come, per message.
     copy_uses: Vec<u32>,
@@ -92,7 +107,19 @@ impl<'a> Memory<'a> {
                 uses[storage.ix()] += work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
             }
         }
+        let of_op = |op: OpId| {
+            let range = work.storages_range(op);
+            let own = || work.storages[range.clone()].iter().zip(&uses[range.clone()]);
+            let sum = |sum: u64, (storage, _): (&Storage, &u32)| sum.saturating_add(storage.bytes);
+            let workspace = work.workspace[op.ix()];
+            OpMemory {
+                taken: own().fold(workspace, sum),
+                returned: own().filter(|(_, uses)| **uses == 0).fold(workspace, sum),
+                phase: Phase::Waiting,
+            }
+        };
         let mut memory = Self {
+            ops: work.graph.ops().map(of_op).collect(),
             capacity: cluster.devices().iter().map(|d| d.memory).collect(),
             used: vec![0; cluster.n_devices()],
             peak: vec![0; cluster.n_devices()],
@@ -123,12 +150,9 @@ impl<'a> Memory<'a> {
         device: DeviceId,
         now: Ticks,
     ) {
-        let mut bytes = work.workspace[op.ix()];
-        let own = work.storages_range(op);
-        for (uses, storage) in self.uses[own.clone()].iter_mut().zip(&work.storages[own]) {
-            *uses |= LIVE;
-            bytes = bytes.saturating_add(storage.bytes);
-        }
+        let own = &mut self.ops[op.ix()];
+        own.phase = Phase::Running;
+        let bytes = own.taken;
         self.allocate(work, messages, Some(op), device, bytes, now);
     }
 
@@ -140,14 +164,9 @@ impl<'a> Memory<'a> {
         device: DeviceId,
         now: Ticks,
     ) {
-        let mut freed = work.workspace[op.ix()];
-        let own = work.storages_range(op);
-        for (uses, storage) in self.uses[own.clone()].iter_mut().zip(&work.storages[own]) {
-            if *uses == LIVE {
-                *uses = 0;
-                freed = freed.saturating_add(storage.bytes);
-            }
-        }
+        let own = &mut self.ops[op.ix()];
+        own.phase = Phase::Done;
+        let mut freed = own.returned;
         for (t, from) in work.graph.inputs_with_ops(op) {
             let is_local = self.placement[from.ix()] == device;
             let ended =
@@ -188,11 +207,7 @@ impl<'a> Memory<'a> {
         }
         let uses = &mut self.uses[s.ix()];
         *uses -= 1;
-        if *uses != LIVE {
-            return 0;
-        }
-        *uses = 0;
-        work.storages[s.ix()].bytes
+        if *uses > 0 { 0 } else { work.storages[s.ix()].bytes }
     }
 
     fn used_copy(&mut self, work: &Workload, messages: &Messages, t: TensorId, device: DeviceId) -> u64 {
@@ -259,9 +274,14 @@ impl<'a> Memory<'a> {
     }
 
     fn alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
+        let is_live = |op: OpId, uses: u32| match self.ops[op.ix()].phase {
+            Phase::Waiting => false,
+            Phase::Running => true,
+            Phase::Done => uses > 0,
+        };
         let outputs = work.storages.iter().zip(&self.uses);
         let outputs = outputs
-            .filter(|(s, uses)| **uses & LIVE != 0 && self.placement[s.op.ix()] == device)
+            .filter(|(s, uses)| is_live(s.op, **uses) && self.placement[s.op.ix()] == device)
             .map(|(s, _)| Alive { op: s.op, bytes: s.bytes, copy: false });
         let copies = messages.iter().zip(&self.copy_live);
         let copies = copies.filter(|(m, live)| **live && m.dst == device).map(|(m, _)| Alive {

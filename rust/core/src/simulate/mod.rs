@@ -195,12 +195,16 @@ fn of_transfer(message: u32) -> u64 {
 
 const TRANSFER: u64 = 1 << 63;
 
-/// What an arriving input must know about its op: side by side, since ops come in no order.
+/// What changes as an op's inputs arrive and it runs: side by side, since ops come in no order.
 #[derive(Clone, Copy, Debug)]
 struct OpState {
     /// Inputs that are not there yet.
     missing: u32,
     device: DeviceId,
+    /// Until it starts, when it became ready; `waited` then holds its last input.
+    start: Ticks,
+    finish: Ticks,
+    waited: Waited,
 }
 
 struct Run<'a> {
@@ -227,10 +231,6 @@ struct Run<'a> {
     fresh: Vec<u32>,
     memory: Memory<'a>,
     done: usize,
-    /// Until an op starts, when it became ready; `op_waited` then holds its last input.
-    start: Vec<Ticks>,
-    finish: Vec<Ticks>,
-    op_waited: Vec<Waited>,
     transfer_waited: Vec<Waited>,
     transfers: Vec<Transfer>,
     device_busy: Vec<Ticks>,
@@ -241,7 +241,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(sim: &'a Simulator<'a>, placement: &'a [DeviceId], priority: &'a [i32], options: Options) -> Self {
         let (work, cluster) = (sim.work, sim.cluster);
-        let (n, k) = (work.n_ops(), cluster.n_devices());
+        let k = cluster.n_devices();
         let messages = Messages::new(work, placement, k);
         let transfers: Vec<Transfer> = messages
             .iter()
@@ -273,9 +273,6 @@ impl<'a> Run<'a> {
             fresh: Vec::new(),
             memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
             done: 0,
-            start: vec![0; n],
-            finish: vec![0; n],
-            op_waited: vec![Waited::Nothing; n],
             transfer_waited: vec![Waited::Nothing; messages.len()],
             transfers,
             device_busy: vec![0; k],
@@ -292,7 +289,7 @@ impl<'a> Run<'a> {
             self.fresh.extend(self.messages.of(TensorId::new(t)));
         }
         for op in self.work.graph.ops() {
-            let OpState { missing, device } = self.ops[op.ix()];
+            let OpState { missing, device, .. } = self.ops[op.ix()];
             if missing == 0 {
                 self.ready.push(op, device, 0);
             }
@@ -351,15 +348,15 @@ impl<'a> Run<'a> {
     /// One more input of `op` is there.
     #[inline(always)]
     fn arrived(&mut self, op: OpId, cause: Waited) {
-        let OpState { missing, device } = &mut self.ops[op.ix()];
-        *missing -= 1;
-        if *missing == 0 {
-            let device = *device;
-            self.start[op.ix()] = self.now;
-            self.op_waited[op.ix()] = cause;
-            self.ready.push(op, device, self.now);
-            if self.running[device.ix()].is_none() {
-                self.wake.push(device);
+        let state = &mut self.ops[op.ix()];
+        state.missing -= 1;
+        if state.missing == 0 {
+            state.start = self.now;
+            state.waited = cause;
+            self.ready.push(op, state.device, self.now);
+            // The device that has just become free is most often the one that is to be woken.
+            if self.running[state.device.ix()].is_none() && self.wake.last() != Some(&state.device) {
+                self.wake.push(state.device);
             }
         }
     }
@@ -427,11 +424,12 @@ impl<'a> Run<'a> {
 
     fn start_op(&mut self, op: OpId, device: DeviceId) {
         let length = self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)];
-        if self.start[op.ix()] < self.now {
-            self.op_waited[op.ix()] = Waited::Device(self.ran[device.ix()]);
+        let state = &mut self.ops[op.ix()];
+        if state.start < self.now {
+            state.waited = Waited::Device(self.ran[device.ix()]);
         }
-        self.start[op.ix()] = self.now;
-        self.finish[op.ix()] = self.now + length;
+        state.start = self.now;
+        state.finish = self.now + length;
         self.running[device.ix()] = op;
         self.device_busy[device.ix()] += length;
         self.memory.op_started(self.work, &self.messages, op, device, self.now);
@@ -485,11 +483,11 @@ impl<'a> Run<'a> {
     fn into_schedule(self) -> Schedule {
         let (peak, overflow, memory) = self.memory.into_parts();
         Schedule {
-            makespan: self.finish.iter().copied().max().unwrap_or(0),
-            start: self.start,
-            finish: self.finish,
+            makespan: self.ops.iter().map(|op| op.finish).max().unwrap_or(0),
+            start: self.ops.iter().map(|op| op.start).collect(),
+            finish: self.ops.iter().map(|op| op.finish).collect(),
             transfers: self.transfers,
-            op_waited: self.op_waited,
+            op_waited: self.ops.iter().map(|op| op.waited).collect(),
             transfer_waited: self.transfer_waited,
             device_busy: self.device_busy,
             channel_busy: self.channel_busy,
@@ -501,11 +499,18 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Device and missing inputs per op: tensors that ops produce, and home tensors from elsewhere.
+/// Every op before the first has run. What it misses: tensors that ops produce, and home tensors from elsewhere.
 fn op_states(work: &Workload, placement: &[DeviceId]) -> Vec<OpState> {
     let graph = &work.graph;
     let away = |op: OpId, t: &&TensorId| placement[graph.source(**t).ix()] != placement[op.ix()];
     let missing =
         |op: OpId| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32;
-    graph.ops().map(|op| OpState { missing: missing(op), device: placement[op.ix()] }).collect()
+    let state = |op: OpId| OpState {
+        missing: missing(op),
+        device: placement[op.ix()],
+        start: 0,
+        finish: 0,
+        waited: Waited::Nothing,
+    };
+    graph.ops().map(state).collect()
 }

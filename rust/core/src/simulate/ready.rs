@@ -74,8 +74,7 @@ impl<'a> Ready<'a> {
     pub fn pop(&mut self, device: DeviceId, is_ready: impl Fn(OpId) -> bool) -> Option<OpId> {
         match self {
             Self::Priority { sequences, ready, .. } => {
-                let place = ready[device.ix()].first()?;
-                ready[device.ix()].remove(place);
+                let place = ready[device.ix()].take_first()?;
                 Some(sequences.row(device.ix())[place as usize])
             }
             Self::Fifo { heaps, numbering } => {
