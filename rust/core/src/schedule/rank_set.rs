@@ -8,17 +8,19 @@
 pub struct RankSet {
     /// Bits of members, then per level one bit for each word below that is not empty.
     levels: Vec<Vec<u64>>,
+    /// The same of the last level: a set is empty if this is.
+    root: u64,
 }
 
 impl RankSet {
     /// Empty, for numbers below `limit`.
     pub fn new(limit: usize) -> Self {
-        let mut levels = vec![vec![0u64; limit.div_ceil(64).max(1)]];
-        while levels[levels.len() - 1].len() > 1 {
+        let mut levels = vec![vec![0u64; limit.div_ceil(64)]];
+        while levels[levels.len() - 1].len() > 64 {
             let words = levels[levels.len() - 1].len().div_ceil(64);
             levels.push(vec![0; words]);
         }
-        Self { levels }
+        Self { levels, root: 0 }
     }
 
     /// Adds a number.
@@ -34,11 +36,15 @@ impl RankSet {
             }
             at /= 64;
         }
+        self.root |= 1 << at;
     }
 
     /// Takes a number out, if it is in.
     #[inline(always)]
     pub fn remove(&mut self, number: u32) {
+        if self.is_empty() {
+            return;
+        }
         let mut at = number as usize;
         for level in &mut self.levels {
             let word = &mut level[at / 64];
@@ -52,20 +58,25 @@ impl RankSet {
             }
             at /= 64;
         }
+        self.root ^= 1 << at;
+    }
+
+    /// Whether it has no number.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.root == 0
     }
 
     /// The smallest number.
     #[inline(always)]
     pub fn first(&self) -> Option<u32> {
-        let mut at = 0;
-        for level in self.levels.iter().rev() {
-            let word = level[at];
-            if word == 0 {
-                return None;
-            }
-            at = at * 64 + word.trailing_zeros() as usize;
+        if self.is_empty() {
+            return None;
         }
-        Some(at as u32)
+        let words = self.levels.iter().rev();
+        let first =
+            words.fold(self.root.trailing_zeros(), |at, level| at * 64 + level[at as usize].trailing_zeros());
+        Some(first)
     }
 }
 
@@ -76,7 +87,7 @@ mod tests {
 
     #[test]
     fn behaves_as_a_sorted_set() {
-        for limit in [1u32, 64, 65, 5000] {
+        for limit in [1u32, 64, 65, 4096, 4097, 300_000] {
             let (mut set, mut plain) = (RankSet::new(limit as usize), BTreeSet::new());
             let mut state = 7u32;
             for _ in 0..3000 {
@@ -89,7 +100,7 @@ mod tests {
                     set.remove(number);
                     plain.remove(&number);
                 }
-                assert_eq!(set.first(), plain.first().copied());
+                assert_eq!((set.first(), set.is_empty()), (plain.first().copied(), plain.is_empty()));
             }
         }
     }
