@@ -168,6 +168,11 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Weighs a tick of others' delay like so many of an op's own, from now on; `DELAY_WEIGHT` until then.
+    pub fn weigh_delays(&mut self, weight: Ticks) {
+        self.queues.iter_mut().for_each(|queues| queues.delay_weight = weight);
+    }
+
     /// The workload being scheduled.
     pub fn work(&self) -> &'a Workload {
         self.work
