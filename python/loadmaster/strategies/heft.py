@@ -7,9 +7,9 @@ Those ranks charge every transfer, though most tensors stay where they are. So, 
 ranks are taken again from the placement found, only what changes devices charged, and ops scheduled
 again; the best round counts. ``rounds=1, contention=False`` is the paper's HEFT.
 
-What a transfer delays others by is weighed against an op's own finish. Where much is sent all over, a
-high weight finds better placements; it can also keep a branch at home that had better leave. So one
-round, the second, weighs others' time like an op's own, and later rounds rank by what it found.
+What its transfers delay others by is weighed against an op's own finish. A high weight is better
+most often, but can keep a branch at home that had better leave. So one round, the second, weighs
+the time of others like an op's own, and the next one ranks by what that found.
 """
 
 from __future__ import annotations

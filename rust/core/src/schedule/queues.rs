@@ -481,4 +481,35 @@ mod tests {
         assert!(pushed.iter().sum::<usize>() <= 2000 * PUSHED_EACH);
         assert_eq!(pushed[999], PUSHED_EACH);
     }
+
+    #[test]
+    fn a_long_queue_stands_in_turn_in_whatever_order_transfers_are_booked() {
+        let mut state = 1u32;
+        let mut draw = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        let (mut queue, mut plain) = (Queue::default(), Vec::new());
+        for id in 0..4 * BLOCK as u32 {
+            // Many are made at the same time; the first half come in reverse.
+            let made =
+                if id < 2 * BLOCK as u32 { 5000 - Ticks::from(id) } else { 2900 + Ticks::from(draw(80)) };
+            let turn = Turn::new(made, id ^ 1, DeviceId(draw(3)));
+            let at = plain.partition_point(|&(other, _)| other < turn);
+            assert_eq!(queue.at(queue.position(turn)).map(|(turn, _)| turn), plain.get(at).map(|p| p.0));
+            queue.insert(turn, Place { start: 0, end: made + 1, key: turn.key, to: turn.to, id });
+            plain.insert(at, (turn, id));
+        }
+        let mut position = (0, 0);
+        for (i, &(turn, id)) in plain.iter().enumerate() {
+            assert_eq!(queue.at(position).map(|(turn, place)| (turn, place.id)), Some((turn, id)));
+            let done = if i > 0 { plain[i - 1].0.made + 1 } else { 0 };
+            assert_eq!((queue.position(turn), queue.done_before(position)), (position, done));
+            let later = plain[(i + 1 + draw(300) as usize).min(plain.len() - 1)].0;
+            assert_eq!(queue.position_from(position, later), queue.position(later));
+            position = queue.behind(position);
+        }
+        assert_eq!((position, queue.done_before(position)), (queue.end(), queue.last.1));
+        assert!(queue.blocks.iter().all(|b| b.places.len() <= BLOCK && b.places.len() == b.made.len()));
+    }
 }
