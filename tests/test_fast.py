@@ -751,6 +751,10 @@ BAD = {
         lambda: fast.schedule(G, TWO, ORDER, ONES, bias=np.ones((4, 2))),
         r"bias: got .*\[4, 2\], wants .*\(4, 1\)",
     ),
+    "delay_weight is negative": (
+        lambda: fast.schedule(G, TWO, ORDER, ONES, delay_weight=-1),
+        "delay_weight is -1: wants an integer, at least 0",
+    ),
     "lead makes a chain": (
         lambda: fast.schedule(G, TWO, ORDER, ONES, lead=np.array([0, 0, 1, 3])),
         r"lead\[2\] is 1: that op follows another one",

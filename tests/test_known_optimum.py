@@ -1,4 +1,7 @@
-"""Planted instances: the planted schedule takes exactly the optimum, and nothing takes less."""
+"""Planted instances: the planted schedule takes exactly the optimum, and nothing takes less.
+
+How near HEFT comes to them, and to the design's table.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
+from loadmaster.strategies import heft
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benches"))
 
 from known_optimum import LATENCY, instance
+from quality import DESIGN, design_problem
 
 CASES = [
     (n, k, ccr, seed)
@@ -43,6 +48,15 @@ def test_the_planted_schedule_is_optimal(n_ops, devices, ccr, seed):
 def test_heft_is_within_a_percent_of_the_optimum_with_contention(devices, seed):
     found = instance(1000, devices, 1.0, seed)
     assert lm.place(found.graph, found.cluster, "heft").makespan <= 1.01 * found.optimum
+
+
+@pytest.mark.parametrize("graph", DESIGN)
+def test_heft_keeps_to_its_column_of_the_designs_table(graph, shared_data):
+    if not shared_data.exists():
+        pytest.skip("the shared graphs are not here")
+    problem, (_, column, *_) = design_problem(graph, ""), DESIGN[graph]
+    one = float(problem.time.sum(axis=0).min())
+    assert heft.place(problem).schedule.makespan <= column * one
 
 
 def test_the_same_seed_gives_the_same_instance():

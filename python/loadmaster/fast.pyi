@@ -346,6 +346,7 @@ def schedule(
     capacity: _Sizes | None = None,
     best_effort: bool = False,
     contention: bool = True,
+    delay_weight: int = 2,
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
 def schedule_earliest(
     graph: Graph,

@@ -6,9 +6,15 @@ told apart topologically. An op may go into an idle slot before ops that are sch
 Those ranks charge every transfer, though most tensors stay where they are. So, beyond the paper,
 ranks are taken again from the placement found, only what changes devices charged, and ops scheduled
 again; the best round counts. ``rounds=1, contention=False`` is the paper's HEFT.
+
+What its transfers delay others by is weighed against an op's own finish. A high weight is better
+most often, but can keep a branch at home that had better leave. So one round, the second, weighs
+the time of others like an op's own, and the next one ranks by what that found.
 """
 
 from __future__ import annotations
+
+from itertools import chain, islice, repeat
 
 from loadmaster import fast
 from loadmaster.errors import InputError
@@ -17,6 +23,9 @@ from loadmaster.strategies.base import Candidate, MemoryModel
 from loadmaster.strategies.listing import Rules, Scheduled, list_scheduled, simulated
 
 ROUNDS = 6
+
+#: What delays of others weigh, by round; the last weight holds for all later ones.
+DELAY_WEIGHTS = (4, 1, 4)
 
 
 def place(
@@ -43,9 +52,12 @@ def place(
 
     def scheduler(rules: Rules) -> Scheduled:
         rank, found = upward, []
-        for _ in range(rounds):
+        for weight in islice(chain(DELAY_WEIGHTS, repeat(DELAY_WEIGHTS[-1])), rounds):
             order = fast.priority_order(graph, rank)
-            found.append(fast.schedule(graph, problem.links, order, problem.time, **vars(rules)))
+            scheduled = fast.schedule(
+                graph, problem.links, order, problem.time, delay_weight=weight, **vars(rules)
+            )
+            found.append(scheduled)
             if rounds == 1:
                 return found[0]
             rank, _ = fast.placed_paths(graph, problem.links, problem.time, found[-1][0])

@@ -60,6 +60,8 @@ pub struct Cluster {
     routes: Vec<Route>,
     /// Which of the different routes each of those is.
     route_kinds: Vec<u32>,
+    /// Whether all routes between two devices are of one kind.
+    is_uniform: bool,
     route_channels: Csr<ChannelId>,
     route_hops: Csr<DeviceId>,
 }
@@ -124,12 +126,14 @@ impl Cluster {
                 hop_starts.push(hop_items.len() as u32);
             }
         }
+        let kinds = kinds(&routes);
         Ok(Self {
             devices,
             types,
             device_type,
             channels,
-            route_kinds: kinds(&routes),
+            is_uniform: is_uniform(&kinds, n),
+            route_kinds: kinds,
             routes,
             route_channels: Csr::from_parts(channel_starts, channel_items),
             route_hops: Csr::from_parts(hop_starts, hop_items),
@@ -204,6 +208,12 @@ impl Cluster {
         self.route_kinds[self.pair(from, to)]
     }
 
+    /// Whether a transfer takes the same time between any two devices, and there are two.
+    #[inline(always)]
+    pub fn is_uniform(&self) -> bool {
+        self.is_uniform
+    }
+
     /// The channels that a transfer holds.
     #[inline(always)]
     pub fn route_channels(&self, from: DeviceId, to: DeviceId) -> &[ChannelId] {
@@ -250,6 +260,12 @@ fn kinds(routes: &[Route]) -> Vec<u32> {
         *numbers.entry(bits(r)).or_insert(next)
     };
     routes.iter().map(number_of).collect()
+}
+
+/// Whether the kinds of routes of so many devices are one, those from a device to itself left out; false for one device.
+fn is_uniform(kinds: &[u32], n: usize) -> bool {
+    let mut between = (0..n * n).filter(|i| i / n != i % n).map(|i| kinds[i]);
+    between.next().is_some_and(|first| between.all(|kind| kind == first))
 }
 
 /// Position of `name`, appended if new. Lists are short (types, channels of a cluster).

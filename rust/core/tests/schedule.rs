@@ -74,6 +74,7 @@ struct Problem {
     /// A consumer of each op that has one.
     favourite: Vec<OpId>,
     capacity: Vec<u64>,
+    delay_weight: Ticks,
 }
 
 impl Problem {
@@ -98,6 +99,7 @@ impl Problem {
             bias: time.iter().rev().copied().collect(),
             favourite: work.graph.ops().map(child).collect(),
             capacity: capacity[..cluster.n_devices()].to_vec(),
+            delay_weight: DELAY_WEIGHT,
             time,
             case,
         }
@@ -119,6 +121,7 @@ impl Problem {
         };
         let mut engine =
             Engine::new(work, cluster, self.clock, &self.time, &work.lead, contention, admission);
+        engine.weigh_delays(self.delay_weight);
         match rule {
             Rule::List => list(&mut engine, &self.order, Choice::default())?,
             Rule::Bent => list(&mut engine, &self.order, self.bent())?,
@@ -319,7 +322,7 @@ impl<'a> PlainEngine<'a> {
             let finish = |&d: &DeviceId| {
                 let column = op.ix() * types + self.p.case.cluster.type_of(d);
                 let bias = choice.bias.get(column).copied().unwrap_or(0);
-                let delay = self.ready(op, d).1 * DELAY_WEIGHT;
+                let delay = self.ready(op, d).1 * self.p.delay_weight;
                 (self.start(op, d, false) + self.p.length(op, d) + delay + bias, d)
             };
             let best = pinned.copied().or_else(|| choices.iter().copied().min_by_key(finish));
@@ -525,7 +528,11 @@ proptest! {
     // -- against plain versions --------------------------------------------------------------
 
     #[test]
-    fn list_scheduling_is_what_a_plain_version_finds(p in roomy_problems(works(14))) {
+    fn list_scheduling_is_what_a_plain_version_finds(
+        mut p in roomy_problems(works(14)),
+        delay_weight in 0..2 * DELAY_WEIGHT + 1,
+    ) {
+        p.delay_weight = delay_weight;
         for contention in [false, true] {
             let plain = || PlainEngine::new(&p, contention);
             prop_assert_eq!(p.roomy(Rule::List, contention), plain().list(Choice::default()));
@@ -534,7 +541,8 @@ proptest! {
     }
 
     #[test]
-    fn earliest_first_is_what_asking_every_pair_again_finds(p in roomy_problems(plain_works(14))) {
+    fn earliest_first_is_what_asking_every_pair_again_finds(case in cases_of(plain_works(40), 40)) {
+        let p = Problem::new(case, &PLENTY);
         prop_assert_eq!(p.roomy(Rule::Earliest, false), PlainEngine::new(&p, false).earliest());
     }
 

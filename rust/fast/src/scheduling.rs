@@ -162,8 +162,8 @@ fn scheduled<'py>(
 ///
 /// HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and PEFT with
 /// `pinned` or `bias`. With `contention` a transfer stands where first come, first served puts it, and to an
-/// op's finish on a device is added twice the time by which its transfers make others come later than they are
-/// wanted; as long as none does, the simulator finds the same schedule when it runs ops in the order of their
+/// op's finish on a device is added `delay_weight` times the time by which its transfers make others come later
+/// than they are wanted; as long as none does, the simulator finds the same schedule when it runs ops in the order of their
 /// starts. Without it channels are unlimited, and the simulator always does. Ties: smaller device.
 /// O(D (E + V log V)), and with contention the transfers pushed back.
 ///
@@ -190,6 +190,9 @@ fn scheduled<'py>(
 ///     Put an op that fits nowhere where most memory is free, instead of raising.
 /// contention : bool
 ///     Whether channels carry one transfer at a time.
+/// delay_weight : int
+///     What a second by which others are delayed counts against one of the op's own, not negative; means
+///     nothing without contention.
 ///
 /// Returns
 /// -------
@@ -216,7 +219,7 @@ fn scheduled<'py>(
 /// ([0, 0, 1, 1], [1.0, 2.0, 2.5, 3.5])
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, order, time, *, pinned=None, bias=None, lead=None, op_bytes=None,
-                    capacity=None, best_effort=false, contention=true))]
+                    capacity=None, best_effort=false, contention=true, delay_weight=2))]
 #[expect(clippy::too_many_arguments, reason = "a strategy's whole input")]
 pub fn schedule<'py>(
     py: Python<'py>,
@@ -231,14 +234,21 @@ pub fn schedule<'py>(
     capacity: Option<&Bound<'_, PyAny>>,
     best_effort: bool,
     contention: bool,
+    delay_weight: i64,
 ) -> PyResult<Schedules<'py>> {
     let order = topological("order", graph, order)?;
     let k = cluster.core.types().len();
     let pinned = optional_ids("pinned", graph, pinned, cluster.core.n_devices())?;
     let pinned: Vec<DeviceId> = pinned.into_iter().map(DeviceId).collect();
     let bias = optional_matrix("bias", graph, bias, k)?;
+    let Ok(weight) = Ticks::try_from(delay_weight) else {
+        return Err(PyValueError::new_err(format!(
+            "delay_weight is {delay_weight}: wants an integer, at least 0"
+        )));
+    };
     let rules = rules(graph, cluster, lead, op_bytes, capacity, best_effort, contention)?;
     scheduled(py, graph, cluster, time, &rules, |engine, clock| {
+        engine.weigh_delays(weight);
         let bias: Vec<Ticks> = clock.ticks_of(&bias);
         list::list(engine, &order, Choice { pinned: &pinned, bias: &bias })
     })

@@ -9,7 +9,11 @@
 //! Per device the ready ops are those whose inputs have arrived, by order, and those still waiting, by
 //! arrival. An arrival noted there may have moved since, as channels filled up: it is checked when it comes
 //! up. Rarely it has come forward (a tensor that others sent meanwhile); then a later op may be taken for the
-//! earliest. An op without room is tried again when nothing else can go. O(D (E + V log V)) without contention.
+//! earliest. An op without room is tried again when nothing else can go.
+//!
+//! Without contention and favourites no pair starts before the last one taken. By then inputs are mostly on all
+//! devices, or reach them together: one queue that all devices share holds each op by its latest arrival, the queues
+//! of devices only where it arrives earlier. O(D E + V log V) then, O(D (E + V log V)) otherwise.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,17 +39,88 @@ fn arrival_and_rank(Reverse(word): Reverse<u128>) -> (Ticks, Rank) {
     ((word >> 32) as Ticks, word as Rank)
 }
 
-/// Ready ops as one device sees them.
+/// Ready ops by when they could start.
 #[derive(Clone, Debug)]
 struct Queue {
-    /// Inputs arrive after the device is idle; see [`entry`].
+    /// Inputs arrive later than the time last asked about; see [`entry`].
     waiting: BinaryHeap<Reverse<u128>>,
     /// Inputs are there.
     arrived: RankSet,
+}
+
+impl Queue {
+    fn new(limit: usize) -> Self {
+        Self { waiting: BinaryHeap::new(), arrived: RankSet::new(limit) }
+    }
+
+    /// Adds an op.
+    #[inline(always)]
+    fn add(&mut self, arrival: Ticks, rank: Rank, now: Ticks) {
+        if arrival <= now {
+            self.arrived.insert(rank);
+        } else {
+            self.waiting.push(entry(arrival, rank));
+        }
+    }
+
+    /// The op that starts first as noted, and when, if nothing starts before `now`, which never falls; those that
+    /// wait and are no longer `here` are forgotten.
+    #[inline(always)]
+    fn first(&mut self, now: Ticks, here: impl Fn(Rank) -> bool) -> Option<(Ticks, Rank)> {
+        while let Some((arrival, rank)) = self.waiting.peek().copied().map(arrival_and_rank) {
+            if !here(rank) {
+                self.waiting.pop();
+            } else if arrival <= now {
+                self.waiting.pop();
+                self.arrived.insert(rank);
+            } else {
+                break;
+            }
+        }
+        match self.arrived.first() {
+            Some(rank) => Some((now, rank)),
+            None => self.waiting.peek().copied().map(arrival_and_rank),
+        }
+    }
+
+    /// Whether an op waits that would arrive by the time of an offer, another than the one offered at its arrival.
+    #[inline(always)]
+    fn arrives_before(&self, offer: Offer) -> bool {
+        let next = self.waiting.peek().copied().map(arrival_and_rank);
+        next.is_some_and(|next| next.0 <= offer.start && next != (offer.start, offer.rank))
+    }
+
+    /// Takes out the op that starts first.
+    fn pop(&mut self) {
+        match self.arrived.first() {
+            Some(rank) => self.arrived.remove(rank),
+            None => drop(self.waiting.pop()),
+        }
+    }
+}
+
+/// Ready ops as one device sees them.
+#[derive(Clone, Debug)]
+struct View {
+    /// Those that are not shared, or reach this device before the last one.
+    queue: Queue,
     /// Ops without room here when they came up.
     set_aside: Vec<Rank>,
     /// The favourite child of the last op here.
     favourite: Option<OpId>,
+    /// The favourite it waits for, in the choice being made.
+    waits: Option<Offer>,
+}
+
+/// Where an op stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is not ready yet, or scheduled.
+    Out,
+    /// In the queues of devices.
+    Apart,
+    /// In the queue that all devices share, too.
+    Shared,
 }
 
 /// A ready op that a device could take, and when.
@@ -62,7 +137,7 @@ struct Offer {
 /// # Errors
 /// An op that fits nowhere, unless best effort will do.
 pub fn earliest(engine: &mut Engine<'_>, ties: &[OpId], favourite: &[OpId]) -> Result<(), Error> {
-    let mut state = State::new(engine, ties);
+    let mut state = State::new(engine, ties, favourite.is_empty());
     let graph = &state.engine.work().graph;
     let mut missing: Vec<u32> = graph.ops().map(|u| graph.in_degree(u)).collect();
     for u in graph.ops().filter(|u| missing[u.ix()] == 0) {
@@ -76,7 +151,7 @@ pub fn earliest(engine: &mut Engine<'_>, ties: &[OpId], favourite: &[OpId]) -> R
         state.engine.consider(op);
         state.engine.schedule(device, true);
         state.remove(op);
-        state.queues[device.ix()].favourite = favourite.get(op.ix()).copied().filter(|f| !f.is_none());
+        state.views[device.ix()].favourite = favourite.get(op.ix()).copied().filter(|f| !f.is_none());
         for &v in graph.successors(op) {
             missing[v.ix()] -= 1;
             if missing[v.ix()] == 0 {
@@ -91,95 +166,110 @@ struct State<'e, 'a> {
     engine: &'e mut Engine<'a>,
     ties: &'e [OpId],
     rank: Vec<Rank>,
-    /// By rank: whether the op is ready and not scheduled.
-    is_ready: Vec<bool>,
-    /// Ready ops, scheduled ones among them.
-    ready: BinaryHeap<Reverse<Rank>>,
-    /// The favourite each device waits for, in the choice being made.
-    waits: Vec<Option<Offer>>,
-    queues: Vec<Queue>,
+    /// By rank.
+    standing: Vec<Standing>,
+    ready: RankSet,
+    /// By device.
+    views: Vec<View>,
+    /// By device: when inputs of the op that is added arrive.
+    arrivals: Vec<Ticks>,
+    /// Ops that every device may take, by when their inputs are on the last one.
+    shared: Queue,
+    /// Whether ops are shared: no start is earlier than the last one taken.
+    shares: bool,
+    /// What every start of a shared op comes to at least.
+    now: Ticks,
 }
 
 impl<'e, 'a> State<'e, 'a> {
-    fn new(engine: &'e mut Engine<'a>, ties: &'e [OpId]) -> Self {
+    fn new(engine: &'e mut Engine<'a>, ties: &'e [OpId], no_favourites: bool) -> Self {
         let mut rank = vec![0; ties.len()];
         ties.iter().enumerate().for_each(|(r, u)| rank[u.ix()] = r as Rank);
-        let queue = Queue {
-            waiting: BinaryHeap::new(),
-            arrived: RankSet::new(ties.len()),
-            set_aside: Vec::new(),
-            favourite: None,
-        };
-        let queues = vec![queue; engine.cluster().n_devices()];
-        let waits = vec![None; queues.len()];
+        let queue = Queue::new(ties.len());
+        let view = View { queue: queue.clone(), set_aside: Vec::new(), favourite: None, waits: None };
         Self {
-            is_ready: vec![false; ties.len()],
-            ready: BinaryHeap::new(),
-            waits,
+            standing: vec![Standing::Out; ties.len()],
+            ready: RankSet::new(ties.len()),
+            views: vec![view; engine.cluster().n_devices()],
+            arrivals: vec![0; engine.cluster().n_devices()],
+            shared: queue,
+            shares: no_favourites && engine.is_free_of_contention(),
+            now: 0,
             engine,
             ties,
             rank,
-            queues,
         }
     }
 
     /// An op has become ready.
     fn add(&mut self, op: OpId) {
         let rank = self.rank[op.ix()];
-        self.is_ready[rank as usize] = true;
-        self.ready.push(Reverse(rank));
-        for device in self.engine.cluster().device_ids() {
-            self.offer(op, device);
+        self.ready.insert(rank);
+        self.engine.consider(op);
+        self.engine.prices(&mut self.arrivals);
+        let (work, cluster) = (self.engine.work(), self.engine.cluster());
+        let allowed = |d: &DeviceId| work.allows(op, cluster, *d);
+        let last = self.arrivals.iter().copied().max().filter(|&last| last >= self.now);
+        let shared = last.filter(|_| self.shares && cluster.device_ids().all(|d| allowed(&d)));
+        self.standing[rank as usize] = if shared.is_some() { Standing::Shared } else { Standing::Apart };
+        if let Some(last) = shared {
+            self.shared.add(last, rank, self.now);
+        }
+        for device in cluster.device_ids().filter(allowed) {
+            let arrival = self.arrivals[device.ix()];
+            if shared.is_none_or(|last| arrival < last) {
+                self.views[device.ix()].queue.add(arrival, rank, self.engine.open(device));
+            }
         }
     }
 
     /// An op has been scheduled.
     fn remove(&mut self, op: OpId) {
         let rank = self.rank[op.ix()];
-        self.is_ready[rank as usize] = false;
-        self.queues.iter_mut().for_each(|queue| queue.arrived.remove(rank));
+        self.ready.remove(rank);
+        self.standing[rank as usize] = Standing::Out;
+        self.shared.arrived.remove(rank);
+        self.views.iter_mut().for_each(|view| view.queue.arrived.remove(rank));
     }
 
-    /// Puts a ready op into a device's queue, if it may run there.
-    fn offer(&mut self, op: OpId, device: DeviceId) {
-        if !self.engine.work().allows(op, self.engine.cluster(), device) {
-            return;
-        }
-        self.engine.consider(op);
+    /// Puts a ready op that a device may take into that device's own queue.
+    fn offer(&mut self, rank: Rank, device: DeviceId) {
+        self.engine.consider(self.ties[rank as usize]);
         let arrival = self.engine.arrival(device).price();
-        let rank = self.rank[op.ix()];
-        let queue = &mut self.queues[device.ix()];
-        if arrival <= self.engine.open(device) {
-            queue.arrived.insert(rank);
-        } else {
-            queue.waiting.push(entry(arrival, rank));
-        }
+        self.views[device.ix()].queue.add(arrival, rank, self.engine.open(device));
     }
 
     /// The offer that starts first. What the queues note is taken to be no later than the truth, so only
     /// the earliest needs to be checked, again and again until one holds.
     fn next(&mut self) -> Option<Offer> {
-        self.waits.fill(None);
+        self.views.iter_mut().for_each(|view| view.waits = None);
         loop {
             let offer = self.first()?;
             let device = offer.device;
-            if self.waits[device.ix()].is_some() {
+            if self.views[device.ix()].waits.is_some() {
                 return Some(offer);
+            }
+            if self.shares && offer.start > self.now {
+                self.now = offer.start;
+                // Others that have arrived by then compete by rank.
+                if self.shared.arrives_before(offer) {
+                    continue;
+                }
             }
             let op = self.ties[offer.rank as usize];
             if !self.may_take(op, device) {
-                self.drop_first(device, op, offer.rank);
+                self.refuse(device, op, offer.rank);
                 continue;
             }
             let start = self.engine.arrival(device).price().max(self.engine.open(device));
             if start > offer.start {
-                self.pop(device);
-                self.queues[device.ix()].waiting.push(entry(start, offer.rank));
+                self.withdraw(device, offer.rank);
+                self.views[device.ix()].queue.waiting.push(entry(start, offer.rank));
                 continue;
             }
             match self.awaited(device) {
                 Some(awaited) if start + self.engine.length(op, device) > awaited.start => {
-                    self.waits[device.ix()] = Some(awaited);
+                    self.views[device.ix()].waits = Some(awaited);
                 }
                 _ => return Some(offer),
             }
@@ -188,13 +278,21 @@ impl<'e, 'a> State<'e, 'a> {
 
     /// The first offer as noted; of equals that of the smaller device.
     fn first(&mut self) -> Option<Offer> {
+        let Self { engine, views, shared, standing, now, .. } = self;
+        let shared = shared.first(*now, |rank| standing[rank as usize] == Standing::Shared);
         let mut first: Option<Offer> = None;
-        for device in self.engine.cluster().device_ids() {
+        for (device, view) in engine.cluster().device_ids().zip(views) {
             // Nothing starts before the device is idle.
-            if first.is_some_and(|f| self.engine.open(device) > f.start) {
+            let open = engine.open(device);
+            if first.is_some_and(|f| open > f.start) {
                 continue;
             }
-            let offer = self.waits[device.ix()].or_else(|| self.first_on(device));
+            let offer = view.waits.or_else(|| {
+                let own = view.queue.first(open, |rank| standing[rank as usize] != Standing::Out);
+                let shared = shared.map(|(start, rank)| (start.max(open), rank));
+                let (start, rank) = own.into_iter().chain(shared).min()?;
+                Some(Offer { start, rank, device })
+            });
             if offer.is_some_and(|o| first.is_none_or(|f| entry(o.start, o.rank) > entry(f.start, f.rank))) {
                 first = offer;
             }
@@ -204,12 +302,13 @@ impl<'e, 'a> State<'e, 'a> {
 
     /// The favourite that a device may be waiting for.
     fn awaited(&mut self, device: DeviceId) -> Option<Offer> {
-        let op = self.queues[device.ix()].favourite?;
-        if !self.is_ready[self.rank[op.ix()] as usize] || !self.may_take(op, device) {
+        let op = self.views[device.ix()].favourite?;
+        let rank = self.rank[op.ix()];
+        if self.standing[rank as usize] == Standing::Out || !self.may_take(op, device) {
             return None;
         }
         let start = self.engine.arrival(device).price().max(self.engine.open(device));
-        Some(Offer { start, rank: self.rank[op.ix()], device })
+        Some(Offer { start, rank, device })
     }
 
     /// Whether a device may take a ready op now: it is free to go there, and fits.
@@ -221,41 +320,24 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// The first op in a device's queue, with its start as noted.
-    #[inline(always)]
-    fn first_on(&mut self, device: DeviceId) -> Option<Offer> {
-        let open = self.engine.open(device);
-        let queue = &mut self.queues[device.ix()];
-        while let Some((arrival, rank)) = queue.waiting.peek().copied().map(arrival_and_rank) {
-            if !self.is_ready[rank as usize] {
-                queue.waiting.pop();
-            } else if arrival <= open {
-                queue.waiting.pop();
-                queue.arrived.insert(rank);
-            } else {
-                break;
-            }
+    /// Takes the offer of a device's first op back: out of its queue, or out of the one that all share.
+    fn withdraw(&mut self, device: DeviceId, rank: Rank) {
+        if self.standing[rank as usize] == Standing::Apart {
+            self.views[device.ix()].queue.pop();
+            return;
         }
-        if let Some(rank) = queue.arrived.first() {
-            return Some(Offer { start: open, rank, device });
-        }
-        let (start, rank) = arrival_and_rank(*queue.waiting.peek()?);
-        Some(Offer { start, rank, device })
-    }
-
-    fn pop(&mut self, device: DeviceId) {
-        let queue = &mut self.queues[device.ix()];
-        match queue.arrived.first() {
-            Some(rank) => queue.arrived.remove(rank),
-            None => drop(queue.waiting.pop()),
+        self.standing[rank as usize] = Standing::Apart;
+        self.shared.arrived.remove(rank);
+        for other in self.engine.cluster().device_ids().filter(|&d| d != device) {
+            self.offer(rank, other);
         }
     }
 
-    /// Takes out the first op of a queue; one that may get room later is set aside.
-    fn drop_first(&mut self, device: DeviceId, op: OpId, rank: Rank) {
-        self.pop(device);
+    /// A device may not take its first op; one that may get room later is set aside.
+    fn refuse(&mut self, device: DeviceId, op: OpId, rank: Rank) {
+        self.withdraw(device, rank);
         if self.engine.bound(op).is_none() {
-            self.queues[device.ix()].set_aside.push(rank);
+            self.views[device.ix()].set_aside.push(rank);
         }
     }
 
@@ -263,22 +345,18 @@ impl<'e, 'a> State<'e, 'a> {
     /// goes where most is free.
     fn stuck(&mut self) -> Result<(OpId, DeviceId), Error> {
         for device in self.engine.cluster().device_ids() {
-            for rank in std::mem::take(&mut self.queues[device.ix()].set_aside) {
+            for rank in std::mem::take(&mut self.views[device.ix()].set_aside) {
                 // Another device may have taken it since.
-                if self.is_ready[rank as usize] {
-                    self.offer(self.ties[rank as usize], device);
+                if self.standing[rank as usize] != Standing::Out {
+                    self.offer(rank, device);
                 }
             }
         }
         if let Some(offer) = self.next() {
             return Ok((self.ties[offer.rank as usize], offer.device));
         }
-        let op = loop {
-            let Reverse(rank) = self.ready.pop().expect("an acyclic graph has a ready op until all are done");
-            if self.is_ready[rank as usize] {
-                break self.ties[rank as usize];
-            }
-        };
+        let rank = self.ready.first().expect("an acyclic graph has a ready op until all are done");
+        let op = self.ties[rank as usize];
         self.engine.consider(op);
         Ok((op, self.engine.nowhere()?))
     }

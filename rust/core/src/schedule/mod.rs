@@ -84,6 +84,13 @@ impl Input {
         }
         self.length
     }
+
+    /// When it would be on any other device of a cluster with routes of one kind, and its own.
+    #[inline(always)]
+    fn elsewhere(&mut self, cluster: &Cluster, clock: Clock) -> (Ticks, DeviceId) {
+        let other = DeviceId(u32::from(self.at.0 == 0));
+        (self.from + self.transfer(other, cluster, clock), self.at)
+    }
 }
 
 /// Everything scheduled so far. One step per op: [`Engine::consider`] it, ask for its start on any device,
@@ -110,10 +117,15 @@ pub struct Engine<'a> {
     op: OpId,
     inputs: Vec<Input>,
     input_bytes: u64,
+    /// Where all routes are of one kind: when its inputs are all on any device but the one that made the latest of
+    /// them if channels are idle, and that one.
+    far: Option<(Ticks, DeviceId)>,
     /// Bytes it takes beside copies of its inputs.
     needed: u64,
     /// The device last asked about and when they are all there, unless that was too late.
     arrived: Option<(DeviceId, Arrival)>,
+    /// The device on which a slot was last looked for, and where it starts.
+    slot: Option<(DeviceId, Ticks)>,
     /// Which of them must be sent there, and the transfers that bring others; with contention only.
     legs: Vec<usize>,
     known: Vec<TransferId>,
@@ -147,11 +159,18 @@ impl<'a> Engine<'a> {
             op: OpId::NONE,
             inputs: Vec::new(),
             input_bytes: 0,
+            far: None,
             needed: 0,
             arrived: None,
+            slot: None,
             legs: Vec::new(),
             known: Vec::new(),
         }
+    }
+
+    /// Weighs a tick of others' delay like so many of an op's own, from now on; `DELAY_WEIGHT` until then.
+    pub fn weigh_delays(&mut self, weight: Ticks) {
+        self.queues.iter_mut().for_each(|queues| queues.delay_weight = weight);
     }
 
     /// The workload being scheduled.
@@ -176,6 +195,11 @@ impl<'a> Engine<'a> {
         (!device.is_none()).then_some(device)
     }
 
+    /// Whether any number of transfers share a channel, so that none delays another.
+    pub fn is_free_of_contention(&self) -> bool {
+        self.queues.is_none()
+    }
+
     /// Bytes still free on a device.
     pub fn free(&self, device: DeviceId) -> u64 {
         self.admission.free(device)
@@ -195,7 +219,7 @@ impl<'a> Engine<'a> {
             return;
         }
         self.op = op;
-        self.arrived = None;
+        (self.arrived, self.slot) = (None, None);
         self.needed = self.admission.needed(op, self.lead[op.ix()]);
         self.inputs.clear();
         let graph = &self.work.graph;
@@ -211,6 +235,10 @@ impl<'a> Engine<'a> {
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
+        self.far = match self.cluster.is_uniform() {
+            false => None,
+            true => self.inputs.iter_mut().map(|i| i.elsewhere(self.cluster, self.clock)).max(),
+        };
     }
 
     /// The device that made the latest input of the considered op.
@@ -225,6 +253,21 @@ impl<'a> Engine<'a> {
             _ => {
                 let undelayed = self.undelayed(device);
                 self.arrival_before(Ticks::MAX, device, undelayed).expect("no price comes to that limit")
+            }
+        }
+    }
+
+    /// When all inputs of the considered op are on each device, and what that costs others.
+    pub fn prices(&mut self, prices: &mut [Ticks]) {
+        match self.far {
+            Some((there, from)) if self.queues.is_none() => {
+                prices.fill(there);
+                prices[from.ix()] = self.undelayed(from);
+            }
+            _ => {
+                for (device, price) in self.cluster.device_ids().zip(prices) {
+                    *price = self.arrival(device).price();
+                }
             }
         }
     }
@@ -259,6 +302,11 @@ impl<'a> Engine<'a> {
     /// When all inputs of the considered op are on a device if every channel is idle.
     #[inline(always)]
     fn undelayed(&mut self, device: DeviceId) -> Ticks {
+        if let Some((there, from)) = self.far
+            && from != device
+        {
+            return there;
+        }
         let mut ready = 0;
         for input in &mut self.inputs {
             let sent = if input.at == device { 0 } else { input.transfer(device, self.cluster, self.clock) };
@@ -278,6 +326,7 @@ impl<'a> Engine<'a> {
         }
         let arrival = self.arrival_before(limit - length, device, undelayed)?;
         let start = self.devices[device.ix()].earliest(arrival.at, length);
+        self.slot = Some((device, start));
         let finish = start + length + (arrival.price() - arrival.at);
         (finish < limit).then_some(finish)
     }
@@ -311,7 +360,11 @@ impl<'a> Engine<'a> {
         let ready = self.arrival(device).at;
         let length = self.length(op, device);
         let timeline = &mut self.devices[device.ix()];
-        let start = if at_end { ready.max(timeline.open()) } else { timeline.earliest(ready, length) };
+        let start = match self.slot {
+            Some((found, start)) if found == device && !at_end => start,
+            _ if at_end => ready.max(timeline.open()),
+            _ => timeline.earliest(ready, length),
+        };
         timeline.book(start, length);
         let copies = self.send(device, start);
         let lead = self.lead[op.ix()];

@@ -14,8 +14,8 @@ use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::ids::{ChannelId, DeviceId};
 
-/// What a tick of another op's delay weighs against one of its own. Whoever is delayed was scheduled first, so
-/// matters more.
+/// What a tick of another op's delay weighs against one of its own, unless told. Whoever is delayed was scheduled
+/// first, so matters more.
 pub const DELAY_WEIGHT: Ticks = 2;
 
 /// How many booked transfers each question may push back; what one leaves, later ones may use.
@@ -42,16 +42,16 @@ impl Turn {
 pub struct Arrival {
     /// When.
     pub at: Ticks,
-    /// By how much booked transfers come later than they are wanted, in all, since this pushes them back.
+    /// By how much booked transfers come later than they are wanted, in all, since this pushes them back; weighed.
     pub delay: Ticks,
 }
 
 impl Arrival {
-    /// What an arrival is compared by, the weighed delay of others added.
+    /// What an arrival is compared by, the delay of others added.
     #[inline(always)]
     pub fn price(self) -> Ticks {
         // Far from the largest number of all, so that a length can be added.
-        self.at.saturating_add(self.delay.saturating_mul(DELAY_WEIGHT)).min(Ticks::MAX / 4)
+        self.at.saturating_add(self.delay).min(Ticks::MAX / 4)
     }
 }
 
@@ -78,26 +78,26 @@ struct Place {
     id: TransferId,
 }
 
-/// The queue of a channel.
-#[derive(Clone, Debug, Default)]
-struct Queue {
-    /// When the tensor of each booked transfer was made, in turn: what is searched lies close together.
+/// Where a transfer stands in a queue: its block and its place there; one past the last block at the end.
+type Position = (usize, usize);
+
+/// Most transfers in a block; a full one is split in two.
+const BLOCK: usize = 1024;
+
+/// Some of a queue's transfers, in turn. Never empty.
+#[derive(Clone, Debug)]
+struct Block {
+    /// When the tensor of each was made: what is searched lies close together.
     made: Vec<Ticks>,
     places: Vec<Place>,
-    /// When the tensor of the last one was made, and when that one ends: often more need not be known.
-    last: (Ticks, Ticks),
-    /// While transfers are worked out: how many places come before the last one of them on this channel, and when
-    /// that one ends; none before the first.
-    at_work: Option<(usize, Ticks)>,
+    /// The last of them.
+    last: Turn,
 }
 
-impl Queue {
-    /// How many transfers come before a turn: most often nearly all.
+impl Block {
+    /// How many come before a turn: most often nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
-        if turn.made > self.last.0 {
-            return self.made.len();
-        }
         let (mut high, mut step) = (self.made.len(), 1);
         loop {
             let low = high.saturating_sub(step);
@@ -131,31 +131,120 @@ impl Queue {
         let equal = self.made[first..].partition_point(|&made| made == turn.made);
         first + self.places[first..first + equal].partition_point(|p| (p.key, p.to) < (turn.key, turn.to))
     }
+}
+
+/// The queue of a channel: blocks of bounded size, so that one who comes late does not move all behind.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    blocks: Vec<Block>,
+    /// When the tensor of the last one was made, and when that one ends: often more need not be known.
+    last: (Ticks, Ticks),
+    /// While transfers are worked out: how many places come before the last one of them on this channel, and when
+    /// that one ends; none before the first.
+    at_work: Option<(Position, Ticks)>,
+}
+
+impl Queue {
+    /// The end.
+    #[inline(always)]
+    fn end(&self) -> Position {
+        (self.blocks.len(), 0)
+    }
+
+    /// Where a turn stands, or would: most often near the end.
+    #[inline(always)]
+    fn position(&self, turn: Turn) -> Position {
+        if turn.made > self.last.0 {
+            return self.end();
+        }
+        let (mut block, mut step) = (self.blocks.len().saturating_sub(1), 1);
+        while block > 0 && turn <= self.blocks[block - 1].last {
+            block = block.saturating_sub(step);
+            step *= 2;
+        }
+        self.position_behind(block, turn)
+    }
+
+    /// The same from a position on that is not past it: most often in the same block.
+    #[inline(always)]
+    fn position_from(&self, (block, place): Position, turn: Turn) -> Position {
+        match self.blocks.get(block) {
+            Some(b) if turn <= b.last => (block, b.position_from(place, turn)),
+            _ => self.position_behind(block, turn),
+        }
+    }
+
+    /// The same from a block on.
+    #[inline(always)]
+    fn position_behind(&self, from: usize, turn: Turn) -> Position {
+        let block = from + self.blocks[from..].partition_point(|b| b.last < turn);
+        (block, self.blocks.get(block).map_or(0, |b| b.position(turn)))
+    }
+
+    /// The position behind one that is not the end.
+    #[inline(always)]
+    fn behind(&self, (block, place): Position) -> Position {
+        if place + 1 < self.blocks[block].places.len() { (block, place + 1) } else { (block + 1, 0) }
+    }
 
     /// When those before a position are done.
     #[inline(always)]
-    fn done_before(&self, position: usize) -> Ticks {
-        if position == self.made.len() {
+    fn done_before(&self, (block, place): Position) -> Ticks {
+        if block == self.blocks.len() {
             self.last.1
-        } else if position > 0 {
-            self.places[position - 1].end
+        } else if place > 0 {
+            self.blocks[block].places[place - 1].end
+        } else if block > 0 {
+            self.blocks[block - 1].places.last().map_or(0, |p| p.end)
         } else {
             0
         }
     }
 
-    /// Notes what is asked for most, after the places have changed.
-    fn note_last(&mut self) {
-        if let (Some(&made), Some(place)) = (self.made.last(), self.places.last()) {
-            self.last = (made, place.end);
+    /// The transfer at a position, with its turn; none at the end.
+    #[inline(always)]
+    fn at(&self, (block, place): Position) -> Option<(Turn, Place)> {
+        let block = self.blocks.get(block)?;
+        let p = block.places[place];
+        Some((Turn::new(block.made[place], p.key, p.to), p))
+    }
+
+    /// Books a transfer. O(log queue + BLOCK), and once in many bookings O(blocks).
+    fn insert(&mut self, turn: Turn, place: Place) {
+        let (at, position) = self.position(turn);
+        if at == self.blocks.len() {
+            self.last = (turn.made, place.end);
+            match self.blocks.last_mut() {
+                Some(block) if block.places.len() < BLOCK => {
+                    block.made.push(turn.made);
+                    block.places.push(place);
+                    block.last = turn;
+                }
+                _ => self.blocks.push(Block { made: vec![turn.made], places: vec![place], last: turn }),
+            }
+            return;
+        }
+        let block = &mut self.blocks[at];
+        block.made.insert(position, turn.made);
+        block.places.insert(position, place);
+        if block.places.len() > BLOCK {
+            let half = BLOCK / 2;
+            let (made, places) = (block.made.split_off(half), block.places.split_off(half));
+            let rest = Block { made, places, last: block.last };
+            let Place { key, to, .. } = block.places[half - 1];
+            block.last = Turn::new(block.made[half - 1], key, to);
+            self.blocks.insert(at + 1, rest);
         }
     }
 
-    /// The turn of a place.
-    #[inline(always)]
-    fn turn(&self, position: usize) -> Turn {
-        let Place { key, to, .. } = self.places[position];
-        Turn::new(self.made[position], key, to)
+    /// Moves the end of a booked transfer.
+    fn push_back(&mut self, turn: Turn, end: Ticks, length: Ticks) {
+        let position @ (block, place) = self.position(turn);
+        let place = &mut self.blocks[block].places[place];
+        (place.start, place.end) = (end - length, end);
+        if self.behind(position) == self.end() {
+            self.last.1 = end;
+        }
     }
 }
 
@@ -170,6 +259,8 @@ struct Due {
 #[derive(Debug)]
 pub struct Queues<'a> {
     cluster: &'a Cluster,
+    /// See [`DELAY_WEIGHT`].
+    pub delay_weight: Ticks,
     booked: Vec<Transfer>,
     /// When booked ones end and, past them, those asked for.
     ends: Vec<Ticks>,
@@ -192,6 +283,7 @@ impl<'a> Queues<'a> {
     pub fn new(cluster: &'a Cluster) -> Self {
         Self {
             cluster,
+            delay_weight: DELAY_WEIGHT,
             booked: Vec::new(),
             ends: Vec::new(),
             queues: vec![Queue::default(); cluster.channels().len()],
@@ -272,7 +364,8 @@ impl<'a> Queues<'a> {
         } else if end > self.ends[which] {
             let id = which as TransferId;
             self.pushed.push((id, end));
-            arrival.delay = arrival.delay.saturating_add(end.saturating_sub(transfer.wanted));
+            let late = end.saturating_sub(transfer.wanted).saturating_mul(self.delay_weight);
+            arrival.delay = arrival.delay.saturating_add(late);
             if known.binary_search(&id).is_ok() {
                 arrival.at = arrival.at.max(end);
             }
@@ -281,11 +374,11 @@ impl<'a> Queues<'a> {
         }
         for &c in route {
             let queue = &mut self.queues[c.ix()];
-            let position = queue.at_work.map_or(0, |(position, _)| position);
+            let Some((position, _)) = queue.at_work else { continue };
             queue.at_work = Some((position, end));
-            let behind = position + usize::from(asked.is_none());
-            if let Some(place) = queue.places.get(behind).filter(|b| b.start < end) {
-                add(&mut self.due, Due { turn: queue.turn(behind), which: place.id as usize });
+            let behind = if asked.is_some() { position } else { queue.behind(position) };
+            if let Some((turn, place)) = queue.at(behind).filter(|(_, b)| b.start < end) {
+                add(&mut self.due, Due { turn, which: place.id as usize });
             }
         }
     }
@@ -296,23 +389,15 @@ impl<'a> Queues<'a> {
             let transfer = self.booked[id as usize];
             self.ends[id as usize] = end;
             for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
-                let queue = &mut self.queues[c.ix()];
-                let position = queue.position(transfer.turn);
-                let place = &mut queue.places[position];
-                (place.start, place.end) = (end - transfer.length, end);
-                queue.note_last();
+                self.queues[c.ix()].push_back(transfer.turn, end, transfer.length);
             }
         }
         let first = self.booked.len() as TransferId;
         for (id, &Transfer { turn, from, length, .. }) in (first..).zip(&self.asked) {
             let end = self.ends[id as usize];
             for &c in self.cluster.route_channels(from, turn.to) {
-                let queue = &mut self.queues[c.ix()];
-                let position = queue.position(turn);
-                queue.made.insert(position, turn.made);
                 let Turn { key, to, .. } = turn;
-                queue.places.insert(position, Place { start: end - length, end, key, to, id });
-                queue.note_last();
+                self.queues[c.ix()].insert(turn, Place { start: end - length, end, key, to, id });
             }
         }
         self.booked.append(&mut self.asked);
@@ -372,7 +457,7 @@ mod tests {
         queues.want(first, 18);
         assert_eq!(sent(&mut queues, 5, 1), Arrival { at: 25, delay: 0 });
         // It would be on the channel until 13, and the first there at 23, wanted at 18.
-        assert_eq!(sent(&mut queues, 3, 2), Arrival { at: 13, delay: 5 });
+        assert_eq!(sent(&mut queues, 3, 2), Arrival { at: 13, delay: 5 * DELAY_WEIGHT });
         queues.book();
         assert_eq!(queues.end(first), 23);
     }
@@ -395,5 +480,36 @@ mod tests {
         assert_eq!(pushed[0], n as usize, "what was not used is there for later");
         assert!(pushed.iter().sum::<usize>() <= 2000 * PUSHED_EACH);
         assert_eq!(pushed[999], PUSHED_EACH);
+    }
+
+    #[test]
+    fn a_long_queue_stands_in_turn_in_whatever_order_transfers_are_booked() {
+        let mut state = 1u32;
+        let mut draw = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        let (mut queue, mut plain) = (Queue::default(), Vec::new());
+        for id in 0..4 * BLOCK as u32 {
+            // Many are made at the same time; the first half come in reverse.
+            let made =
+                if id < 2 * BLOCK as u32 { 5000 - Ticks::from(id) } else { 2900 + Ticks::from(draw(80)) };
+            let turn = Turn::new(made, id ^ 1, DeviceId(draw(3)));
+            let at = plain.partition_point(|&(other, _)| other < turn);
+            assert_eq!(queue.at(queue.position(turn)).map(|(turn, _)| turn), plain.get(at).map(|p| p.0));
+            queue.insert(turn, Place { start: 0, end: made + 1, key: turn.key, to: turn.to, id });
+            plain.insert(at, (turn, id));
+        }
+        let mut position = (0, 0);
+        for (i, &(turn, id)) in plain.iter().enumerate() {
+            assert_eq!(queue.at(position).map(|(turn, place)| (turn, place.id)), Some((turn, id)));
+            let done = if i > 0 { plain[i - 1].0.made + 1 } else { 0 };
+            assert_eq!((queue.position(turn), queue.done_before(position)), (position, done));
+            let later = plain[(i + 1 + draw(300) as usize).min(plain.len() - 1)].0;
+            assert_eq!(queue.position_from(position, later), queue.position(later));
+            position = queue.behind(position);
+        }
+        assert_eq!((position, queue.done_before(position)), (queue.end(), queue.last.1));
+        assert!(queue.blocks.iter().all(|b| b.places.len() <= BLOCK && b.places.len() == b.made.len()));
     }
 }

@@ -1,8 +1,8 @@
 //! A set of small numbers whose smallest member is found in four steps: words of bits, and above them words
 //! that say which of those are not empty.
 //!
-//! O(1) to insert, remove and find the smallest, without a branch that depends on who else is in the set: which
-//! words are empty cannot be predicted.
+//! O(1) to insert, remove and find the smallest, without a branch that depends on who else is in the set, unless
+//! nobody is: which words are empty cannot be predicted.
 
 /// As many levels of 64 as numbers below 2^24, [`MAX_ITEMS`](crate::graph::MAX_ITEMS), take.
 const LEVELS: usize = 4;
@@ -40,6 +40,9 @@ impl RankSet {
     /// Takes a number out, if it is in.
     #[inline(always)]
     pub fn remove(&mut self, number: u32) {
+        if self.is_empty() {
+            return;
+        }
         let mut at = number as usize;
         let mut is_gone = true;
         for level in &mut self.levels {
@@ -48,6 +51,12 @@ impl RankSet {
             is_gone = *word == 0;
             at /= 64;
         }
+    }
+
+    /// Whether it has no number.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.levels[LEVELS - 1][0] == 0
     }
 
     /// Takes the smallest number out.
@@ -61,11 +70,10 @@ impl RankSet {
     /// The smallest number.
     #[inline(always)]
     pub fn first(&self) -> Option<u32> {
-        let top = self.levels[LEVELS - 1][0];
-        if top == 0 {
+        if self.is_empty() {
             return None;
         }
-        let mut at = top.trailing_zeros() as usize;
+        let mut at = self.levels[LEVELS - 1][0].trailing_zeros() as usize;
         for level in self.levels[..LEVELS - 1].iter().rev() {
             at = at * 64 + level[at].trailing_zeros() as usize;
         }

@@ -397,7 +397,8 @@ pub fn meshes() -> impl Strategy<Value = Cluster> {
 fn clusters_linked(kinds: std::ops::Range<usize>) -> impl Strategy<Value = Cluster> {
     let latency = prop_oneof![Just(0.0), Just(1.0), Just(5.0)];
     let bandwidth = prop_oneof![Just(0.5e6), Just(1e6), Just(2e6)];
-    (kinds, 1usize..5, 1usize..3, latency, vec(bandwidth, 16), vec(0u64..150, 4)).prop_map(
+    let bandwidth = prop_oneof![vec(bandwidth.clone(), 16), bandwidth.prop_map(|equal| vec![equal; 16])];
+    (kinds, 1usize..5, 1usize..3, latency, bandwidth, vec(0u64..150, 4)).prop_map(
         |(kind, k, types, latency, bandwidth, memory)| {
             let type_name = |d: usize| if d.is_multiple_of(types) { "a" } else { "b" };
             let devices = (0..k).map(|d| device(d, type_name(d), memory[d])).collect();
