@@ -271,7 +271,7 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
             judged(problem, Placement(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
 
     run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
-    seed = Seed(tries, 0.0, 1.0)
+    seed = Seed(tries, 1.0, 0, 1)
     spent, is_done = run.sown("tries", seed, 5.5 * seed.cost_of(problem, 1))
     assert not is_done
     assert len(seen) == 6
