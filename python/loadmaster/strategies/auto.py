@@ -359,9 +359,9 @@ class _Run:
             share -= spent
             if is_over:
                 tried.add(name)
-        for name, seed in LAST_RESORTS.items():
+        for name, strategy in LAST_RESORTS.items():
             if not self.has_plan and name not in tried:
-                self.tried(name, seed)
+                self.tried(name, strategy)
         if self.best is None:
             assert self.refused is not None
             raise self.refused

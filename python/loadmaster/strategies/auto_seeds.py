@@ -134,7 +134,7 @@ UNBOUNDED = ("dsc", "lc")
 
 
 def worth_trying(problem: Problem, is_loose: bool) -> list[str]:
-    """Seeds in the order in which they are tried; ``is_loose``: one device would hold everything."""
+    """Seeds in the order in which they are tried; ``is_loose``: one device could hold all ops."""
     sent = float(problem.tensor_time(problem.graph).sum())
     names = CHEAP_FIRST if sent < DEAR * float(problem.op_time.sum()) else DEAR_FIRST
     return [name for name in names if is_loose or name not in UNBOUNDED]
