@@ -77,8 +77,8 @@ def microseconds(problem: Problem) -> float:
     return 1e-6 * problem.graph.n_ops * (16 + problem.cluster.n_devices) / 24
 
 
-#: Where the search may start. What a simulation takes is the third quartile over the models of
-#: ``shared/data/graphs`` on two and eight devices.
+#: Where the search may start, with what a simulation takes on three models of four (as
+#: ``benches/seeds.py`` measures it).
 SEEDS: dict[str, Seed] = {
     "peft": Seed(peft.place, 0.9, 1, 2),
     "dpos": Seed(dpos.place, 0.9, 1, 2),
