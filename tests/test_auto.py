@@ -85,6 +85,28 @@ def test_windows_go_as_far_as_they_are_told_to():
     assert fast.search_windows(*args, visits=2_000_000, target=800.0)[3] == 0
 
 
+def test_several_windows_at_a_time_find_the_same_on_any_number_of_threads():
+    graph, cluster, time = diamonds(800)
+    one_byte = np.ones(1600, dtype=np.uint64)
+    args = (graph, cluster, time, np.zeros(1600, dtype=np.int32), fast.m_topo(graph))
+    limits = {"op_bytes": one_byte, "capacity": np.array([1600, 250], dtype=np.uint64)}
+    for chains in (2, 5):
+        found = [
+            fast.search_windows(*args, **limits, visits=300_000, chains=chains, threads=threads)
+            for threads in (1, 2, 3)
+        ]
+        devices, order, makespan, windows = found[0]
+        assert windows % chains == 0
+        assert makespan < 1600
+        assert (devices == 1).sum() <= 250
+        assert fast.schedule_placed(graph, cluster, order, time, devices)[1].max() == makespan
+        for again in found[1:]:
+            assert np.array_equal(devices, again[0])
+            assert np.array_equal(order, again[1])
+    with pytest.raises(ValueError, match="chains is 0"):
+        fast.search_windows(*args, visits=1, chains=0)
+
+
 @given(data=st.data())
 @settings(max_examples=25)
 def test_auto_is_never_worse_than_what_it_tried(data):

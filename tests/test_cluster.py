@@ -71,6 +71,24 @@ def test_presets_of_the_design_are_there():
     assert any("cpu" in name for name in lm.presets())
 
 
+def test_fewer_devices_of_a_preset_are_its_first_ones():
+    whole, half = Cluster.preset("8xV100-NVLink"), Cluster.preset("4xV100-NVLink")
+    assert half.devices == whole.devices[:4]
+    assert half.types == whole.types
+    assert set(half.links) < set(whole.links)
+    assert half.name == "4xV100-NVLink"
+    assert half.source == whole.source
+    assert Cluster.preset("1x8xH100-IB").devices == Cluster.preset("2x8xH100-IB").devices[:8]
+    assert Cluster.preset("1xA100-PCIe").description.startswith("The first device of 4xA100-PCIe")
+    assert Cluster.from_toml(half.to_toml()).digest == half.digest
+
+
+@pytest.mark.parametrize("name", ["0x8xH100-IB", "00xA100-PCIe", "99999xA100-PCIe", "-1xA100-PCIe"])
+def test_no_preset_has_so_many(name):
+    with pytest.raises(InputError, match="no preset is named"):
+        Cluster.preset(name)
+
+
 def test_an_unknown_preset_lists_the_known_ones():
     with pytest.raises(InputError, match=r"no preset is named '5xV100'; there are .*4xV100-PCIe"):
         Cluster.preset("5xV100")

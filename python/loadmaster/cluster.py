@@ -25,6 +25,9 @@ from loadmaster.units import counted, parse_bytes
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
 
+#: A preset's name that begins with how many there are.
+_SIZED = re.compile(r"(\d{1,4})x(.+)")
+
 
 @dataclass(frozen=True)
 class DeviceType:
@@ -401,17 +404,36 @@ class Cluster:
 
     @classmethod
     def preset(cls, name: str) -> Cluster:
-        """A cluster that comes with Loadmaster; see :func:`presets`.
+        """A cluster that comes with Loadmaster (see :func:`presets`), or the first devices of one.
 
         Raises
         ------
         InputError
-            No preset has that name; the known ones are listed.
+            No preset has that name or is that, and more; the known ones are listed.
+
+        Examples
+        --------
+        >>> Cluster.preset("8xA100-NVLink").n_devices
+        8
+        >>> Cluster.preset("4xA100-NVLink").description.partition(":")[0]
+        'The first 4 devices of 8xA100-NVLink'
         """
-        if name not in presets():
-            raise InputError(f"no preset is named {name!r}; there are {', '.join(presets())}")
-        file = resources.files("loadmaster") / "presets" / f"{name}.toml"
-        return cls.from_toml(file.read_text(encoding="utf-8"), f"preset {name}")
+        whole, asked, there = _preset(name)
+        file = resources.files("loadmaster") / "presets" / f"{whole}.toml"
+        cluster = cls.from_toml(file.read_text(encoding="utf-8"), f"preset {whole}")
+        if asked == there:
+            return cluster
+        n = cluster.n_devices * asked // there
+        part = cluster.subset(range(n))
+        first = f"The first {n} devices" if n > 1 else "The first device"
+        return Cluster(
+            part.devices,
+            part.links,
+            part.types,
+            name=name,
+            description=f"{first} of {whole}: {cluster.description}",
+            source=cluster.source,
+        )
 
     @classmethod
     def named(cls, name: str) -> Cluster:
@@ -511,6 +533,28 @@ def presets() -> list[str]:
     """
     files = (resources.files("loadmaster") / "presets").iterdir()
     return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+
+
+def _preset(name: str) -> tuple[str, int, int]:
+    """The preset that has a name or is the smallest of more, how many of its first number are asked
+    for, and how many it has.
+    """
+    known = presets()
+    if name in known:
+        return name, 1, 1
+    if asked := _SIZED.fullmatch(name):
+        sizes = (
+            int(found[1])
+            for found in map(_SIZED.fullmatch, known)
+            if found and found[2] == asked[2]
+        )
+        for size in sorted(sizes):
+            if 0 < int(asked[1]) < size:
+                return f"{size}x{asked[2]}", int(asked[1]), size
+    raise InputError(
+        f"no preset is named {name!r}; there are {', '.join(known)}, and fewer of each, such as "
+        "4xA100-NVLink; any other is a TOML file, or made by Cluster.with_device"
+    )
 
 
 def _renamed(link: Link, old: str, new: str) -> Link:

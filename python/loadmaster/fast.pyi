@@ -404,6 +404,8 @@ def search_windows(
     time_limit: float | None = None,
     patience: int | None = None,
     target: float = 0.0,
+    chains: int = 1,
+    threads: int = 1,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
 def partition(

@@ -88,7 +88,9 @@ def add_plan(command: argparse.ArgumentParser, graph: bool = False) -> None:
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """One cluster: ``inputs.cluster``."""
     command.add_argument(
-        "--cluster", default="4xV100-PCIe", help="preset or TOML file; default: 4xV100-PCIe"
+        "--cluster",
+        default="4xV100-PCIe",
+        help="preset, part of one (4xA100-NVLink) or TOML file; default: 4xV100-PCIe",
     )
 
 

@@ -447,7 +447,9 @@ class _Run:
         if not self.is_done:
             left = (1 - GATHER_SHARE) * self.budget.left
             if self.problem.graph.n_ops >= WINDOWED:
-                start = self.improved(start, WINDOW_SHARE * left, WINDOW_RATE, fast.search_windows)
+                start = self.improved(
+                    start, WINDOW_SHARE * left, WINDOW_RATE, self.on_chains(fast.search_windows)
+                )
                 left *= 1 - WINDOW_SHARE
             if not self.is_done:
                 self.explored(start, left)
@@ -523,8 +525,11 @@ class _Run:
 
     def explored(self, start: Candidate, seconds: float) -> Candidate:
         """The best that moves of all ops find from a candidate."""
-        search = partial(fast.search, chains=self.chains, threads=min(self.threads, self.chains))
-        return self.improved(start, seconds, self.rate, search)
+        return self.improved(start, seconds, self.rate, self.on_chains(fast.search))
+
+    def on_chains(self, search: Callable[..., Found]) -> Callable[..., Found]:
+        """A search by as many chains as there are to be."""
+        return partial(search, chains=self.chains, threads=min(self.threads, self.chains))
 
     def improved(
         self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]

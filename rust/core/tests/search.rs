@@ -132,7 +132,7 @@ proptest! {
         let problem = problem(&case, spare, None);
         let start = found(&case);
         let before = State::new(&problem, &start.device, &start.order).makespan();
-        let mut windows = Windows::new(&problem, &start, seed, Stop::NEVER);
+        let mut windows = Windows::new(&problem, &start, seed, 2, 2, Stop::NEVER);
         for _ in 0..4 {
             let last = windows.makespan();
             windows.run();

@@ -133,11 +133,7 @@ pub fn search<'py>(
         let reason = "moves, visits and time_limit are absent: the search would never stop";
         return Err(PyValueError::new_err(reason));
     }
-    for (argument, count) in [("chains", chains), ("threads", threads)] {
-        if count == 0 {
-            return Err(PyValueError::new_err(format!("{argument} is 0: wants at least 1")));
-        }
-    }
+    at_least_one(chains, threads)?;
     let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
     let is_counted = budget.is_some() || visits.is_some();
     let stop = stop(clock, visits, patience, target)?;
@@ -191,13 +187,18 @@ pub fn search<'py>(
 ///     The op with which each op moves; its colocated set's first if absent.
 /// seed : int
 /// visits : int, optional
-///     Visits of ops after which the search stops: the time it takes, but the same on any machine.
+///     Visits of ops by each chain after which the search stops: the time it takes, but the same on any
+///     machine.
 /// time_limit : float, optional
 ///     Seconds after which the search stops. Of `visits` and this at least one is needed.
 /// patience : int, optional
 ///     Visits of ops without a better state after which it stops.
 /// target : float
 ///     A makespan, in seconds, that is short enough to stop at.
+/// chains : int
+///     Windows searched at a time, each in its part of the order; fewer if the order is shorter.
+/// threads : int
+///     How many of them run at a time; changes no result.
 /// progress : callable, optional
 ///     Called with devices, order and makespan of what is best so far, if there is news, whenever the number
 ///     of windows has doubled.
@@ -230,7 +231,7 @@ pub fn search<'py>(
 /// 2.0
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
-                    visits=None, time_limit=None, patience=None, target=0.0, progress=None))]
+                    visits=None, time_limit=None, patience=None, target=0.0, chains=1, threads=1, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "a search's whole input")]
 pub fn search_windows<'py>(
     py: Python<'py>,
@@ -247,6 +248,8 @@ pub fn search_windows<'py>(
     time_limit: Option<f64>,
     patience: Option<&Bound<'_, PyAny>>,
     target: f64,
+    chains: usize,
+    threads: usize,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Search<'py>> {
     let began = Instant::now();
@@ -256,19 +259,28 @@ pub fn search_windows<'py>(
         let reason = "visits and time_limit are absent: the search would never stop";
         return Err(PyValueError::new_err(reason));
     }
+    at_least_one(chains, threads)?;
     let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
     let stop = stop(clock, visits, patience, target)?;
-    let mut search = py.detach(|| Windows::new(&problem, &start, seed, stop));
+    let mut search = py.detach(|| Windows::new(&problem, &start, seed, chains, threads, stop));
     let mut done = 0;
     let mut news = News { progress, told: search.makespan(), next: 1 };
     while !search.is_done() && limit.is_none_or(|limit| began.elapsed() < limit) {
-        py.detach(|| search.run());
-        done += 1;
+        done += py.detach(|| search.run());
         py.check_signals()?;
         news.tell(done, search.makespan(), || out(py, graph, clock, &search.best()))?;
     }
     let (devices, order, makespan) = out(py, graph, clock, &search.best());
     Ok((devices, order, makespan, done))
+}
+
+fn at_least_one(chains: usize, threads: usize) -> PyResult<()> {
+    for (argument, count) in [("chains", chains), ("threads", threads)] {
+        if count == 0 {
+            return Err(PyValueError::new_err(format!("{argument} is 0: wants at least 1")));
+        }
+    }
+    Ok(())
 }
 
 /// Tells a caller what is best so far, if that is news, whenever a count has doubled.

@@ -18,7 +18,7 @@ impl State<'_> {
                 self.mark_producers(u);
             }
         }
-        let n_rows = self.order.len().div_ceil(self.stride);
+        let n_rows = self.n_rows();
         let Some(mut row) = self.rows.last_before(n_rows) else { return };
         loop {
             self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);

@@ -99,7 +99,7 @@ impl State<'_> {
     /// Works out all marked rows; none: the makespan would exceed `limit`.
     fn run<const IS_HOPEFUL: bool>(&mut self, limit: Ticks) -> Option<Ticks> {
         let (k, n, width) = (self.problem.n_devices, self.order.len(), self.now.len());
-        let n_rows = n.div_ceil(self.stride);
+        let n_rows = self.n_rows();
         let Some(mut row) = self.rows.first_from(0) else { return Some(self.makespan) };
         self.rewind(row, false);
         while row < n_rows {
@@ -247,7 +247,7 @@ impl State<'_> {
     /// Goes on from a row where all is as before to the next that is not.
     fn pass_over(&mut self, row: usize, next: usize) {
         let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
-        let n_rows = self.order.len().div_ceil(self.stride);
+        let n_rows = self.n_rows();
         for d in 0..k {
             // Devices have stood idle for another time where they have done more or less.
             let column = k + n_channels + d;
@@ -278,7 +278,7 @@ impl State<'_> {
                 self.released += 1;
             }
         }
-        for row in 0..n.div_ceil(self.stride) {
+        for row in 0..self.n_rows() {
             let (begin, end) = (row * self.stride, n.min((row + 1) * self.stride));
             if self.worked.has(row) {
                 for i in begin..end {

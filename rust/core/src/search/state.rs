@@ -267,6 +267,16 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Rows of all positions.
+    pub(super) fn n_rows(&self) -> usize {
+        self.order.len().div_ceil(self.stride)
+    }
+
+    /// Whether a device is charged more than it holds.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.used.iter().zip(&self.problem.capacity).any(|(used, capacity)| used > capacity)
+    }
+
     /// The row of a position.
     #[inline(always)]
     pub(super) fn row_of(&self, position: usize) -> usize {

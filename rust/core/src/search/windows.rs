@@ -8,6 +8,9 @@
 //! whole. Before anything is changed, a window's makespan is that of the longest path through it; what the
 //! chain finds is taken over where the makespan of the whole gets no longer.
 //!
+//! Several windows can be searched at a time, each in its share of the order: they have no op in common. What
+//! they find is taken over one after another, so that the result depends on how many they are, not on threads.
+//!
 //! What a window leaves out: channels may have been idle before it, and could have sent then what an op reads
 //! on its new device. Ops that move with others outside the window stay where they are.
 
@@ -33,9 +36,12 @@ const COOLING: Cooling = Cooling { portfolio: &[0.001], patience: 16 };
 pub struct Windows<'a> {
     state: State<'a>,
     random: Random,
-    /// Rows of a window, and the row at which the next one begins.
+    /// Rows of a window, of the share of the order that each window of a round is in, and the row of that share
+    /// at which the next one begins.
     size: usize,
+    share: usize,
     next: usize,
+    threads: usize,
     /// Visits of ops in windows, and of all when there was a better state last.
     visits: u64,
     found_at: u64,
@@ -43,11 +49,31 @@ pub struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// From a state that [`Problem::check`] has passed.
-    pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, stop: Stop) -> Self {
+    /// From a state that [`Problem::check`] has passed; up to `count` windows at a time, on so many threads, and
+    /// the stop for each.
+    pub fn new(
+        problem: &'a Problem<'a>,
+        start: &Found,
+        seed: u64,
+        count: usize,
+        threads: usize,
+        stop: Stop,
+    ) -> Self {
         let state = State::new(problem, &start.device, &start.order);
-        let size = OPS.min(problem.n_ops()).div_ceil(state.stride);
-        Self { state, random: Random::new(seed, 0), size, next: 0, visits: 0, found_at: 0, stop }
+        let (size, n_rows) = (OPS.min(problem.n_ops()).div_ceil(state.stride), state.n_rows());
+        let count = count.clamp(1, n_rows / size);
+        let of_all = |visits: u64| visits.saturating_mul(count as u64);
+        Self {
+            state,
+            random: Random::new(seed, 0),
+            size,
+            share: n_rows.div_ceil(count),
+            next: 0,
+            threads: threads.max(1),
+            visits: 0,
+            found_at: 0,
+            stop: Stop { visits: of_all(stop.visits), patience: of_all(stop.patience), ..stop },
+        }
     }
 
     /// The best state so far.
@@ -74,24 +100,40 @@ impl<'a> Windows<'a> {
         self.visits + self.state.visits()
     }
 
-    /// Searches the next window; half of each is part of the one after.
-    pub fn run(&mut self) {
-        let n_rows = self.state.order().len().div_ceil(self.state.stride);
+    /// Searches the next window of each share, and says of how many; half of each is part of the one after.
+    pub fn run(&mut self) -> u64 {
+        let n_rows = self.state.n_rows();
         let first = self.next;
-        let last = (first + self.size).min(n_rows);
-        self.next =
-            if last < n_rows { first + self.size / 2 } else { self.random.below((self.size / 2).max(1)) };
-        let window = Window::of(&self.state, first, last);
-        let work = window.work();
-        let problem = window.problem(&self.state, &work);
-        let start = window.start(&self.state);
-        let mut chain = Chain::cooled(&problem, &start, self.random.bits(), 0, Stop::NEVER, COOLING);
-        let before = chain.best().makespan;
-        chain.run(MOVES);
-        self.visits += chain.visits() + (last - first) as u64 * self.state.stride as u64;
-        if chain.best().makespan < before {
-            self.take_over(&window, chain.best());
+        self.next = if first + self.size < self.share {
+            first + self.size / 2
+        } else {
+            self.random.below((self.size / 2).max(1))
+        };
+        let rows = (first..n_rows).step_by(self.share);
+        let tasks: Vec<(usize, u64)> = rows.map(|row| (row, self.random.bits())).collect();
+        for searched in self.searched(&tasks) {
+            self.visits += searched.visits;
+            if let Some(found) = searched.found {
+                self.take_over(&searched.window, &found);
+            }
         }
+        tasks.len() as u64
+    }
+
+    /// Windows from rows on, each searched with a seed.
+    fn searched(&self, tasks: &[(usize, u64)]) -> Vec<Searched> {
+        let (state, size) = (&self.state, self.size);
+        let search = move |tasks: &[(usize, u64)]| -> Vec<Searched> {
+            tasks.iter().map(|&(row, seed)| Searched::of(state, row, size, seed)).collect()
+        };
+        if self.threads == 1 || tasks.len() == 1 {
+            return search(tasks);
+        }
+        std::thread::scope(|scope| {
+            let parts = tasks.chunks(tasks.len().div_ceil(self.threads));
+            let running: Vec<_> = parts.map(|part| scope.spawn(move || search(part))).collect();
+            running.into_iter().flat_map(|thread| thread.join().expect("a search does not panic")).collect()
+        })
     }
 
     /// Changes the whole as a window has been changed, if that takes no longer.
@@ -112,6 +154,10 @@ impl<'a> Windows<'a> {
         if !self.state.is_changed() {
             return;
         }
+        // Other windows of the round may have filled the room that this one was to have.
+        if self.state.is_overfull() {
+            return self.state.undo();
+        }
         let before = self.state.makespan();
         match self.state.evaluate(before) {
             None => self.state.undo(),
@@ -122,6 +168,29 @@ impl<'a> Windows<'a> {
                 }
             }
         }
+    }
+}
+
+/// A window after its search: what was found, if it is shorter.
+struct Searched {
+    window: Window,
+    found: Option<Found>,
+    visits: u64,
+}
+
+impl Searched {
+    fn of(state: &State<'_>, row: usize, size: usize, seed: u64) -> Self {
+        let end_row = (row + size).min(state.n_rows());
+        let window = Window::of(state, row, end_row);
+        let work = window.work();
+        let problem = window.problem(state, &work);
+        let start = window.start(state);
+        let mut chain = Chain::cooled(&problem, &start, seed, 0, Stop::NEVER, COOLING);
+        let before = chain.best().makespan;
+        chain.run(MOVES);
+        let visits = chain.visits() + ((end_row - row) * state.stride) as u64;
+        let found = (chain.best().makespan < before).then(|| chain.best().clone());
+        Self { window, found, visits }
     }
 }
 
@@ -392,7 +461,7 @@ mod tests {
             let problem =
                 Problem::new(&work, &cluster, clock, &time, &[], &[0; 3], None).expect("few devices");
             let state = State::new(&problem, &device, work.graph.topo());
-            let n_rows = work.n_ops().div_ceil(state.stride);
+            let n_rows = state.n_rows();
             let mut longest = 0;
             for (row, end_row) in (0..n_rows).flat_map(|a| (a + 1..=n_rows).map(move |b| (a, b))) {
                 let window = Window::of(&state, row, end_row);
