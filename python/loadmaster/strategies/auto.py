@@ -50,7 +50,7 @@ from loadmaster.strategies.auto_seeds import (
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.fused import deciders
-from loadmaster.strategies.refine import hierarchy, refined
+from loadmaster.strategies.refine import hierarchy, refined_by
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -478,8 +478,7 @@ class _Run:
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            budget = self.visits(seconds / len(trials))
-            found.append(refined(self.problem, trial, levels=levels, budget=budget))
+            found.append(self.refined_by(levels, trial, seconds / len(trials)))
             self.offer(found[-1], "refine")
         return found
 
@@ -489,14 +488,25 @@ class _Run:
         """
         while not self.is_done and self.is_refinable:
             levels = self.levels(start.devices)
-            budget = self.visits(CYCLE_SHARE * self.budget.left)
-            found = refined(self.problem, start, levels=levels, budget=budget)
+            found = self.refined_by(levels, start, CYCLE_SHARE * self.budget.left)
             self.offer(found, "cycle")
             gain = 1 - found.schedule.makespan / start.schedule.makespan
             start = found
             if gain < CYCLE_GAIN:
                 break
         return start
+
+    def refined_by(
+        self, levels: list[NDArray[np.int32]], start: Candidate, seconds: float
+    ) -> Candidate:
+        """A candidate refined by groups for some seconds at most."""
+        clock = self.budget.clock
+        if clock is not None and clock < seconds:
+            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
+            seconds = max(clock, 0.0)
+        found, visits = refined_by(self.problem, start, levels, int(REFINE_RATE * seconds))
+        self.budget.spent += visits / REFINE_RATE
+        return found
 
     @property
     def is_refinable(self) -> bool:
@@ -507,15 +517,6 @@ class _Run:
         """Groups to refine by, which count as spent."""
         self.budget.spent += HIERARCHY * self.problem.graph.n_ops
         return hierarchy(self.problem, devices)
-
-    def visits(self, seconds: float) -> int:
-        """Visits of ops that a refinement makes in some seconds, which count as spent."""
-        clock = self.budget.clock
-        if clock is not None and clock < seconds:
-            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
-            seconds = max(clock, 0.0)
-        self.budget.spent += seconds
-        return int(REFINE_RATE * seconds)
 
     @cached_property
     def rate(self) -> float:
