@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from conftest import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, placements, v100_mesh
@@ -15,8 +16,9 @@ from loadmaster.problem import Problem
 from loadmaster.strategies import auto, registry
 from loadmaster.strategies.assigned import on_allowed
 from loadmaster.strategies.auto_gather import gathered
-from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed
+from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed, worth_trying
 from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.fused import deciders
 
 METHODS = ("single", *(name for name in registry.METHODS if name in auto.SEEDS))
 
@@ -293,13 +295,33 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
             judged(problem, Placement(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
 
     run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
-    seed = Seed(tries, 0.0, 1.0)
+    seed = Seed(tries, 1.0, 0, 1)
     spent, is_done = run.sown("tries", seed, 5.5 * seed.cost_of(problem, 1))
     assert not is_done
     assert len(seen) == 6
     assert spent == run.budget.spent == pytest.approx(seed.cost_of(problem, 5))
     assert run.best.devices.tolist() == [0, 1, 0]
     judged(problem, Placement(run.best.devices, run.best.priority))  # Nothing is counted any more.
+
+
+@pytest.mark.parametrize("name", ["peft", "dpos", "cpop", "heft", "etf", "m-etf"])
+def test_a_list_schedule_asks_for_as_many_simulations_as_are_counted_on(name):
+    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
+    seed = auto.SEEDS[name]
+    seed.place(problem)
+    asked = seed.simulations + seed.per_way * len(deciders(problem.graph))
+    assert problem.meter.used == asked
+    assert seed.cost(problem, len(deciders(problem.graph))) == seed.cost_of(problem, asked)
+
+
+def test_lists_come_first_where_transfers_are_cheap():
+    graph = graph_of({"a": 4, "b": 4, "c": 1}, [("a", "c", 1), ("b", "c", 1)])
+    cheap, dear = (problem_of(graph, ms_mesh(2, latency=ms)) for ms in (0, 100))
+    assert worth_trying(cheap, True)[0] == "peft"
+    assert worth_trying(dear, True)[0] == "expert"
+    for problem in (cheap, dear):
+        assert sorted(worth_trying(problem, True)) == sorted(auto.SEEDS)
+        assert {*auto.SEEDS} - {*worth_trying(problem, False)} == {"dsc", "lc"}
 
 
 def test_a_meter_keeps_nothing_that_does_not_fit():

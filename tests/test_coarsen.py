@@ -18,7 +18,7 @@ from loadmaster.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.problem import Problem
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.refine import hierarchy, refined, refined_by
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
@@ -188,6 +188,19 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     after = refined(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits
+
+
+def test_a_refinement_counts_its_visits():
+    graph, cluster = example("lenet"), lm.Cluster.preset("4xV100-PCIe")
+    plan = lm.place(graph, cluster, "round-robin")
+    problem = plan.problem
+    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    levels = hierarchy(problem)
+    none, few = (refined_by(problem, before, levels, visits) for visits in (0, 500))
+    # Each of the two orders is worked out once, whatever the budget.
+    assert none[1] == 2 * problem.graph.n_ops
+    assert none[1] < few[1] <= 500 + none[1]
+    assert few[0].schedule.makespan <= none[0].schedule.makespan
 
 
 def test_refine_is_an_option_of_every_method(tmp_path):

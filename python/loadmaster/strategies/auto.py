@@ -42,14 +42,15 @@ from loadmaster.strategies.auto_gather import gathered
 from loadmaster.strategies.auto_seeds import (
     LAST_RESORTS,
     SEEDS,
-    SPLITTING,
     Metered,
     OverdrawnError,
     Seed,
     microseconds,
+    worth_trying,
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
-from loadmaster.strategies.refine import hierarchy, refined
+from loadmaster.strategies.fused import deciders
+from loadmaster.strategies.refine import hierarchy, refined_by
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -64,7 +65,8 @@ COUNTED = 0.75
 #: As good as no limit: visits are counted in 64 bits.
 YEAR = 3.2e7
 
-#: A seed may take so many times what it takes where its first attempt fits.
+#: A seed may take so many times what it takes where its first attempt fits; where memory
+#: is ample it is tried as soon as there is time for the first way to decide for colocated ops.
 RETRIES = 3.0
 
 #: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
@@ -89,19 +91,19 @@ HIERARCHY_SHARE = 0.2
 #: Share of the time for sending less, before the search and once more after it, and
 #: microseconds per op on eight devices of each simulation that it tries.
 GATHER_SHARE = 0.04
-SIMULATION = 0.7
+SIMULATION = 0.5
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
 REFINE_RATE = 35e6
-SEARCH_RATE = 60e6
-CACHED = 1600.0
+SEARCH_RATE = 30e6
+CACHED = 20_000.0
 
 #: Ops from which on windows come first, and their share of the search; visits of ops in a second of
 #: a search in windows, which waits less for memory.
 WINDOWED = 1000
 WINDOW_SHARE = 0.6
-WINDOW_RATE = 10e6
+WINDOW_RATE = 13e6
 
 #: The search ends where it has found nothing better in this share of its visits, or in so many
 #: visits per op.
@@ -116,7 +118,7 @@ SHARES = (1.0, 0.9, 0.8, 0.65, 0.5)
 PAUSE = 10
 
 #: A plan this close to the bound is not worth a search.
-OPTIMAL = 1e-4
+OPTIMAL = 1e-6
 
 #: A plan this close to the bound is one device's, if one device can do it.
 NEGLIGIBLE = 0.005
@@ -342,20 +344,24 @@ class _Run:
         is_loose = alone is not None and alone.fits
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
         tried = set()
-        for name in SEEDS if is_loose else SPLITTING:
+        ways = len(deciders(self.problem.graph))
+        for name in worth_trying(self.problem, is_loose):
             if self.is_good:
                 return
-            cost = SEEDS[name].cost(self.problem)
+            seed = SEEDS[name]
+            cost = seed.cost(self.problem, ways)
+            first = seed.cost(self.problem, 1) if is_loose else cost
             left = share if self.has_plan else max(share, self.budget.left)
-            if cost > left or (self.has_plan and self.budget.lacks(cost)):
+            if first > left or (self.has_plan and self.budget.lacks(first)):
                 continue
-            spent, is_over = self.sown(name, SEEDS[name], min(max(share, cost), RETRIES * cost))
+            granted = min(share, RETRIES * cost) if self.has_plan else max(share, cost)
+            spent, is_over = self.sown(name, seed, granted)
             share -= spent
             if is_over:
                 tried.add(name)
-        for name, seed in LAST_RESORTS.items():
+        for name, strategy in LAST_RESORTS.items():
             if not self.has_plan and name not in tried:
-                self.tried(name, seed)
+                self.tried(name, strategy)
         if self.best is None:
             assert self.refused is not None
             raise self.refused
@@ -368,7 +374,7 @@ class _Run:
     def sown(self, name: str, seed: Seed, seconds: float) -> tuple[float, bool]:
         """What a seed spends of the seconds that it may, and whether it was done with them."""
         meter = self.problem.meter
-        meter.reset(seed.simulations(self.problem, seconds))
+        meter.reset(seed.simulations_in(self.problem, seconds))
         is_done = True
         try:
             self.tried(name, seed.place)
@@ -472,8 +478,7 @@ class _Run:
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            budget = self.visits(seconds / len(trials))
-            found.append(refined(self.problem, trial, levels=levels, budget=budget))
+            found.append(self.refined_by(levels, trial, seconds / len(trials)))
             self.offer(found[-1], "refine")
         return found
 
@@ -483,14 +488,25 @@ class _Run:
         """
         while not self.is_done and self.is_refinable:
             levels = self.levels(start.devices)
-            budget = self.visits(CYCLE_SHARE * self.budget.left)
-            found = refined(self.problem, start, levels=levels, budget=budget)
+            found = self.refined_by(levels, start, CYCLE_SHARE * self.budget.left)
             self.offer(found, "cycle")
             gain = 1 - found.schedule.makespan / start.schedule.makespan
             start = found
             if gain < CYCLE_GAIN:
                 break
         return start
+
+    def refined_by(
+        self, levels: list[NDArray[np.int32]], start: Candidate, seconds: float
+    ) -> Candidate:
+        """A candidate refined by groups for some seconds at most."""
+        clock = self.budget.clock
+        if clock is not None and clock < seconds:
+            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
+            seconds = max(clock, 0.0)
+        found, visits = refined_by(self.problem, start, levels, int(REFINE_RATE * seconds))
+        self.budget.spent += visits / REFINE_RATE
+        return found
 
     @property
     def is_refinable(self) -> bool:
@@ -501,15 +517,6 @@ class _Run:
         """Groups to refine by, which count as spent."""
         self.budget.spent += HIERARCHY * self.problem.graph.n_ops
         return hierarchy(self.problem, devices)
-
-    def visits(self, seconds: float) -> int:
-        """Visits of ops that a refinement makes in some seconds, which count as spent."""
-        clock = self.budget.clock
-        if clock is not None and clock < seconds:
-            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
-            seconds = max(clock, 0.0)
-        self.budget.spent += seconds
-        return int(REFINE_RATE * seconds)
 
     @cached_property
     def rate(self) -> float:

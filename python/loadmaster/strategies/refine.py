@@ -29,13 +29,7 @@ SHARES = (1.0, 0.9, 0.7)
 BUDGET = 100_000_000
 
 
-def refined(
-    problem: Problem,
-    candidate: Candidate,
-    *,
-    levels: list[NDArray[np.int32]] | None = None,
-    budget: int = BUDGET,
-) -> Candidate:
+def refined(problem: Problem, candidate: Candidate) -> Candidate:
     """The candidate, or a better one near it: never worse, for the simulator decides.
 
     Parameters
@@ -44,10 +38,6 @@ def refined(
         That of the candidate.
     candidate : Candidate
         From any strategy.
-    levels : list of int32 [n_reduced], optional
-        Groups per level, coarse to fine; those of :func:`hierarchy` if absent.
-    budget : int
-        Most visits of ops over all schedules tried: the time it takes, but the same on any machine.
 
     Examples
     --------
@@ -62,14 +52,28 @@ def refined(
     """
     if problem.cluster.n_devices == 1:
         return candidate
-    best = candidate
-    levels = hierarchy(problem) if levels is None else levels
+    return refined_by(problem, candidate, hierarchy(problem), BUDGET)[0]
+
+
+def refined_by(
+    problem: Problem, candidate: Candidate, levels: list[NDArray[np.int32]], budget: int
+) -> tuple[Candidate, int]:
+    """The same by given groups, and visits of ops over all schedules tried.
+
+    Parameters
+    ----------
+    levels : list of int32 [n_reduced]
+        Groups per level, coarse to fine.
+    budget : int
+        Most visits: the time it takes, but the same on any machine.
+    """
+    best, visits = candidate, 0
     for order in _orders(problem, candidate):
         reordered = _judged(problem, candidate, candidate.devices, order)
         best = better(problem, best, reordered)
         left = budget // 2
         for share in SHARES:
-            devices, _, _ = fast.refine_placement(
+            devices, _, visited = fast.refine_placement(
                 problem.graph,
                 problem.links,
                 problem.time,
@@ -80,12 +84,13 @@ def refined(
                 capacity=(problem.capacity * share).astype(np.uint64),
                 budget=left,
             )
+            visits += visited
             found = _judged(problem, candidate, devices, order)
             best = better(problem, best, found)
             if found.fits:
                 break
             left //= 2
-    return best
+    return best, visits
 
 
 def _judged(

@@ -434,8 +434,8 @@ pub fn edges<'py>(py: Python<'py>, graph: &Graph) -> Edges<'py> {
 /// devices : int32 [n_ops]
 /// makespan : float
 ///     Seconds of a step, by the estimate; the simulator has the last word.
-/// tried : int
-///     Schedules tried.
+/// visits : int
+///     Visits of ops, over all schedules tried.
 ///
 /// Raises
 /// ------
@@ -468,7 +468,7 @@ pub fn refine_placement<'py>(
     op_bytes: Option<&Bound<'py, PyAny>>,
     capacity: Option<&Bound<'py, PyAny>>,
     budget: u64,
-) -> PyResult<(Ids<'py>, f64, usize)> {
+) -> PyResult<(Ids<'py>, f64, u64)> {
     let n = graph.work.n_ops();
     let order = topological("order", graph, order)?;
     let rules = memory_rules(graph, cluster, op_bytes, capacity, false)?;
@@ -490,5 +490,5 @@ pub fn refine_placement<'py>(
         refine::refine(&graph.work, &cluster.core, &time, &request)
     });
     let refined = refined.map_err(|e| graph.name(e))?;
-    Ok((device_ids(py, graph, refined.placement), refined.makespan, refined.tried))
+    Ok((device_ids(py, graph, refined.placement), refined.makespan, refined.visits))
 }

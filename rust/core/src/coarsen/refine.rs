@@ -35,8 +35,8 @@ pub struct Refined {
     pub placement: Vec<DeviceId>,
     /// Estimated seconds of a step.
     pub makespan: f64,
-    /// Schedules that were tried.
-    pub tried: usize,
+    /// Visits of ops over all schedules that were tried.
+    pub visits: u64,
 }
 
 /// What is refined, and within what.
@@ -91,7 +91,7 @@ pub fn refine(
     Ok(Refined {
         makespan: search.judge.clock.seconds(search.best.0),
         placement: search.placement,
-        tried: search.tried,
+        visits: search.visits,
     })
 }
 
@@ -181,8 +181,7 @@ struct Search<'a> {
     /// Bytes per device.
     held: Vec<u128>,
     best: Cost,
-    budget: u64,
-    tried: usize,
+    visits: u64,
 }
 
 impl<'a> Search<'a> {
@@ -204,9 +203,12 @@ impl<'a> Search<'a> {
             placement: request.placement.to_vec(),
             held,
             best: cost.unwrap_or((Ticks::MAX, Ticks::MAX)),
-            budget: request.budget.saturating_sub(visited),
-            tried: 1,
+            visits: visited,
         })
+    }
+
+    fn is_spent(&self) -> bool {
+        self.visits >= self.request.budget
     }
 
     /// Sweeps over the groups of a level until one gains nothing.
@@ -226,7 +228,7 @@ impl<'a> Search<'a> {
         for _ in 0..SWEEPS {
             let before = self.best;
             for &g in &rows {
-                if self.budget == 0 {
+                if self.is_spent() {
                     return;
                 }
                 self.with_sets(members.row(g), &mut ops);
@@ -251,14 +253,13 @@ impl<'a> Search<'a> {
     /// the one with least to do.
     fn offer(&mut self, ops: &[OpId]) {
         for device in self.candidates(ops) {
-            if self.budget == 0 || !self.has_room(ops, device) {
+            if self.is_spent() || !self.has_room(ops, device) {
                 continue;
             }
             let back: Vec<DeviceId> = ops.iter().map(|u| self.placement[u.ix()]).collect();
             ops.iter().for_each(|u| self.placement[u.ix()] = device);
             let (cost, visited) = self.judge.cost(&self.placement, self.best);
-            self.budget = self.budget.saturating_sub(visited);
-            self.tried += 1;
+            self.visits += visited;
             match cost {
                 Some(cost) => {
                     self.best = cost;
