@@ -235,9 +235,10 @@ impl<'a> Engine<'a> {
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
-        self.far = match self.cluster.is_uniform() {
-            false => None,
-            true => self.inputs.iter_mut().map(|i| i.elsewhere(self.cluster, self.clock)).max(),
+        self.far = if self.cluster.is_uniform() {
+            self.inputs.iter_mut().map(|i| i.elsewhere(self.cluster, self.clock)).max()
+        } else {
+            None
         };
     }
 
@@ -253,21 +254,6 @@ impl<'a> Engine<'a> {
             _ => {
                 let undelayed = self.undelayed(device);
                 self.arrival_before(Ticks::MAX, device, undelayed).expect("no price comes to that limit")
-            }
-        }
-    }
-
-    /// When all inputs of the considered op are on each device, and what that costs others.
-    pub fn prices(&mut self, prices: &mut [Ticks]) {
-        match self.far {
-            Some((there, from)) if self.queues.is_none() => {
-                prices.fill(there);
-                prices[from.ix()] = self.undelayed(from);
-            }
-            _ => {
-                for (device, price) in self.cluster.device_ids().zip(prices) {
-                    *price = self.arrival(device).price();
-                }
             }
         }
     }
@@ -297,6 +283,21 @@ impl<'a> Engine<'a> {
         }
         .map(|arrival| (device, arrival));
         self.arrived.map(|(_, arrival)| arrival)
+    }
+
+    /// The price of the considered op's arrival on each device.
+    pub fn prices(&mut self, prices: &mut [Ticks]) {
+        match self.far {
+            Some((there, from)) if self.queues.is_none() => {
+                prices.fill(there);
+                prices[from.ix()] = self.undelayed(from);
+            }
+            _ => {
+                for (device, price) in self.cluster.device_ids().zip(prices) {
+                    *price = self.arrival(device).price();
+                }
+            }
+        }
     }
 
     /// When all inputs of the considered op are on a device if every channel is idle.
