@@ -163,8 +163,8 @@ fn scheduled<'py>(
 /// HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and PEFT with
 /// `pinned` or `bias`. With `contention` a transfer stands where first come, first served puts it, and to an
 /// op's finish on a device is added `delay_weight` times the time by which its transfers make others come later
-/// than they are wanted; as long as none does, the simulator finds the same schedule when it runs ops in the order of their
-/// starts. Without it channels are unlimited, and the simulator always does. Ties: smaller device.
+/// than they are wanted; as long as none does, the simulator finds the same schedule when it runs ops in the
+/// order of their starts. Without it channels are unlimited, and the simulator always does. Ties: smaller device.
 /// O(D (E + V log V)), and with contention the transfers pushed back.
 ///
 /// Parameters
