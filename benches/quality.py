@@ -315,7 +315,10 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
     best: Candidate | None = None
     for lead in deciders(problem.graph):
-        placed = adjusting_placement(problem, fused, lead, problem.held_at_peak, problem.capacity)
+        decides = fused.group.take(lead)
+        placed = adjusting_placement(
+            problem, fused, decides, problem.held_at_peak, problem.capacity
+        )
         found = judged(problem, placed)
         best = found if best is None else better(problem, best, found)
     assert best is not None
