@@ -101,9 +101,9 @@ DEAR = 4.0
 CHEAP_FIRST = (
     "peft",
     "dpos",
+    "cpop",
     "etf",
     "heft",
-    "cpop",
     "partition",
     "heft on groups",
     "m-etf",
@@ -129,7 +129,9 @@ DEAR_FIRST = (
     "lc",
 )
 
-#: Those that know nothing of bytes: left out where memory forces a split.
+#: Where memory forces a split, those that weigh bytes from the start come first, and those that
+#: know nothing of them are left out.
+WEIGHING = ("partition", "partitions", "expert")
 UNBOUNDED = ("dsc", "lc")
 
 
@@ -137,7 +139,9 @@ def worth_trying(problem: Problem, is_loose: bool) -> list[str]:
     """Seeds in the order in which they are tried; ``is_loose``: one device could hold all ops."""
     sent = float(problem.tensor_time(problem.graph).sum())
     names = CHEAP_FIRST if sent < DEAR * float(problem.op_time.sum()) else DEAR_FIRST
-    return [name for name in names if is_loose or name not in UNBOUNDED]
+    if is_loose:
+        return [*names]
+    return [*WEIGHING, *(name for name in names if name not in (*WEIGHING, *UNBOUNDED))]
 
 
 #: Tried one after another where nothing fits yet, however long they take.
