@@ -129,19 +129,21 @@ DEAR_FIRST = (
     "lc",
 )
 
-#: Where memory forces a split, those that weigh bytes from the start come first, and those that
-#: know nothing of them are left out.
-WEIGHING = ("partition", "partitions", "expert")
+#: Where memory forces a split, those that know nothing of bytes are left out; and where transfers
+#: are dear besides, those that weigh bytes from the start come first.
 UNBOUNDED = ("dsc", "lc")
+WEIGHING = ("partition", "partitions", "expert")
 
 
 def worth_trying(problem: Problem, is_loose: bool) -> list[str]:
     """Seeds in the order in which they are tried; ``is_loose``: one device could hold all ops."""
     sent = float(problem.tensor_time(problem.graph).sum())
-    names = CHEAP_FIRST if sent < DEAR * float(problem.op_time.sum()) else DEAR_FIRST
+    is_dear = sent >= DEAR * float(problem.op_time.sum())
+    names = DEAR_FIRST if is_dear else CHEAP_FIRST
     if is_loose:
         return [*names]
-    return [*WEIGHING, *(name for name in names if name not in (*WEIGHING, *UNBOUNDED))]
+    first = WEIGHING if is_dear else ()
+    return [*first, *(name for name in names if name not in (*first, *UNBOUNDED))]
 
 
 #: Tried one after another where nothing fits yet, however long they take.
