@@ -262,7 +262,8 @@ fn kinds(routes: &[Route]) -> Vec<u32> {
     routes.iter().map(number_of).collect()
 }
 
-/// Whether the kinds of routes of so many devices are one, those from a device to itself left out; false for one device.
+/// Whether the kinds of routes between so many devices are one, those of a device with itself left out; not of one
+/// device.
 fn is_uniform(kinds: &[u32], n: usize) -> bool {
     let mut between = (0..n * n).filter(|i| i / n != i % n).map(|i| kinds[i]);
     between.next().is_some_and(|first| between.all(|kind| kind == first))
