@@ -151,26 +151,76 @@ impl Walk<'_> {
         let mut level = vec![NEVER; self.time.len()];
         let mut waits = Waits::default();
         for &u in order {
-            let repeats = repeats(u);
             for k in (0..n_types).filter(|k| self.time[u.ix() * n_types + k] < NEVER) {
-                waits.all.clear();
-                waits.all.extend(neighbours(u).map(|(t, v)| {
-                    let cells = v.ix() * n_types..(v.ix() + 1) * n_types;
-                    let (levels, lengths) = (&level[cells.clone()], &self.time[cells]);
-                    let sent = &self.sent[t.ix() * n_types * n_types..];
-                    let arrival = |other: usize| levels[other] + lengths[other] + sent[pair(other, k)];
-                    let together = self.work.set_of[u.ix()] == self.work.set_of[v.ix()];
-                    let others = 0..if together { 0 } else { n_types };
-                    let away = others.map(arrival).min().unwrap_or(NEVER).min(NEVER);
-                    Near { op: v, release: levels[k], length: lengths[k], away }
-                }));
-                if repeats {
-                    waits.last_per_op();
-                }
-                level[u.ix() * n_types + k] = waits.least();
+                let all = neighbours(u).map(|(t, v)| self.near(u, k, t, v, &level, &pair));
+                let latest = all.fold(Latest::NONE, Latest::with);
+                level[u.ix() * n_types + k] = latest.least().unwrap_or_else(|| {
+                    let all = neighbours(u).map(|(t, v)| self.near(u, k, t, v, &level, &pair));
+                    waits.all.clear();
+                    waits.all.extend(all);
+                    if repeats(u) {
+                        waits.last_per_op();
+                    }
+                    waits.least()
+                });
             }
         }
         level
+    }
+
+    /// A neighbour `v` of `u` if that runs on type `k`, given its level, with a tensor between the two.
+    #[inline(always)]
+    fn near(
+        &self,
+        u: OpId,
+        k: usize,
+        t: TensorId,
+        v: OpId,
+        level: &[Ticks],
+        pair: &impl Fn(usize, usize) -> usize,
+    ) -> Near {
+        let n_types = self.n_types;
+        let cells = v.ix() * n_types..(v.ix() + 1) * n_types;
+        let (levels, lengths) = (&level[cells.clone()], &self.time[cells]);
+        let mut away = NEVER;
+        if self.work.set_of[u.ix()] != self.work.set_of[v.ix()] {
+            let sent = &self.sent[t.ix() * n_types * n_types..(t.ix() + 1) * n_types * n_types];
+            for (other, (level, length)) in levels.iter().zip(lengths).enumerate() {
+                away = away.min(level + length + sent[pair(other, k)]);
+            }
+        }
+        Near { op: v, release: levels[k], length: lengths[k], away }
+    }
+}
+
+/// The neighbour that arrives last from elsewhere: when it does, and when it is done here; and when the last of
+/// the others arrives.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    away: Ticks,
+    done: Ticks,
+    runner_up: Ticks,
+}
+
+impl Latest {
+    /// Of no neighbours.
+    const NONE: Self = Self { away: 0, done: 0, runner_up: 0 };
+
+    #[inline(always)]
+    fn with(self, near: Near) -> Self {
+        let is_last = near.away > self.away;
+        Self {
+            away: near.away.max(self.away),
+            done: if is_last { near.done() } else { self.done },
+            runner_up: self.runner_up.max(near.away.min(self.away)),
+        }
+    }
+
+    /// Least time until all are there, where the others can be sent before the last is done even if that stays.
+    /// One that comes twice makes this no more than too cautious.
+    #[inline(always)]
+    fn least(self) -> Option<Ticks> {
+        (self.done >= self.runner_up).then(|| self.away.min(self.done))
     }
 }
 
@@ -190,24 +240,15 @@ impl Waits {
     }
 
     /// Least time until all are there, over all choices of which are on the same device.
-    #[inline]
     fn least(&mut self) -> Ticks {
-        let Some((&first, others)) = self.all.split_first() else { return 0 };
-        let (mut last, mut runner_up) = (first, 0);
-        for &near in others {
-            runner_up = runner_up.max(near.away.min(last.away));
-            last = if near.away > last.away { near } else { last };
-        }
-        if last.done() >= runner_up {
-            // Where the last to arrive stays, all others can be sent.
-            return last.away.min(last.done());
-        }
-        match self.all[..] {
-            [one, two] => {
+        let latest = self.all.iter().copied().fold(Latest::NONE, Latest::with);
+        match (latest.least(), &self.all[..]) {
+            (Some(least), _) => least,
+            (None, &[one, two]) => {
                 // One is there before the other is done.
                 let (first, last) = if one.release <= two.release { (one, two) } else { (two, one) };
                 let both = first.done().max(last.release) + last.length;
-                runner_up.min(both)
+                latest.runner_up.min(both)
             }
             _ => self.least_of_many(),
         }

@@ -416,7 +416,8 @@ impl<'a> Queues<'a> {
 /// Adds a transfer to those due, unless it is there.
 #[inline(always)]
 fn add(due: &mut Vec<Due>, new: Due) {
-    let at = due.partition_point(|d| d.turn >= new.turn);
+    // Most often next, and inserting moves all that are searched.
+    let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
     if at == 0 || due[at - 1].turn != new.turn {
         due.insert(at, new);
     }
