@@ -317,7 +317,7 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     for lead in deciders(problem.graph):
         decides = fused.group.take(lead)
         placed = adjusting_placement(
-            problem, fused, decides, problem.held_at_peak, problem.capacity
+            problem, fused, decides, problem.reduced.held_at_peak, problem.capacity
         )
         found = judged(problem, placed)
         best = found if best is None else better(problem, best, found)

@@ -68,6 +68,11 @@ class Reduced:
     op_of: NDArray[np.int32]
     shows: NDArray[np.int32]
 
+    @cached_property
+    def held_at_peak(self) -> NDArray[np.uint64]:
+        """What each reduced op holds at the peak of a sequential run in Kahn order, in bytes."""
+        return fast.peak_bytes(self.graph)[1]
+
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a float64 column, or each column of a matrix, of the model over the reduced ops."""
         if per_op.ndim == 1:

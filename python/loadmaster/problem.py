@@ -91,11 +91,6 @@ class Problem:
         """Bytes per device."""
         return np.array(self.cluster.memory, dtype=np.uint64)
 
-    @cached_property
-    def held_at_peak(self) -> NDArray[np.uint64]:
-        """What each op holds at the worst moment of a sequential run in Kahn order, in bytes."""
-        return fast.peak_bytes(self.graph)[1]
-
     def busiest(self, devices: NDArray[np.int32]) -> float:
         """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
         types = np.array(self.cluster.device_types)

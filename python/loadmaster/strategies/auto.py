@@ -543,7 +543,7 @@ class _Run:
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
         follows = np.array_equal(devices[lead], devices)
-        held = problem.held_at_peak
+        held = problem.reduced.held_at_peak
         used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
         np.add.at(used, devices, held)
         visits = int(rate * seconds)

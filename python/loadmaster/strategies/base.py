@@ -196,7 +196,7 @@ def try_memory(
     if memory == "static":
         return attempts(problem, partial(attempt, problem.graph.static_bytes), (1.0,), to_beat)
     if memory == "dynamic":
-        return attempts(problem, partial(attempt, problem.held_at_peak), SHARES, to_beat)
+        return attempts(problem, partial(attempt, problem.reduced.held_at_peak), SHARES, to_beat)
     raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
 
 

@@ -405,7 +405,7 @@ def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
     if level.finer is None and memory == "dynamic":
         plan = auto.place(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
         order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
-        charge = level.problem.held_at_peak
+        charge = level.problem.reduced.held_at_peak
         # The simulator has found that what the plan holds fits.
         used = _used(level.problem, plan.devices, charge)
         capacity = np.maximum(level.problem.capacity, used)
@@ -438,7 +438,7 @@ def _by_heft(problem: Problem) -> Placement | None:
 
 
 def _bytes(problem: Problem, memory: MemoryModel) -> NDArray[np.uint64]:
-    return problem.graph.static_bytes if memory == "static" else problem.held_at_peak
+    return problem.graph.static_bytes if memory == "static" else problem.reduced.held_at_peak
 
 
 def _used(

@@ -64,11 +64,13 @@ def deciders(graph: fast.Graph) -> list[NDArray[np.int32]]:
     the parameter that its set updates. Which is better depends on where the backward pass goes, so
     both are tried where they differ.
     """
-    sets = graph.colocation
-    first = np.empty(int(sets.max()) + 1, dtype=np.int32)
-    # Of several values for one set the last is kept.
-    first[sets[::-1]] = np.arange(graph.n_ops, dtype=np.int32)[::-1]
-    own = first.take(sets)
+    sets, own = graph.colocation, np.arange(graph.n_ops, dtype=np.int32)
+    n_sets = int(sets.max()) + 1
+    if n_sets < graph.n_ops:
+        first = np.empty(n_sets, dtype=np.int32)
+        # Of several values for one set the last is kept.
+        first[sets[::-1]] = own[::-1]
+        own = first.take(sets)
     return [own] if np.array_equal(own, graph.lead) else [own, graph.lead]
 
 

@@ -133,7 +133,7 @@ def _ways_to_count(
         yield problem.graph.static_bytes, (1.0,)
         return
     yield None, SHARES
-    yield problem.held_at_peak, SHARES
+    yield problem.reduced.held_at_peak, SHARES
 
 
 def check_memory(memory: str) -> None:

@@ -136,7 +136,7 @@ def by_expert(problem: Problem, groups: Groups) -> NDArray[np.int32]:
     """Each group where the expert's contiguous layers have most of its time, of what it allows."""
     unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
     layer = expert.layers(problem).layer
-    devices = expert.ranges(problem, layer, problem.held_at_peak, unlimited)
+    devices = expert.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
     return by_most_time(problem, groups, devices)
 
 

@@ -94,7 +94,7 @@ def parts(
         # Nothing to partition; METIS would complain on standard output.
         each = np.arange(n_sets, dtype=np.int32) % np.int32(k)
         return on_allowed(problem, each)[sets]
-    held = problem.held_at_peak if bytes_ is None else bytes_
+    held = problem.reduced.held_at_peak if bytes_ is None else bytes_
     seconds = shares(per_set(problem, problem.op_time))
     weight = (1 - blend) * seconds + blend * shares(per_set(problem, held))
     target = (1 - blend) * shares(1.0 / _seconds_alone(problem))

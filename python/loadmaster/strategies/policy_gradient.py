@@ -185,7 +185,7 @@ class Seen:
         return cls(
             groups.allowed,
             seconds / even,
-            groups.sum(problem.held_at_peak)[:, None] / capacity,
+            groups.sum(problem.reduced.held_at_peak)[:, None] / capacity,
             urgency / (float(urgency.max()) or 1.0),
             _inputs(problem, groups),
             latency,

@@ -80,7 +80,7 @@ def refined_by(
                 order,
                 candidate.devices,
                 levels,
-                op_bytes=problem.held_at_peak,
+                op_bytes=problem.reduced.held_at_peak,
                 capacity=(problem.capacity * share).astype(np.uint64),
                 budget=left,
             )
