@@ -51,10 +51,11 @@ impl Union {
                 set_of[i] = set_of[root];
             }
         }
-        let sets = Csr::from_pairs(
-            count as usize,
-            set_of.iter().enumerate().map(|(i, &s)| (s as usize, OpId::new(i))),
-        );
+        if count as usize == n {
+            return (set_of, Csr::from_parts((0..=count).collect(), (0..count).map(OpId).collect()));
+        }
+        let members = set_of.iter().enumerate().map(|(i, &s)| (s as usize, OpId::new(i)));
+        let sets = Csr::from_pairs(count as usize, members);
         (set_of, sets)
     }
 }

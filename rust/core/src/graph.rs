@@ -81,7 +81,8 @@ impl Graph {
     /// Empty graph, columns of different length, ends or tensor ids out of range, self loops, a
     /// tensor with two producers, a cycle (named op by op).
     pub fn new(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
-        Self::with_homes(n_ops, edges_of(n_ops, src, dst, tensor)?, &[])?.with_one_producer_each(tensor)
+        let edges = edges_of(n_ops, src, dst, tensor)?;
+        Self::with_homes(n_ops, edges.iter().copied(), &[])?.with_one_producer_each(tensor)
     }
 
     /// The same with ops numbered as they run (see [`Graph::numbering`]): what a user gives is best kept
@@ -91,7 +92,7 @@ impl Graph {
     /// Those of [`Graph::new`].
     pub fn numbered(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
         let edges = edges_of(n_ops, src, dst, tensor)?;
-        Self::numbered_with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
+        Self::numbered_with_homes(n_ops, edges.iter().copied(), &[])?.with_one_producer_each(tensor)
     }
 
     /// From edges whose ends are in range, plus tensors that are there at time 0. One tensor per
@@ -311,12 +312,12 @@ impl Graph {
 }
 
 /// Checks columns and reads them as edges.
-pub(crate) fn edges_of<'a>(
+pub(crate) fn edges_of(
     n_ops: usize,
-    src: &'a [i64],
-    dst: &'a [i64],
-    tensor: Option<&'a [i64]>,
-) -> Result<impl Iterator<Item = Edge> + Clone + use<'a>, Error> {
+    src: &[i64],
+    dst: &[i64],
+    tensor: Option<&[i64]>,
+) -> Result<Vec<Edge>, Error> {
     check_counts(n_ops, src.len(), dst.len())?;
     if let Some(tensor) = tensor
         && tensor.len() != src.len()
@@ -328,28 +329,33 @@ pub(crate) fn edges_of<'a>(
             per: "edge",
         });
     }
-    let last = n_ops - 1;
-    for (edge, (&s, &d)) in src.iter().zip(dst).enumerate() {
-        for (end, value) in [("src", s), ("dst", d)] {
-            if value as u64 > last as u64 {
-                return Err(Error::DanglingEdge { edge, end, value, last });
-            }
-        }
-        if s == d {
-            return Err(Error::SelfLoop { edge, op: OpId(s as u32).into() });
-        }
+    // All are looked at without a branch; which one is wrong is found after.
+    let is_wrong = |(&s, &d): (&i64, &i64)| (s as u64).max(d as u64) >= n_ops as u64 || s == d;
+    if src.iter().zip(dst).fold(false, |any, ends| any | is_wrong(ends)) {
+        src.iter().zip(dst).enumerate().try_for_each(|(edge, (&s, &d))| check_ends(n_ops, edge, s, d))?;
     }
     let last = n_ops + src.len() - 1;
     let bad = |&id: &i64| id != CONTROL && id as u64 > last as u64;
     if let Some((edge, &value)) = tensor.and_then(|t| t.iter().enumerate().find(|(_, id)| bad(id))) {
         return Err(Error::BadTensorId { edge, value, last });
     }
-    Ok((0..src.len()).map(move |i| Edge {
-        src: OpId(src[i] as u32),
-        dst: OpId(dst[i] as u32),
-        // -1 as 32 bits is Edge::CONTROL.
-        tensor: tensor.map_or(src[i] as u32, |t| t[i] as u32),
-    }))
+    // -1 as 32 bits is Edge::CONTROL.
+    let edge = |((&s, &d), &t): ((&i64, &i64), &i64)| Edge {
+        src: OpId(s as u32),
+        dst: OpId(d as u32),
+        tensor: t as u32,
+    };
+    Ok(src.iter().zip(dst).zip(tensor.unwrap_or(src)).map(edge).collect())
+}
+
+fn check_ends(n_ops: usize, edge: usize, src: i64, dst: i64) -> Result<(), Error> {
+    let last = n_ops - 1;
+    for (end, value) in [("src", src), ("dst", dst)] {
+        if value as u64 > last as u64 {
+            return Err(Error::DanglingEdge { edge, end, value, last });
+        }
+    }
+    if src == dst { Err(Error::SelfLoop { edge, op: OpId(src as u32).into() }) } else { Ok(()) }
 }
 
 /// Checks the sizes of a graph before anything is allocated for it.
@@ -388,9 +394,19 @@ impl End {
     }
 }
 
-/// The far ends of each op's edges out, destinations ascending, and how many edges come in. Sorted by
-/// destination and then, stably, by source: cheaper than sorting each row. O(V + E).
-fn ends_by_source(n_ops: usize, edges: impl Iterator<Item = Edge> + Clone) -> (Csr<End>, Vec<u32>) {
+/// The far ends of each op's edges out, destinations ascending, and how many edges come in. Unless edges ascend as
+/// they are, they are sorted by destination and then, stably, by source: cheaper than sorting each row. O(V + E).
+fn ends_by_source(
+    n_ops: usize,
+    edges: impl Iterator<Item = Edge> + Clone,
+    is_ascending: bool,
+) -> (Csr<End>, Vec<u32>) {
+    if is_ascending {
+        let mut n_into = vec![0; n_ops];
+        edges.clone().for_each(|e| n_into[e.dst.ix()] += 1);
+        let far = |e: Edge| (e.src.ix(), End::new(e.tensor, e.dst.0));
+        return (Csr::from_pairs(n_ops, edges.map(far)), n_into);
+    }
     let near = |e: Edge| (e.dst.ix(), End::new(e.tensor, e.src.0));
     let into = Csr::from_pairs(n_ops, edges.clone().map(near));
     let mut filling = Filling::new(n_ops, edges.map(|e| e.src.ix()));
@@ -424,14 +440,17 @@ impl Tensors {
         number: impl FnOnce(&[OpId]) -> Numbering,
     ) -> Result<(Self, Vec<OpId>, Numbering), Error> {
         let mut base = homes.iter().map(|h| h.key + 1).max().unwrap_or(0);
-        let (mut is_ordered, mut is_plain) = (true, true);
+        let (mut is_ordered, mut is_plain, mut is_ascending) = (true, true, true);
+        let mut previous = (OpId(0), OpId(0));
         for e in edges.clone() {
             // A control edge's tensor wraps round to 0.
             base = base.max(e.tensor.wrapping_add(1));
             is_ordered &= e.src < e.dst;
             is_plain &= e.tensor == e.src.0;
+            is_ascending &= previous <= (e.src, e.dst);
+            previous = (e.src, e.dst);
         }
-        let (mut rows, missing) = ends_by_source(n_ops, edges);
+        let (mut rows, missing) = ends_by_source(n_ops, edges, is_ascending);
         // With one tensor per op its consumers ascend as they are.
         for u in 0..if is_plain { 0 } else { n_ops } {
             rows.row_mut(u).sort_unstable();

@@ -159,7 +159,11 @@ impl Workload {
             numbering.by_op(allowed, 1)
         };
         let (set_of, sets) = numbering.sets(set_of, sets);
-        let lead = crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed);
+        let lead = if sets.n_rows() == n {
+            graph.ops().collect()
+        } else {
+            crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed)
+        };
         Ok(Self {
             tensor_bytes,
             tensor_storage,

@@ -81,6 +81,24 @@ proptest! {
     }
 
     #[test]
+    fn the_order_in_which_edges_are_given_makes_no_difference(dag in dags(16), with_tensors in any::<bool>()) {
+        let mut edges: Vec<(i64, i64, i64)> =
+            (0..dag.src.len()).map(|i| (dag.src[i], dag.dst[i], dag.tensor[i])).collect();
+        edges.sort_unstable();
+        let built = |edges: &[(i64, i64, i64)]| {
+            let column = |of: fn(&(i64, i64, i64)) -> i64| edges.iter().map(of).collect::<Vec<_>>();
+            let tensor = column(|e| e.2);
+            let tensor = with_tensors.then_some(tensor.as_slice());
+            Graph::numbered(dag.n, &column(|e| e.0), &column(|e| e.1), tensor).unwrap()
+        };
+        let sorted = built(&edges);
+        edges.reverse();
+        prop_assert_eq!(&sorted, &built(&edges));
+        edges.sort_unstable_by_key(|e| (e.1, e.0, e.2));
+        prop_assert_eq!(&sorted, &built(&edges));
+    }
+
+    #[test]
     fn no_array_makes_it_panic(
         n in 0usize..6,
         src in vec(wild(), 0..6),
