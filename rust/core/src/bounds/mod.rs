@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::ids::OpId;
 use crate::workload::{Times, Workload};
 use forced::{NEVER, Reach};
-use speeds::Shares;
+use speeds::{Columns, Shares};
 use windows::Windows;
 
 /// Which argument gave a bound.
@@ -67,10 +67,10 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
 
     // Sums of floats may exceed the true sum by their rounding; a bound must not.
     let safe = |seconds: f64| seconds * (1.0 - 1e-12);
-    let shares = Shares { devices: ticks.devices.clone(), seconds: ticks.seconds(work, &ticks.time) };
+    let shares = Shares { devices: ticks.devices.clone(), seconds: ticks.columns(work, &ticks.time) };
     let speeds = shares.best_speeds();
     let capacity = safe(shares.work(&speeds));
-    let (head, tail) = (ticks.seconds(work, &reach.head), ticks.seconds(work, &reach.tail));
+    let (head, tail) = (ticks.columns(work, &reach.head), ticks.columns(work, &reach.tail));
     let heads_and_tails = safe(Windows::new(&shares, &head, &tail).best(&speeds));
 
     let candidates = [
@@ -97,7 +97,10 @@ pub fn heads_and_tails(
 ) -> Result<(Vec<f64>, Vec<f64>), Error> {
     let ticks = Table::new(work, cluster, times)?;
     let reach = Reach::new(work, cluster, ticks.clock, &ticks.time);
-    Ok((ticks.seconds(work, &reach.head), ticks.seconds(work, &reach.tail)))
+    let rows = |columns: Columns| {
+        (0..work.n_ops()).flat_map(|row| columns.iter().map(move |column| column[row])).collect()
+    };
+    Ok((rows(ticks.columns(work, &reach.head)), rows(ticks.columns(work, &reach.tail))))
 }
 
 /// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed: a bound on unrounded
@@ -152,17 +155,17 @@ impl Table {
         (0..self.time.len() / n_types).map(least).max().unwrap_or(0)
     }
 
-    /// A column per op and type in seconds, infinite where not allowed, rows by the user's index: sums of
-    /// floats do not depend on how ops are numbered.
-    fn seconds(&self, work: &Workload, ticks: &[Ticks]) -> Vec<f64> {
+    /// Ticks per op and type in seconds, infinite where not allowed, rows by the user's index: sums of floats do
+    /// not depend on how ops are numbered.
+    fn columns(&self, work: &Workload, ticks: &[Ticks]) -> Columns {
         let n_types = self.devices.len();
-        let mut seconds = Vec::with_capacity(ticks.len());
-        for u in work.graph.ops_by_index() {
-            let row = u.ix() * n_types..(u.ix() + 1) * n_types;
-            for (&time, &ticks) in self.time[row.clone()].iter().zip(&ticks[row]) {
-                seconds.push(if time < NEVER { self.clock.seconds(ticks) } else { f64::INFINITY });
-            }
-        }
-        seconds
+        let of_type = |k: usize| {
+            let cells = work.graph.ops_by_index().map(move |u| u.ix() * n_types + k);
+            let seconds = |cell: usize| {
+                if self.time[cell] < NEVER { self.clock.seconds(ticks[cell]) } else { f64::INFINITY }
+            };
+            cells.map(seconds).collect()
+        };
+        (0..n_types).map(of_type).collect()
     }
 }

@@ -8,13 +8,16 @@
 //! sum_i y_k(i) t_i,k(i) = sum_k y_k (work on type k) <= sum_k y_k m_k T = T`. So any speeds give a bound,
 //! and the rounding of those found here cannot make one wrong. With one type it is work / devices.
 
-/// Seconds of work per row and device type, infinite where not allowed.
+/// Seconds per row, a column for each device type; infinite where not allowed.
+pub type Columns = Vec<Vec<f64>>;
+
+/// Seconds of work per row and device type.
 #[derive(Clone, Debug)]
 pub struct Shares {
     /// Devices per type.
     pub devices: Vec<f64>,
-    /// Row-major.
-    pub seconds: Vec<f64>,
+    /// The work.
+    pub seconds: Columns,
 }
 
 impl Shares {
@@ -22,31 +25,35 @@ impl Shares {
         self.devices.len()
     }
 
-    /// The seconds of a row on each type.
-    pub fn row(&self, u: usize) -> &[f64] {
-        let n_types = self.n_types();
-        &self.seconds[u * n_types..(u + 1) * n_types]
+    /// Each row's share of the dual objective at `speeds`.
+    pub fn weights(&self, speeds: &[f64]) -> Vec<f64> {
+        least(
+            self.seconds
+                .iter()
+                .zip(speeds)
+                .map(|(column, speed)| column.iter().map(move |&t| cost(t, *speed))),
+        )
     }
 
     /// The dual objective at `speeds`: a bound on the time that all rows take.
     pub fn work(&self, speeds: &[f64]) -> f64 {
-        self.seconds.chunks_exact(self.n_types()).map(|row| weight(row, speeds)).sum()
+        self.weights(speeds).iter().sum()
     }
 
     /// The dual objective at `speeds`, and its slope: seconds that each type works.
     fn dual(&self, speeds: &[f64]) -> (f64, Vec<f64>) {
         let mut load = vec![0.0; self.n_types()];
         let mut value = 0.0;
-        for row in self.seconds.chunks_exact(self.n_types()) {
+        for row in 0..self.seconds[0].len() {
             let mut best = (f64::INFINITY, 0);
-            for (k, (&seconds, &speed)) in row.iter().zip(speeds).enumerate() {
-                let cost = if seconds.is_infinite() { seconds } else { seconds * speed };
+            for (k, (column, &speed)) in self.seconds.iter().zip(speeds).enumerate() {
+                let cost = cost(column[row], speed);
                 if cost < best.0 {
                     best = (cost, k);
                 }
             }
             value += best.0;
-            load[best.1] += row[best.1];
+            load[best.1] += self.seconds[best.1][row];
         }
         (value, load)
     }
@@ -79,12 +86,23 @@ impl Shares {
     }
 }
 
-/// A row's share of the dual work.
-pub fn weight(row: &[f64], speeds: &[f64]) -> f64 {
-    row.iter()
-        .zip(speeds)
-        .map(|(t, y)| if t.is_infinite() { *t } else { t * y })
-        .fold(f64::INFINITY, f64::min)
+/// What some seconds cost at a speed; infinite where not allowed, even for nothing.
+#[inline(always)]
+fn cost(seconds: f64, speed: f64) -> f64 {
+    if seconds.is_infinite() { seconds } else { seconds * speed }
+}
+
+/// The least of each row.
+pub fn least(columns: impl Iterator<Item = impl Iterator<Item = f64>>) -> Vec<f64> {
+    let mut least: Vec<f64> = Vec::new();
+    for column in columns {
+        if least.is_empty() {
+            least = column.collect();
+        } else {
+            least.iter_mut().zip(column).for_each(|(least, value)| *least = value.min(*least));
+        }
+    }
+    least
 }
 
 /// max over y >= 0 with devices . y = 1 of min over tangents g of g . y, by the simplex method on the

@@ -20,7 +20,7 @@
 //! best of those speeds of their own are found (cutting planes, some ten passes over the ops each), and with
 //! the best of these speeds windows are sought again. O(V T) per pass, a few hundred passes at most.
 
-use crate::bounds::speeds::{Shares, weight};
+use crate::bounds::speeds::{Columns, Shares, least};
 
 /// Windows of a search that get speeds of their own.
 const TRIED: usize = 4;
@@ -38,11 +38,11 @@ struct Window {
     tail: f64,
 }
 
-/// Ops with their heads and tails in seconds, per op and type (row-major); infinite where not allowed.
+/// Ops with their heads and tails.
 pub struct Windows<'a> {
     shares: &'a Shares,
-    head: &'a [f64],
-    tail: &'a [f64],
+    head: &'a Columns,
+    tail: &'a Columns,
     /// The least over types.
     least_head: Vec<f64>,
     least_tail: Vec<f64>,
@@ -53,13 +53,10 @@ pub struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     /// From what [`Shares`] counts as time.
-    pub fn new(shares: &'a Shares, head: &'a [f64], tail: &'a [f64]) -> Self {
-        let least = |values: &[f64]| -> Vec<f64> {
-            let rows = values.chunks_exact(shares.devices.len());
-            rows.map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)).collect()
-        };
+    pub fn new(shares: &'a Shares, head: &'a Columns, tail: &'a Columns) -> Self {
+        let least_of = |columns: &Columns| least(columns.iter().map(|column| column.iter().copied()));
         let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-        let (least_head, least_tail) = (least(head), least(tail));
+        let (least_head, least_tail) = (least_of(head), least_of(tail));
         let (most_head, most_tail) = (most(&least_head), most(&least_tail));
         Self { shares, head, tail, least_head, least_tail, most_head, most_tail }
     }
@@ -90,26 +87,31 @@ impl<'a> Windows<'a> {
 
     /// What must be done in a window, per op that must do any whichever type it runs on.
     fn inside(&self, window: Window) -> Shares {
-        let n_types = self.shares.devices.len();
-        let (head, tail) = (self.head.chunks_exact(n_types), self.tail.chunks_exact(n_types));
-        let mut seconds = vec![0.0; self.head.len()];
-        let mut filled = 0;
-        for ((time, head), tail) in self.shares.seconds.chunks_exact(n_types).zip(head).zip(tail) {
-            let mut least = f64::INFINITY;
-            for (k, left) in seconds[filled..filled + n_types].iter_mut().enumerate() {
-                *left = time[k] - (window.head - head[k]).max(0.0) - (window.tail - tail[k]).max(0.0);
-                least = least.min(*left);
+        let types = self.shares.seconds.iter().zip(self.head).zip(self.tail);
+        let left = |((time, head), tail): ((&Vec<f64>, &Vec<f64>), &Vec<f64>)| -> Vec<f64> {
+            let rows = time.iter().zip(head).zip(tail);
+            rows.map(|((time, head), tail)| {
+                time - (window.head - head).max(0.0) - (window.tail - tail).max(0.0)
+            })
+            .collect()
+        };
+        let mut seconds: Columns = types.map(left).collect();
+        let least = least(seconds.iter().map(|column| column.iter().copied()));
+        for column in &mut seconds {
+            let mut filled = 0;
+            for (row, least) in least.iter().enumerate() {
+                // Written over by the next where nothing must be done; a branch would be guessed wrong.
+                column[filled] = column[row];
+                filled += usize::from(*least > 0.0);
             }
-            // Written over by the next where nothing must be done; a branch would be guessed wrong.
-            filled += if least > 0.0 { n_types } else { 0 };
+            column.truncate(filled);
         }
-        seconds.truncate(filled);
         Shares { devices: self.shares.devices.clone(), seconds }
     }
 
     /// The windows with most work whole in them, by the largest bound, no two of one grid cell.
     fn promising(&self, speeds: &[f64]) -> Vec<Window> {
-        let work: Vec<f64> = (0..self.least_head.len()).map(|u| weight(self.shares.row(u), speeds)).collect();
+        let work = self.shares.weights(speeds);
         let mut found: Vec<(f64, Window)> = Vec::new();
         for (rows, columns) in GRIDS {
             self.past_both(&work, rows, columns, &mut found);
