@@ -82,7 +82,7 @@ struct Place {
 type Position = (usize, usize);
 
 /// Most transfers in a block; a full one is split in two.
-const BLOCK: usize = 1024;
+const BLOCK: usize = 256;
 
 /// Some of a queue's transfers, in turn. Never empty.
 #[derive(Clone, Debug)]
