@@ -343,6 +343,7 @@ class _Run:
             self.offer(kept, "warm start")
         is_loose = alone is not None and alone.fits
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
+        most = share / 2
         tried = set()
         ways = len(deciders(self.problem.graph))
         for name in worth_trying(self.problem, is_loose):
@@ -350,11 +351,13 @@ class _Run:
                 return
             seed = SEEDS[name]
             cost = seed.cost(self.problem, ways)
-            first = seed.cost(self.problem, 1) if is_loose else cost
+            first = seed.first(self.problem)
             left = share if self.has_plan else max(share, self.budget.left)
             if first > left or (self.has_plan and self.budget.lacks(first)):
                 continue
-            granted = min(share, RETRIES * cost) if self.has_plan else max(share, cost)
+            granted = max(most, first)
+            if self.has_plan:
+                granted = min(granted, share, RETRIES * cost)
             spent, is_over = self.sown(name, seed, granted)
             share -= spent
             if is_over:

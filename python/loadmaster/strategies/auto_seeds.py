@@ -50,16 +50,23 @@ class Seed(NamedTuple):
     simulations, per_way : int
         How many it asks for where the first attempt fits: in any case, and for each way to decide
         for colocated ops (:func:`.fused.deciders`).
+    rounds : int
+        In how many pieces a way comes, each a plan.
     """
 
     place: Callable[[Problem], Candidate]
     each: float
     simulations: int
     per_way: int
+    rounds: int = 1
 
     def cost(self, problem: Problem, ways: int) -> float:
         """Seconds that it takes where the first attempt fits."""
         return self.cost_of(problem, self.simulations + ways * self.per_way)
+
+    def first(self, problem: Problem) -> float:
+        """Seconds until it has a plan, there."""
+        return self.cost_of(problem, self.simulations + -(-self.per_way // self.rounds))
 
     def cost_of(self, problem: Problem, simulations: int) -> float:
         """Seconds that so many simulations take."""
@@ -83,7 +90,7 @@ SEEDS: dict[str, Seed] = {
     "peft": Seed(peft.place, 0.9, 1, 2),
     "dpos": Seed(dpos.place, 0.9, 1, 2),
     "cpop": Seed(cpop.place, 0.9, 1, 2),
-    "heft": Seed(heft.place, 0.9, 1, 14),
+    "heft": Seed(heft.place, 0.9, 1, 14, heft.ROUNDS),
     "heft on groups": Seed(grouped.place, 1.6, 0, 5),
     "partition": Seed(partitioned.place, 0.5, 10, 0),
     "partitions": Seed(partitioned.renumbered, 0.5, 30, 0),
@@ -99,11 +106,11 @@ SEEDS: dict[str, Seed] = {
 #: are cheap list schedules are nearly always best; from the CCR of ``DEAR`` on, what sends little.
 DEAR = 4.0
 CHEAP_FIRST = (
-    "peft",
+    "heft",
     "dpos",
+    "peft",
     "cpop",
     "etf",
-    "heft",
     "partition",
     "heft on groups",
     "m-etf",
