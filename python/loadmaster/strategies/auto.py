@@ -476,13 +476,16 @@ class _Run:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
         levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
-        found = []
+        found: list[Candidate] = []
         for i, trial in enumerate(trials):
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
             found.append(self.refined_by(levels, trial, seconds / len(trials)))
             self.offer(found[-1], "refine")
+            if found[-1].schedule.makespan >= trial.schedule.makespan:
+                # Groups that are of no use to one are of none to the next.
+                return [*found, *trials[i + 1 :]]
         return found
 
     def cycled(self, start: Candidate) -> Candidate:
