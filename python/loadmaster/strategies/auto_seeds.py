@@ -28,7 +28,6 @@ from loadmaster.strategies import (
     glb,
     grouped,
     heft,
-    lc,
     m_etf,
     m_topo,
     order_place,
@@ -99,7 +98,6 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
     "dsc": Seed(dsc.place, 2.5, 1, 5),
-    "lc": Seed(lc.place, 2.5, 1, 5),
 }
 
 #: The order in which seeds are tried, those first that add most for their time: where transfers
@@ -110,15 +108,14 @@ CHEAP_FIRST = (
     "dpos",
     "peft",
     "cpop",
+    "m-etf",
     "etf",
     "partition",
     "heft on groups",
-    "m-etf",
     "expert",
     "partitions",
     "dsc",
     "celeritas",
-    "lc",
 )
 DEAR_FIRST = (
     "expert",
@@ -126,19 +123,18 @@ DEAR_FIRST = (
     "celeritas",
     "heft on groups",
     "dpos",
+    "m-etf",
     "heft",
     "partitions",
     "peft",
-    "m-etf",
     "cpop",
     "etf",
     "dsc",
-    "lc",
 )
 
-#: Where memory forces a split, those that know nothing of bytes are left out; and where transfers
+#: Where memory forces a split, what knows nothing of bytes is left out; and where transfers
 #: are dear besides, those that weigh bytes from the start come first.
-UNBOUNDED = ("dsc", "lc")
+UNBOUNDED = ("dsc",)
 WEIGHING = ("partition", "partitions", "expert")
 
 
