@@ -65,13 +65,14 @@ COUNTED = 0.75
 #: As good as no limit: visits are counted in 64 bits.
 YEAR = 3.2e7
 
-#: A seed may take so many times what it takes where its first attempt fits; where memory
-#: is ample it is tried as soon as there is time for the first way to decide for colocated ops.
+#: A seed may take so many times what it takes where its first attempt fits; it is tried as soon as
+#: there is time for its first plan.
 RETRIES = 3.0
 
-#: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
-#: out which seed goes furthest.
+#: Share of the time for seeds, and of that for one of them at most; of what is left, for refining
+#: them; and of the search, for finding out which seed goes furthest.
 SEED_SHARE = 0.33
+SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
 
@@ -89,9 +90,12 @@ HIERARCHY = 3e-6
 HIERARCHY_SHARE = 0.2
 
 #: Share of the time for sending less, before the search and once more after it, and
-#: microseconds per op on eight devices of each simulation that it tries.
+#: microseconds per op on eight devices of a simulation.
 GATHER_SHARE = 0.04
 SIMULATION = 0.5
+
+#: Simulations that judge what a search found.
+JUDGED = 2
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
@@ -343,7 +347,7 @@ class _Run:
             self.offer(kept, "warm start")
         is_loose = alone is not None and alone.fits
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
-        most = share / 2
+        most = SEED_MOST * share
         tried = set()
         ways = len(deciders(self.problem.graph))
         for name in worth_trying(self.problem, is_loose):
@@ -461,7 +465,7 @@ class _Run:
 
     def gathered(self, start: Candidate) -> Candidate:
         """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
-        each = SIMULATION * microseconds(self.problem)
+        each = self.simulation
         if self.budget.lacks(each):
             return start
         meter = self.problem.meter
@@ -525,6 +529,11 @@ class _Run:
         return hierarchy(self.problem, devices)
 
     @cached_property
+    def simulation(self) -> float:
+        """Seconds of the reference machine that a simulation takes."""
+        return SIMULATION * microseconds(self.problem)
+
+    @cached_property
     def rate(self) -> float:
         """Visits of ops that the search makes in a second of the reference machine."""
         size = self.problem.graph.n_ops * self.problem.cluster.n_devices
@@ -542,9 +551,11 @@ class _Run:
         self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]
     ) -> Candidate:
         """The best that a search of so many visits a second finds from a candidate; itself if it
-        finds nothing better.
+        finds nothing better, or would be shorter than judging what it found.
         """
         problem, budget = self.problem, self.budget
+        if seconds <= JUDGED * self.simulation:
+            return start
         devices, schedule = start.devices, start.schedule
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
