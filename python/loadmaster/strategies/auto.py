@@ -71,7 +71,7 @@ RETRIES = 3.0
 
 #: Share of the time for seeds, and of that for one of them at most; of what is left, for refining
 #: them; and of the search, for finding out which seed goes furthest.
-SEED_SHARE = 0.33
+SEED_SHARE = 0.45
 SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15

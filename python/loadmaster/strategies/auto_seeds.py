@@ -106,12 +106,12 @@ DEAR = 4.0
 CHEAP_FIRST = (
     "heft",
     "dpos",
+    "etf",
     "peft",
     "cpop",
     "partition",
     "heft on groups",
     "m-etf",
-    "etf",
     "expert",
     "partitions",
     "dsc",
