@@ -106,9 +106,9 @@ DEAR = 4.0
 CHEAP_FIRST = (
     "heft",
     "dpos",
+    "cpop",
     "etf",
     "peft",
-    "cpop",
     "partition",
     "heft on groups",
     "m-etf",
