@@ -13,7 +13,7 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
-from loadmaster.strategies import auto, registry
+from loadmaster.strategies import auto, heft, registry, single
 from loadmaster.strategies.assigned import on_allowed
 from loadmaster.strategies.auto_gather import gathered
 from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed, worth_trying
@@ -314,14 +314,47 @@ def test_a_list_schedule_asks_for_as_many_simulations_as_are_counted_on(name):
     assert seed.cost(problem, len(deciders(problem.graph))) == seed.cost_of(problem, asked)
 
 
+def test_heft_cut_short_leaves_the_best_of_its_rounds():
+    problem = Metered.of(problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe")))
+    seed = auto.SEEDS["heft"]
+    whole = heft.place(problem).schedule.makespan
+    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
+    found = []
+    for rounds in range(1, heft.ROUNDS + 1):
+        # Two simulations a round, and one that is too many.
+        _, is_done = run.sown("heft", seed, (2 * rounds + 0.5) * seed.cost_of(problem, 1))
+        assert not is_done
+        found.append(run.seeds[-1].schedule.makespan)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0]
+    assert whole <= found[-1]
+    assert seed.first(problem) >= seed.cost_of(problem, 3)
+
+
+def test_groups_that_gain_nothing_are_not_tried_on_the_next_seed(monkeypatch):
+    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
+    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    trials = [single.place(problem), heft.place(problem)]
+    run.best = trials[0]
+    asked = []
+
+    def refined_by(run, levels, trial, seconds):
+        asked.append(trial)
+        return trial
+
+    monkeypatch.setattr(auto._Run, "refined_by", refined_by)
+    assert run.refined(trials) == trials
+    assert asked == trials[:1]
+
+
 def test_lists_come_first_where_transfers_are_cheap():
     graph = graph_of({"a": 4, "b": 4, "c": 1}, [("a", "c", 1), ("b", "c", 1)])
     cheap, dear = (problem_of(graph, ms_mesh(2, latency=ms)) for ms in (0, 100))
-    assert worth_trying(cheap, True)[0] == "peft"
+    assert worth_trying(cheap, True)[0] == "heft"
     assert worth_trying(dear, True)[0] == "expert"
     for problem in (cheap, dear):
         assert sorted(worth_trying(problem, True)) == sorted(auto.SEEDS)
-        assert {*auto.SEEDS} - {*worth_trying(problem, False)} == {"dsc", "lc"}
+        assert {*auto.SEEDS} - {*worth_trying(problem, False)} == {"dsc"}
 
 
 def test_a_meter_keeps_nothing_that_does_not_fit():

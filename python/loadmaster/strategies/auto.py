@@ -65,13 +65,14 @@ COUNTED = 0.75
 #: As good as no limit: visits are counted in 64 bits.
 YEAR = 3.2e7
 
-#: A seed may take so many times what it takes where its first attempt fits; where memory
-#: is ample it is tried as soon as there is time for the first way to decide for colocated ops.
+#: A seed may take so many times what it takes where its first attempt fits; it is tried as soon as
+#: there is time for its first plan.
 RETRIES = 3.0
 
-#: Share of the time for seeds; of what is left, for refining them; and of the search, for finding
-#: out which seed goes furthest.
+#: Share of the time for seeds, and of that for one of them at most; of what is left, for refining
+#: them; and of the search, for finding out which seed goes furthest.
 SEED_SHARE = 0.45
+SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
 
@@ -89,9 +90,12 @@ HIERARCHY = 3e-6
 HIERARCHY_SHARE = 0.2
 
 #: Share of the time for sending less, before the search and once more after it, and
-#: microseconds per op on eight devices of each simulation that it tries.
+#: microseconds per op on eight devices of a simulation.
 GATHER_SHARE = 0.04
 SIMULATION = 0.5
+
+#: Simulations that judge what a search found.
+JUDGED = 2
 
 #: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
 #: devices from which on it has to wait for memory.
@@ -343,6 +347,7 @@ class _Run:
             self.offer(kept, "warm start")
         is_loose = alone is not None and alone.fits
         share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
+        most = SEED_MOST * share
         tried = set()
         ways = len(deciders(self.problem.graph))
         for name in worth_trying(self.problem, is_loose):
@@ -350,11 +355,13 @@ class _Run:
                 return
             seed = SEEDS[name]
             cost = seed.cost(self.problem, ways)
-            first = seed.cost(self.problem, 1) if is_loose else cost
+            first = seed.first(self.problem)
             left = share if self.has_plan else max(share, self.budget.left)
             if first > left or (self.has_plan and self.budget.lacks(first)):
                 continue
-            granted = min(share, RETRIES * cost) if self.has_plan else max(share, cost)
+            granted = max(most, first)
+            if self.has_plan:
+                granted = min(granted, share, RETRIES * cost)
             spent, is_over = self.sown(name, seed, granted)
             share -= spent
             if is_over:
@@ -458,7 +465,7 @@ class _Run:
 
     def gathered(self, start: Candidate) -> Candidate:
         """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
-        each = SIMULATION * microseconds(self.problem)
+        each = self.simulation
         if self.budget.lacks(each):
             return start
         meter = self.problem.meter
@@ -473,13 +480,16 @@ class _Run:
         """Seeds with groups of ops moved to better devices, coarse groups first."""
         levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
-        found = []
+        found: list[Candidate] = []
         for i, trial in enumerate(trials):
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
             found.append(self.refined_by(levels, trial, seconds / len(trials)))
             self.offer(found[-1], "refine")
+            if found[-1].schedule.makespan >= trial.schedule.makespan:
+                # Groups that are of no use to one are of none to the next.
+                return [*found, *trials[i + 1 :]]
         return found
 
     def cycled(self, start: Candidate) -> Candidate:
@@ -519,6 +529,11 @@ class _Run:
         return hierarchy(self.problem, devices)
 
     @cached_property
+    def simulation(self) -> float:
+        """Seconds of the reference machine that a simulation takes."""
+        return SIMULATION * microseconds(self.problem)
+
+    @cached_property
     def rate(self) -> float:
         """Visits of ops that the search makes in a second of the reference machine."""
         size = self.problem.graph.n_ops * self.problem.cluster.n_devices
@@ -536,9 +551,11 @@ class _Run:
         self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]
     ) -> Candidate:
         """The best that a search of so many visits a second finds from a candidate; itself if it
-        finds nothing better.
+        finds nothing better, or would be shorter than judging what it found.
         """
         problem, budget = self.problem, self.budget
+        if seconds <= JUDGED * self.simulation:
+            return start
         devices, schedule = start.devices, start.schedule
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead

@@ -28,7 +28,6 @@ from loadmaster.strategies import (
     glb,
     grouped,
     heft,
-    lc,
     m_etf,
     m_topo,
     order_place,
@@ -50,16 +49,23 @@ class Seed(NamedTuple):
     simulations, per_way : int
         How many it asks for where the first attempt fits: in any case, and for each way to decide
         for colocated ops (:func:`.fused.deciders`).
+    rounds : int
+        In how many pieces a way comes, each a plan.
     """
 
     place: Callable[[Problem], Candidate]
     each: float
     simulations: int
     per_way: int
+    rounds: int = 1
 
     def cost(self, problem: Problem, ways: int) -> float:
         """Seconds that it takes where the first attempt fits."""
         return self.cost_of(problem, self.simulations + ways * self.per_way)
+
+    def first(self, problem: Problem) -> float:
+        """Seconds until it has a plan, there."""
+        return self.cost_of(problem, self.simulations + -(-self.per_way // self.rounds))
 
     def cost_of(self, problem: Problem, simulations: int) -> float:
         """Seconds that so many simulations take."""
@@ -83,7 +89,7 @@ SEEDS: dict[str, Seed] = {
     "peft": Seed(peft.place, 0.9, 1, 2),
     "dpos": Seed(dpos.place, 0.9, 1, 2),
     "cpop": Seed(cpop.place, 0.9, 1, 2),
-    "heft": Seed(heft.place, 0.9, 1, 14),
+    "heft": Seed(heft.place, 0.9, 1, 14, heft.ROUNDS),
     "heft on groups": Seed(grouped.place, 1.6, 0, 5),
     "partition": Seed(partitioned.place, 0.5, 10, 0),
     "partitions": Seed(partitioned.renumbered, 0.5, 30, 0),
@@ -92,18 +98,17 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
     "dsc": Seed(dsc.place, 2.5, 1, 5),
-    "lc": Seed(lc.place, 2.5, 1, 5),
 }
 
 #: The order in which seeds are tried, those first that add most for their time: where transfers
 #: are cheap list schedules are nearly always best; from the CCR of ``DEAR`` on, what sends little.
 DEAR = 4.0
 CHEAP_FIRST = (
-    "peft",
+    "heft",
     "dpos",
     "cpop",
     "etf",
-    "heft",
+    "peft",
     "partition",
     "heft on groups",
     "m-etf",
@@ -111,7 +116,6 @@ CHEAP_FIRST = (
     "partitions",
     "dsc",
     "celeritas",
-    "lc",
 )
 DEAR_FIRST = (
     "expert",
@@ -119,19 +123,18 @@ DEAR_FIRST = (
     "celeritas",
     "heft on groups",
     "dpos",
+    "m-etf",
     "heft",
     "partitions",
     "peft",
-    "m-etf",
     "cpop",
     "etf",
     "dsc",
-    "lc",
 )
 
-#: Where memory forces a split, those that know nothing of bytes are left out; and where transfers
+#: Where memory forces a split, what knows nothing of bytes is left out; and where transfers
 #: are dear besides, those that weigh bytes from the start come first.
-UNBOUNDED = ("dsc", "lc")
+UNBOUNDED = ("dsc",)
 WEIGHING = ("partition", "partitions", "expert")
 
 

@@ -15,6 +15,7 @@ the time of others like an op's own, and the next one ranks by what that found.
 from __future__ import annotations
 
 from itertools import chain, islice, repeat
+from operator import itemgetter
 
 from loadmaster import fast
 from loadmaster.errors import InputError
@@ -57,10 +58,11 @@ def place(
             scheduled = fast.schedule(
                 graph, problem.links, order, problem.time, delay_weight=weight, **vars(rules)
             )
-            found.append(scheduled)
             if rounds == 1:
-                return found[0]
-            rank, _ = fast.placed_paths(graph, problem.links, problem.time, found[-1][0])
-        return min(found, key=lambda scheduled: simulated(problem, scheduled))
+                return scheduled
+            # Simulated at once: what is cut off by a meter has its best round.
+            found.append((simulated(problem, scheduled), scheduled))
+            rank, _ = fast.placed_paths(graph, problem.links, problem.time, scheduled[0])
+        return min(found, key=itemgetter(0))[1]
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

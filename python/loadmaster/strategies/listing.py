@@ -77,11 +77,11 @@ def list_scheduled(
     """
     check_memory(memory)
     attempt = partial(_attempt, problem, scheduler, contention)
-    outcomes = [
-        _first_that_fits(problem, partial(attempt, lead), memory)
-        for lead in deciders(problem.graph)
-    ]
-    outcome = reduce(partial(better_outcome, problem), outcomes)
+    # Readers decide first: better most often in large graphs, where a meter may stop short of the
+    # other way.
+    ways = reversed(deciders(problem.graph))
+    outcomes = [_first_that_fits(problem, partial(attempt, lead), memory) for lead in ways]
+    outcome = reduce(partial(better_outcome, problem), reversed(outcomes))
     if not contention:
         return settled(problem, outcome)
     return no_slower_than_one(problem, outcome)

@@ -262,6 +262,7 @@ impl<'a> Merging<'a> {
             }
         }
         let mut filled = usize::MAX;
+        let mut last = None;
         while self.live > self.limits.groups && self.budget > 0 {
             let next = self.heap.pop();
             let harmless = next.is_some_and(|Reverse((harm, _, _))| harm.0 == 0);
@@ -275,7 +276,12 @@ impl<'a> Merging<'a> {
                 }
                 continue;
             }
-            let Some(Reverse((harm, a, b))) = next else { break };
+            let Some(Reverse(pair)) = next else { break };
+            // A pair waits as often as it was considered: what was just dealt with comes again and again.
+            if last.replace(pair) == Some(pair) {
+                continue;
+            }
+            let (harm, a, b) = pair;
             if !self.lives(a) || !self.lives(b) {
                 continue;
             }
