@@ -4,7 +4,6 @@
 //! Worked out anew where a change that is kept reaches, from the end backwards: rows that it touches and the
 //! producers of what is read there, and on to where no bottom is another than before. O(V + E) at worst.
 
-use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId};
 use crate::search::state::{Change, State};
 
@@ -55,14 +54,8 @@ impl State<'_> {
                 while sent != 0 {
                     let to = DeviceId(sent.ilog2());
                     sent &= !(1 << to.0);
-                    let route = problem.cluster.route_channels(d, to);
                     let needed = self.needed[t.ix() * k + to.ix()].0;
-                    let rest = route.iter().map(|c| self.now[k + c.ix()]).fold(needed, Ticks::max);
-                    let all = problem.transfer(t, d, to) + rest;
-                    for c in route {
-                        self.now[k + c.ix()] = all;
-                    }
-                    bottom = bottom.max(all);
+                    bottom = bottom.max(problem.pass(&mut self.now[k..], t, d, to, needed));
                 }
             }
             if self.bottom[u.ix()] != bottom {

@@ -50,23 +50,19 @@ impl State<'_> {
 
     /// Takes over what the last evaluation has worked out.
     pub(super) fn record(&mut self) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         self.makespan = self.evaluated;
         if !self.problem.homes.is_empty() {
             self.find_first_uses();
         }
         for change in &self.idle_changes {
             for row in change.row..change.end {
-                let idle = &mut self.checkpoints[row * width + k + n_channels + change.device];
+                let column = self.checkpoint(row).start + k + n_channels + change.device;
+                let idle = &mut self.checkpoints[column];
                 *idle = idle.wrapping_add(change.by);
             }
         }
-        let mut next = self.worked.first_from(0);
-        while let Some(row) = next {
-            let checkpoint = row * width..(row + 1) * width;
-            self.checkpoints[checkpoint.clone()].copy_from_slice(&self.fresh[checkpoint]);
-            next = self.worked.first_from(row + 1);
-        }
+        self.is_second.toggle(&self.worked);
     }
 
     /// Marks what the changes touch; sends the home tensors where they touch those.
@@ -90,7 +86,7 @@ impl State<'_> {
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
         for c in 0..n_channels {
-            if self.home_free[c] != self.checkpoints[k + c] && self.used_before[c] != NEVER {
+            if self.home_free[c] != self.checkpoints[self.checkpoint(0).start + k + c] && self.used_before[c] != NEVER {
                 self.rows.mark(self.row_of(self.used_before[c]));
             }
         }
@@ -98,7 +94,7 @@ impl State<'_> {
 
     /// Works out all marked rows; none: the makespan would exceed `limit`.
     fn run<const IS_HOPEFUL: bool>(&mut self, limit: Ticks) -> Option<Ticks> {
-        let (k, n, width) = (self.problem.n_devices, self.order.len(), self.now.len());
+        let (k, n) = (self.problem.n_devices, self.order.len());
         let n_rows = self.n_rows();
         let Some(mut row) = self.rows.first_from(0) else { return Some(self.makespan) };
         self.rewind(row, false);
@@ -117,7 +113,8 @@ impl State<'_> {
                 row = next;
             }
             if !IS_HOPEFUL {
-                self.fresh[row * width..(row + 1) * width].copy_from_slice(&self.now);
+                let fresh = self.fresh(row);
+                self.checkpoints[fresh].copy_from_slice(&self.now);
                 self.worked.mark(row);
             }
             let end = n.min((row + 1) * self.stride);
@@ -189,9 +186,9 @@ impl State<'_> {
 
     /// Whether all devices and channels are free when they were before a row.
     fn is_as_before(&self, row: usize) -> bool {
-        let (k, width) = (self.problem.n_devices, self.now.len());
-        let before = &self.checkpoints[row * width..(row + 1) * width];
-        self.now[..k] == before[..k]
+        let k = self.problem.n_devices;
+        let before = &self.checkpoints[self.checkpoint(row)];
+        self.now[..k].iter().zip(before).all(|(now, before)| now == before)
             && (0..self.home_free.len()).all(|c| {
                 let (now, before) = (self.now[k + c], before[k + c]);
                 now == before || self.is_unused(c, row) || now.max(before) <= self.earliest_use(c)
@@ -200,8 +197,8 @@ impl State<'_> {
 
     /// Whether no device and no channel is free sooner than before a row.
     fn is_no_sooner(&self, row: usize) -> bool {
-        let (k, width) = (self.problem.n_devices, self.now.len());
-        let before = &self.checkpoints[row * width..(row + 1) * width];
+        let k = self.problem.n_devices;
+        let before = &self.checkpoints[self.checkpoint(row)];
         self.now[..k].iter().zip(before).all(|(now, before)| now >= before)
             && (0..self.home_free.len()).all(|c| {
                 let (now, before) = (self.now[k + c], before[k + c]);
@@ -230,8 +227,9 @@ impl State<'_> {
     /// Sets `now` to a row's checkpoint, with channels that have carried nothing but home tensors as they
     /// are. With `is_under_way` how long devices have stood idle goes on from what it is.
     fn rewind(&mut self, row: usize, is_under_way: bool) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
-        let checkpoint = &self.checkpoints[row * width..(row + 1) * width];
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
+        let range = self.checkpoint(row);
+        let checkpoint = &self.checkpoints[range];
         self.now[..k].copy_from_slice(&checkpoint[..k]);
         for c in 0..n_channels {
             let is_unused = self.touched_homes
@@ -246,16 +244,16 @@ impl State<'_> {
 
     /// Goes on from a row where all is as before to the next that is not.
     fn pass_over(&mut self, row: usize, next: usize) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         let n_rows = self.n_rows();
         for d in 0..k {
             // Devices have stood idle for another time where they have done more or less.
             let column = k + n_channels + d;
-            let before = &self.checkpoints[row * width..(row + 1) * width];
+            let before = &self.checkpoints[self.checkpoint(row)];
             let later = self.now[d].wrapping_sub(before[d]);
             let change = self.now[column].wrapping_sub(before[column]).wrapping_sub(later);
             if next < n_rows {
-                self.now[column] = self.checkpoints[next * width + column].wrapping_add(change);
+                self.now[column] = self.checkpoints[self.checkpoint(next).start + column].wrapping_add(change);
             }
             if change != 0 {
                 self.idle_changes.push(IdleChange { row, end: next, device: d, by: change });
@@ -269,7 +267,7 @@ impl State<'_> {
     /// Finds which channels are used from which position on, and notes in the checkpoints of rows passed over
     /// what those are free that only home tensors have used.
     fn find_first_uses(&mut self) {
-        let (k, width, n) = (self.problem.n_devices, self.now.len(), self.order.len());
+        let (k, n) = (self.problem.n_devices, self.order.len());
         let Some(first) = self.worked.first_from(0) else { return };
         self.released = 0;
         for c in 0..self.home_free.len() {
@@ -288,7 +286,8 @@ impl State<'_> {
             }
             for c in 0..self.home_free.len() {
                 if self.touched_homes && self.used_before[c] > begin && self.first_use[c] >= begin {
-                    self.checkpoints[row * width + k + c] = self.home_free[c];
+                    let channel = self.checkpoint(row).start + k + c;
+                    self.checkpoints[channel] = self.home_free[c];
                 }
                 // Used from here on as before; where its first user is gone, not sooner.
                 if self.first_use[c] == NEVER && self.used_before[c] < end && row >= first {
@@ -333,12 +332,7 @@ impl State<'_> {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit);
         for to in self.sent_to(t, from) {
-            let route = problem.cluster.route_channels(from, to);
-            let start = route.iter().map(|c| self.now[k + c.ix()]).fold(end, Ticks::max);
-            let there = start + problem.transfer(t, from, to);
-            for c in route {
-                self.now[k + c.ix()] = there;
-            }
+            let there = problem.pass(&mut self.now[k..], t, from, to, end);
             in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit);
         }
         in_time
@@ -362,12 +356,11 @@ impl State<'_> {
         self.arrival[i] = when;
         if !IS_HOPEFUL || when < old {
             for v in self.problem.work.graph.consumers(t) {
-                if self.device[v.ix()] == to {
-                    self.rows.mark(self.row_of(self.position[v.ix()] as usize));
-                }
+                let row = self.row_of(self.position[v.ix()] as usize);
+                self.rows.mark_if(self.device[v.ix()] == to, row);
             }
         }
         let (rest, reader) = self.needed[i];
-        reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last || when + rest <= limit
+        when + rest <= limit || reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last
     }
 }

@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::Graph;
-use crate::ids::{DeviceId, OpId, TensorId};
+use crate::ids::{ChannelId, DeviceId, OpId, TensorId};
 use crate::workload::Workload;
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ pub struct Problem<'a> {
     /// Ticks per tensor and kind of route, row-major.
     pub(super) transfer: Vec<Ticks>,
     pub(super) n_routes: usize,
-    /// The kind of route per ordered pair of devices.
-    pub(super) route: Vec<u32>,
+    /// The route per ordered pair of devices.
+    pub(super) route: Vec<Route>,
     /// The devices whose tensors may use each channel, as bits.
     pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
@@ -52,6 +52,16 @@ pub struct Problem<'a> {
     /// Per channel, how long what follows takes from when it is free.
     pub(super) channel_rest: Vec<Ticks>,
     pub(super) surroundings: Surroundings,
+}
+
+/// The way from one device to another, in a word: channels past the first, which few have, are the cluster's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    /// Column of [`Problem::transfer`].
+    kind: u16,
+    has_more: bool,
+    /// The first channel; none from a device to itself.
+    channel: ChannelId,
 }
 
 /// What a stretch of a longer order takes as given; empty for a whole graph.
@@ -98,7 +108,12 @@ impl<'a> Problem<'a> {
             for to in cluster.device_ids() {
                 let (latency, bandwidth) = cluster.route(from, to);
                 let known = kinds.iter().position(|r| r.0 == latency && r.1 == bandwidth);
-                route.push(known.unwrap_or(kinds.len()) as u32);
+                let channels = cluster.route_channels(from, to);
+                route.push(Route {
+                    kind: known.unwrap_or(kinds.len()) as u16,
+                    has_more: channels.len() > 1,
+                    channel: channels.first().copied().unwrap_or(ChannelId::NONE),
+                });
                 if known.is_none() {
                     kinds.push((latency, bandwidth, from, to));
                 }
@@ -180,8 +195,32 @@ impl<'a> Problem<'a> {
 
     #[inline(always)]
     pub(super) fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
-        let route = self.route[from.ix() * self.n_devices + to.ix()] as usize;
-        self.transfer[t.ix() * self.n_routes + route]
+        let route = self.route[from.ix() * self.n_devices + to.ix()];
+        self.transfer[t.ix() * self.n_routes + usize::from(route.kind)]
+    }
+
+    /// Lets a tensor pass from one device to another, from `when` on and after all that uses the channels:
+    /// they are busy until the time returned. Backwards from the end it is the same.
+    #[inline(always)]
+    pub(super) fn pass(
+        &self,
+        channels: &mut [Ticks],
+        t: TensorId,
+        from: DeviceId,
+        to: DeviceId,
+        when: Ticks,
+    ) -> Ticks {
+        let route = self.route[from.ix() * self.n_devices + to.ix()];
+        let takes = self.transfer[t.ix() * self.n_routes + usize::from(route.kind)];
+        let first = &mut channels[route.channel.ix()];
+        let mut end = when.max(*first) + takes;
+        *first = end;
+        if route.has_more {
+            let more = &self.cluster.route_channels(from, to)[1..];
+            end = more.iter().map(|c| channels[c.ix()] + takes).fold(end, Ticks::max);
+            self.cluster.route_channels(from, to).iter().for_each(|c| channels[c.ix()] = end);
+        }
+        end
     }
 
     /// When an op may start that reads a tensor which arrives at `when`. One that stands for what follows has

@@ -18,6 +18,12 @@ impl Rows {
         self.words[row / 64] |= 1 << (row % 64);
     }
 
+    /// Puts a row in if `is_in`: without a branch, for what is hard to foresee.
+    #[inline(always)]
+    pub fn mark_if(&mut self, is_in: bool, row: usize) {
+        self.words[row / 64] |= u64::from(is_in) << (row % 64);
+    }
+
     /// Puts all rows from `first` to `last` in.
     pub fn mark_range(&mut self, first: usize, last: usize) {
         let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
@@ -36,6 +42,11 @@ impl Rows {
     /// Becomes a set of as many.
     pub fn copy_from(&mut self, other: &Self) {
         self.words.copy_from_slice(&other.words);
+    }
+
+    /// Takes those of another set of as many out that are in, and puts the others in.
+    pub fn toggle(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word ^= other);
     }
 
     /// Whether a row is in.

@@ -10,6 +10,7 @@ use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::{Critical, FAR};
 use crate::search::problem::Problem;
 use crate::search::rows::Rows;
+use std::ops::Range;
 
 /// The fewest positions of a row: writing a checkpoint costs as much as a few ops.
 const STRIDE: usize = 4;
@@ -58,10 +59,11 @@ pub struct State<'a> {
     pub(super) used: Vec<u64>,
     /// When each device and then each channel is free, how long each device has stood idle.
     pub(super) now: Vec<Ticks>,
-    /// `now` before every row of `stride` positions, row-major.
+    /// `now` before every row of `stride` positions, row-major, in two copies: one is that of what was last
+    /// kept, the other is with the changes, for the rows that the last evaluation has worked out.
     pub(super) checkpoints: Vec<Ticks>,
-    /// The same with the changes, for the rows that the last evaluation has worked out.
-    pub(super) fresh: Vec<Ticks>,
+    /// Rows whose second copy is of what was last kept.
+    pub(super) is_second: Rows,
     pub(super) worked: Rows,
     /// By how much longer devices have stood idle before the rows that it has passed over.
     pub(super) idle_changes: Vec<IdleChange>,
@@ -119,8 +121,8 @@ impl<'a> State<'a> {
             load: vec![0; k],
             used: problem.charged(device),
             now: vec![0; width],
-            checkpoints: vec![0; n_rows * width],
-            fresh: vec![0; n_rows * width],
+            checkpoints: vec![0; 2 * n_rows * width],
+            is_second: Rows::new(n_rows),
             worked: Rows::new(n_rows),
             idle_changes: Vec::new(),
             stride,
@@ -281,6 +283,24 @@ impl<'a> State<'a> {
     #[inline(always)]
     pub(super) fn row_of(&self, position: usize) -> usize {
         position >> self.stride_bits
+    }
+
+    /// Where the checkpoint of a row lies, as last kept.
+    #[inline(always)]
+    pub(super) fn checkpoint(&self, row: usize) -> Range<usize> {
+        self.copy(row, self.is_second.has(row))
+    }
+
+    /// The same with the changes.
+    #[inline(always)]
+    pub(super) fn fresh(&self, row: usize) -> Range<usize> {
+        self.copy(row, !self.is_second.has(row))
+    }
+
+    #[inline(always)]
+    fn copy(&self, row: usize, is_second: bool) -> Range<usize> {
+        let begin = (2 * row + usize::from(is_second)) * self.now.len();
+        begin..begin + self.now.len()
     }
 
     fn touch(&mut self, position: usize) {

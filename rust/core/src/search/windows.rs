@@ -323,7 +323,7 @@ impl Window {
         let (whole, k) = (state.problem, self.n_devices);
         let graph = &work.graph;
         let width = state.now.len();
-        let (free, channel_free) = state.checkpoints[self.row * width..][..width - k].split_at(k);
+        let (free, channel_free) = state.checkpoints[state.checkpoint(self.row)][..width - k].split_at(k);
         let (next, channel_rest) = state.next[self.end_row * (width - k)..][..width - k].split_at(k);
         let (least_free, least_next) = (free.iter().min(), next.iter().min());
         let begin = least_free.copied().unwrap_or(0);
