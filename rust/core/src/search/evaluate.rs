@@ -330,15 +330,23 @@ impl State<'_> {
         limit: Ticks,
     ) -> bool {
         let (problem, k) = (self.problem, self.problem.n_devices);
-        let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit);
+        let mut news = 0;
+        let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit, &mut news);
         for to in self.sent_to(t, from) {
             let there = problem.pass(&mut self.now[k..], t, from, to, end);
-            in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit);
+            in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit, &mut news);
+        }
+        if news != 0 {
+            for v in problem.work.graph.consumers(t) {
+                let row = self.row_of(self.position[v.ix()] as usize);
+                self.rows.mark_if(news >> self.device[v.ix()].0 & 1 == 1, row);
+            }
         }
         in_time
     }
 
-    /// Notes when a tensor is on a device, and marks who reads it there at another time than before.
+    /// Notes when a tensor is on a device, and in `news` whether who reads it there has to be worked out: it is
+    /// there at another time than before.
     #[inline(always)]
     fn arrive<const IS_HOPEFUL: bool>(
         &mut self,
@@ -346,6 +354,7 @@ impl State<'_> {
         to: DeviceId,
         when: Ticks,
         limit: Ticks,
+        news: &mut u64,
     ) -> bool {
         let i = t.ix() * self.problem.n_devices + to.ix();
         let old = self.arrival[i];
@@ -354,12 +363,7 @@ impl State<'_> {
         }
         self.overwritten.push((i as u32, old));
         self.arrival[i] = when;
-        if !IS_HOPEFUL || when < old {
-            for v in self.problem.work.graph.consumers(t) {
-                let row = self.row_of(self.position[v.ix()] as usize);
-                self.rows.mark_if(self.device[v.ix()] == to, row);
-            }
-        }
+        *news |= u64::from(!IS_HOPEFUL || when < old) << to.0;
         let (rest, reader) = self.needed[i];
         when + rest <= limit || reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last
     }
