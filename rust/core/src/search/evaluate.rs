@@ -20,7 +20,7 @@
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::FAR;
-use crate::search::state::{IdleChange, NEVER, State};
+use crate::search::state::{Change, IdleChange, NEVER, State};
 
 /// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
 /// present one if the change shortens it.
@@ -78,10 +78,20 @@ impl State<'_> {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let n_channels = self.home_free.len();
         self.now[k..k + n_channels].copy_from_slice(&problem.channel_free);
-        for &t in &problem.homes {
-            let made = problem.made[t.ix() - problem.work.graph.n_produced()];
-            let home = self.device[problem.work.graph.source(t).ix()];
-            self.send::<IS_HOPEFUL>(t, home, made, Ticks::MAX);
+        let mut next = self.away.first_from(0);
+        while let Some(rank) = next {
+            self.send_home::<IS_HOPEFUL>(rank);
+            next = self.away.first_from(rank + 1);
+        }
+        // Those that are read nowhere else change where their homes do.
+        for i in 0..self.changes.len() {
+            if let Change::Device(u, _) = self.changes[i] {
+                for &rank in problem.homes_at.row(u.ix()) {
+                    if !self.away.has(rank as usize) {
+                        self.send_home::<IS_HOPEFUL>(rank as usize);
+                    }
+                }
+            }
         }
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
@@ -90,6 +100,14 @@ impl State<'_> {
                 self.rows.mark(self.row_of(self.used_before[c]));
             }
         }
+    }
+
+    fn send_home<const IS_HOPEFUL: bool>(&mut self, rank: usize) {
+        let problem = self.problem;
+        let t = problem.homes[rank];
+        let made = problem.made[t.ix() - problem.work.graph.n_produced()];
+        let home = self.device[problem.work.graph.source(t).ix()];
+        self.send::<IS_HOPEFUL>(t, home, made, Ticks::MAX);
     }
 
     /// Works out all marked rows; none: the makespan would exceed `limit`.

@@ -31,6 +31,9 @@ pub struct Problem<'a> {
     pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
     pub(super) homes: Vec<TensorId>,
+    /// Where each home tensor stands there, if it does; those that each op is the home of.
+    pub(super) rank: Vec<u32>,
+    pub(super) homes_at: Csr<u32>,
     /// Whether the op is the home of a tensor or reads a home tensor.
     pub(super) at_home: Vec<bool>,
     /// Lower bound on the time from each op's finish to the end: the rest of its longest path, each op
@@ -134,6 +137,7 @@ impl<'a> Problem<'a> {
 
         let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
         homes.sort_unstable_by_key(|&t| graph.key(t));
+        let (rank, homes_at) = ranks(graph, &homes);
         let mut at_home = vec![false; n];
         for &t in &homes {
             at_home[graph.source(t).ix()] = true;
@@ -168,6 +172,8 @@ impl<'a> Problem<'a> {
             route,
             senders,
             homes,
+            rank,
+            homes_at,
             at_home,
             tail,
             unit_of,
@@ -288,6 +294,17 @@ impl<'a> Problem<'a> {
 pub(super) fn reads(graph: &Graph) -> Csr<TensorId> {
     let of = |u: OpId| graph.inputs(u).iter().chain(graph.pulls(u)).map(move |&t| (u.ix(), t));
     Csr::from_pairs(graph.n_ops(), graph.ops().flat_map(of))
+}
+
+/// Where each home tensor stands among those that are served, [`u32::MAX`] if it does not, and those that each
+/// op is the home of.
+pub(super) fn ranks(graph: &Graph, homes: &[TensorId]) -> (Vec<u32>, Csr<u32>) {
+    let mut rank = vec![u32::MAX; graph.n_tensors() - graph.n_produced()];
+    for (i, t) in homes.iter().enumerate() {
+        rank[t.ix() - graph.n_produced()] = i as u32;
+    }
+    let at = homes.iter().enumerate().map(|(i, &t)| (graph.source(t).ix(), i as u32));
+    (rank, Csr::from_pairs(graph.n_ops(), at))
 }
 
 /// Which ops move together.

@@ -24,6 +24,12 @@ impl Rows {
         self.words[row / 64] |= u64::from(is_in) << (row % 64);
     }
 
+    /// Puts a row in or takes it out.
+    pub fn set(&mut self, row: usize, is_in: bool) {
+        let word = &mut self.words[row / 64];
+        *word = *word & !(1 << (row % 64)) | u64::from(is_in) << (row % 64);
+    }
+
     /// Puts all rows from `first` to `last` in.
     pub fn mark_range(&mut self, first: usize, last: usize) {
         let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));

@@ -88,6 +88,8 @@ pub struct State<'a> {
     pub(super) critical: Critical,
     /// Steps of the critical chain, from its end, that the changes leave as they are; none if it is unknown.
     pub(super) intact: u32,
+    /// Home tensors that are read elsewhere, by their rank.
+    pub(super) away: Rows,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
     /// No op before this position uses the channel; the same in what was last kept.
@@ -137,6 +139,7 @@ impl<'a> State<'a> {
             next: vec![0; (n_rows + 1) * (k + n_channels)],
             critical: Critical::new(n, n_rows),
             intact: 0,
+            away: Rows::new(problem.homes.len()),
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
@@ -180,6 +183,11 @@ impl<'a> State<'a> {
                 self.readers[t * k + i % k] += 1;
                 self.reader_mask[t] &= !(1 << (i % k));
             }
+        }
+        for (rank, t) in problem.homes.iter().enumerate() {
+            let home = self.device[graph.source(*t).ix()];
+            self.arrival[t.ix() * k + home.ix()] = problem.made[t.ix() - graph.n_produced()];
+            self.find_away(rank);
         }
         self.load.fill(0);
         for u in graph.ops() {
@@ -262,11 +270,25 @@ impl<'a> State<'a> {
                 self.touched.mark(self.row_of(self.position[source.ix()] as usize));
             }
         }
+        for &t in problem.work.graph.pulls(u) {
+            let rank = problem.rank[t.ix() - problem.work.graph.n_produced()];
+            if rank != u32::MAX {
+                self.find_away(rank as usize);
+            }
+        }
+        problem.homes_at.row(u.ix()).iter().for_each(|&rank| self.find_away(rank as usize));
         self.intact = self.intact.min(self.critical.reach[u.ix()]);
         if problem.at_home[u.ix()] {
             self.touched_homes = true;
             self.intact = self.intact.min(self.critical.home_reach);
         }
+    }
+
+    /// Finds whether the home tensor of a rank is read elsewhere.
+    fn find_away(&mut self, rank: usize) {
+        let t = self.problem.homes[rank];
+        let home = self.device[self.problem.work.graph.source(t).ix()];
+        self.away.set(rank, self.reader_mask[t.ix()] & !(1 << home.0) != 0);
     }
 
     /// Rows of all positions.
