@@ -18,8 +18,10 @@
 //! O(V + E + T) from the start for T transfers, usually a small fraction; nothing is allocated.
 
 use crate::clock::Ticks;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::FAR;
+use crate::search::problem::Problem;
 use crate::search::state::{Change, IdleChange, NEVER, State};
 
 /// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
@@ -33,18 +35,19 @@ impl State<'_> {
         if self.load.iter().any(|&load| load > limit) {
             return None;
         }
+        let graph = &self.problem.work.graph;
         if limit < self.makespan {
             if self.intact == FAR {
                 return None;
             }
             self.begin::<HOPEFUL>();
-            self.run::<HOPEFUL>(limit)?;
+            self.run::<HOPEFUL>(self.problem, graph, limit)?;
             self.restore();
         }
         self.begin::<EXACT>();
         self.worked.clear();
         self.idle_changes.clear();
-        self.evaluated = self.run::<EXACT>(limit).filter(|&makespan| makespan <= limit)?;
+        self.evaluated = self.run::<EXACT>(self.problem, graph, limit).filter(|&makespan| makespan <= limit)?;
         Some(self.evaluated)
     }
 
@@ -103,15 +106,22 @@ impl State<'_> {
     }
 
     fn send_home<const IS_HOPEFUL: bool>(&mut self, rank: usize) {
-        let problem = self.problem;
+        let (problem, graph) = (self.problem, &self.problem.work.graph);
         let t = problem.homes[rank];
-        let made = problem.made[t.ix() - problem.work.graph.n_produced()];
-        let home = self.device[problem.work.graph.source(t).ix()];
-        self.send::<IS_HOPEFUL>(t, home, made, Ticks::MAX);
+        let made = problem.made[t.ix() - graph.n_produced()];
+        let home = self.device[graph.source(t).ix()];
+        self.send::<IS_HOPEFUL>(problem, graph, t, home, made, Ticks::MAX);
     }
 
-    /// Works out all marked rows; none: the makespan would exceed `limit`.
-    fn run<const IS_HOPEFUL: bool>(&mut self, limit: Ticks) -> Option<Ticks> {
+    /// Works out all marked rows; none: the makespan would exceed `limit`. The problem and its graph are arguments
+    /// so that the compiler knows that no write changes them.
+    #[inline(never)]
+    fn run<const IS_HOPEFUL: bool>(
+        &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
+        limit: Ticks,
+    ) -> Option<Ticks> {
         let (k, n) = (self.problem.n_devices, self.order.len());
         let n_rows = self.n_rows();
         let Some(mut row) = self.rows.first_from(0) else { return Some(self.makespan) };
@@ -137,7 +147,7 @@ impl State<'_> {
             }
             let end = n.min((row + 1) * self.stride);
             for i in row * self.stride..end {
-                if !self.visit::<IS_HOPEFUL>(i, limit) {
+                if !self.visit::<IS_HOPEFUL>(problem, graph, i, limit) {
                     return None;
                 }
             }
@@ -148,8 +158,14 @@ impl State<'_> {
 
     /// Runs the op at a position and sends what it makes; false: the makespan would exceed `limit`.
     #[inline(always)]
-    fn visit<const IS_HOPEFUL: bool>(&mut self, i: usize, limit: Ticks) -> bool {
-        let (problem, k) = (self.problem, self.problem.n_devices);
+    fn visit<const IS_HOPEFUL: bool>(
+        &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
+        i: usize,
+        limit: Ticks,
+    ) -> bool {
+        let k = problem.n_devices;
         self.visits += 1;
         let u = self.order[i];
         let d = self.device[u.ix()];
@@ -168,17 +184,16 @@ impl State<'_> {
         if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
             return false;
         }
-        let finish = self.finish_at(u);
-        if IS_HOPEFUL && self.critical.step[u.ix()] < self.intact && end >= self.arrival[finish] {
+        if IS_HOPEFUL && self.critical.step[u.ix()] < self.intact && end >= self.finish(u) {
             return false;
         }
         self.now[d.ix()] = end;
-        if finish >= self.needed.len() && self.arrival[finish] != end {
-            self.overwritten.push((finish as u32, self.arrival[finish]));
-            self.arrival[finish] = end;
+        let made = graph.outputs(u);
+        if made.len() == 0 {
+            self.note(self.finish_at(u), end);
         }
-        for t in problem.work.graph.outputs(u) {
-            if !self.send::<IS_HOPEFUL>(t, d, end, limit) {
+        for t in made {
+            if !self.send::<IS_HOPEFUL>(problem, graph, t, d, end, limit) {
                 return false;
             }
         }
@@ -207,8 +222,7 @@ impl State<'_> {
         let k = self.problem.n_devices;
         let before = &self.checkpoints[self.checkpoint(row)];
         self.now[..k].iter().zip(before).all(|(now, before)| now == before)
-            && (0..self.home_free.len()).all(|c| {
-                let (now, before) = (self.now[k + c], before[k + c]);
+            && self.channels(before).all(|(c, now, before)| {
                 now == before || self.is_unused(c, row) || now.max(before) <= self.earliest_use(c)
             })
     }
@@ -218,10 +232,17 @@ impl State<'_> {
         let k = self.problem.n_devices;
         let before = &self.checkpoints[self.checkpoint(row)];
         self.now[..k].iter().zip(before).all(|(now, before)| now >= before)
-            && (0..self.home_free.len()).all(|c| {
-                let (now, before) = (self.now[k + c], before[k + c]);
+            && self.channels(before).all(|(c, now, before)| {
                 now >= before || self.is_unused(c, row) || before <= self.earliest_use(c)
             })
+    }
+
+    /// The channels, when each is free and when it was by a checkpoint.
+    #[inline(always)]
+    fn channels(&self, before: &[Ticks]) -> impl Iterator<Item = (usize, Ticks, Ticks)> {
+        let all = self.problem.n_devices..self.problem.n_devices + self.home_free.len();
+        let pairs = self.now[all.clone()].iter().zip(&before[all]).enumerate();
+        pairs.map(|(c, (&now, &before))| (c, now, before))
     }
 
     /// Whether a channel has carried nothing but home tensors before a row, now as before.
@@ -342,20 +363,22 @@ impl State<'_> {
     #[inline(always)]
     fn send<const IS_HOPEFUL: bool>(
         &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
         t: TensorId,
         from: DeviceId,
         end: Ticks,
         limit: Ticks,
     ) -> bool {
-        let (problem, k) = (self.problem, self.problem.n_devices);
+        let k = problem.n_devices;
         let mut news = 0;
-        let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit, &mut news);
+        let mut in_time = self.arrive::<IS_HOPEFUL>(t.ix() * k, from, end, limit, &mut news);
         for to in self.sent_to(t, from) {
             let there = problem.pass(&mut self.now[k..], t, from, to, end);
-            in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit, &mut news);
+            in_time &= self.arrive::<IS_HOPEFUL>(t.ix() * k, to, there, limit, &mut news);
         }
         if news != 0 {
-            for v in problem.work.graph.consumers(t) {
+            for v in graph.consumers(t) {
                 let row = self.row_of(self.position[v.ix()] as usize);
                 self.rows.mark_if(news >> self.device[v.ix()].0 & 1 == 1, row);
             }
@@ -363,26 +386,32 @@ impl State<'_> {
         in_time
     }
 
-    /// Notes when a tensor is on a device, and in `news` whether who reads it there has to be worked out: it is
-    /// there at another time than before.
+    /// Notes when the tensor of a row of arrivals is on a device, and in `news` whether who reads it there has to
+    /// be worked out: it is there at another time than before.
     #[inline(always)]
     fn arrive<const IS_HOPEFUL: bool>(
         &mut self,
-        t: TensorId,
+        row: usize,
         to: DeviceId,
         when: Ticks,
         limit: Ticks,
         news: &mut u64,
     ) -> bool {
-        let i = t.ix() * self.problem.n_devices + to.ix();
-        let old = self.arrival[i];
-        if old == when {
-            return true;
-        }
-        self.overwritten.push((i as u32, old));
-        self.arrival[i] = when;
+        let i = row + to.ix();
+        let Some(old) = self.note(i, when) else { return true };
         *news |= u64::from(!IS_HOPEFUL || when < old) << to.0;
         let (rest, reader) = self.needed[i];
         when + rest <= limit || reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last
+    }
+
+    /// Overwrites an arrival, and tells the one before if that was another.
+    #[inline(always)]
+    fn note(&mut self, i: usize, when: Ticks) -> Option<Ticks> {
+        let old = std::mem::replace(&mut self.arrival[i], when);
+        if old == when {
+            return None;
+        }
+        self.overwritten.push((i as u32, old));
+        Some(old)
     }
 }
