@@ -21,8 +21,8 @@ impl State<'_> {
         }
         let n_rows = self.n_rows();
         let Some(mut row) = self.rows.last_before(n_rows) else { return };
+        self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
         loop {
-            self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
             self.renew_row(self.problem, &self.problem.work.graph, row);
             let next = &mut self.next[row * width..(row + 1) * width];
             let is_as_before = self.now.iter().zip(&*next).all(|(now, before)| now == before);
@@ -31,6 +31,9 @@ impl State<'_> {
             }
             let next = if is_as_before { self.rows.last_before(row) } else { row.checked_sub(1) };
             let Some(next) = next else { return };
+            if next + 1 < row {
+                self.now[..width].copy_from_slice(&self.next[(next + 1) * width..(next + 2) * width]);
+            }
             row = next;
         }
     }
