@@ -47,7 +47,8 @@ impl State<'_> {
         self.begin::<EXACT>();
         self.worked.clear();
         self.idle_changes.clear();
-        self.evaluated = self.run::<EXACT>(self.problem, graph, limit).filter(|&makespan| makespan <= limit)?;
+        self.evaluated =
+            self.run::<EXACT>(self.problem, graph, limit).filter(|&makespan| makespan <= limit)?;
         Some(self.evaluated)
     }
 
@@ -99,7 +100,9 @@ impl State<'_> {
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
         for c in 0..n_channels {
-            if self.home_free[c] != self.checkpoints[self.checkpoint(0).start + k + c] && self.used_before[c] != NEVER {
+            if self.home_free[c] != self.checkpoints[self.checkpoint(0).start + k + c]
+                && self.used_before[c] != NEVER
+            {
                 self.rows.mark(self.row_of(self.used_before[c]));
             }
         }
@@ -292,7 +295,8 @@ impl State<'_> {
             let later = self.now[d].wrapping_sub(before[d]);
             let change = self.now[column].wrapping_sub(before[column]).wrapping_sub(later);
             if next < n_rows {
-                self.now[column] = self.checkpoints[self.checkpoint(next).start + column].wrapping_add(change);
+                self.now[column] =
+                    self.checkpoints[self.checkpoint(next).start + column].wrapping_add(change);
             }
             if change != 0 {
                 self.idle_changes.push(IdleChange { row, end: next, device: d, by: change });

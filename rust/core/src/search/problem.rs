@@ -322,3 +322,38 @@ fn units(work: &Workload, lead: Option<&[OpId]>) -> (Vec<u32>, Csr<OpId>) {
     let units = Csr::from_pairs(count as usize, work.graph.ops().map(|u| (unit_of[u.ix()] as usize, u)));
     (unit_of, units)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Device, Link};
+    use crate::workload::Columns;
+
+    /// A transfer over two channels starts when the later of them is free, and holds both.
+    #[test]
+    fn a_transfer_holds_its_whole_route() {
+        let device = |name: &str| Device { name: name.into(), type_name: "gpu".into(), memory: 0 };
+        let link = |from: &str, to: &str| Link {
+            from: from.into(),
+            to: to.into(),
+            bandwidth: 1e9,
+            latency: 3e-6,
+            channels: vec![format!("{from}{to}")],
+        };
+        let links = [link("a", "b"), link("b", "c"), link("c", "b"), link("b", "a")];
+        let cluster = Cluster::new(["a", "b", "c"].map(device).to_vec(), &links).expect("connected");
+        let graph = Graph::new(2, &[0], &[1], None).expect("one edge");
+        let work = Workload::plain(graph, &Columns::default()).expect("no columns");
+        let clock = Clock::for_horizon(1.0).expect("a second");
+        let problem = Problem::new(&work, &cluster, clock, &[1, 1], &[], &[0; 3], None).expect("few devices");
+        let (t, [a, b, c]) = (TensorId::new(0), [0, 1, 2].map(DeviceId::new));
+        let on = |from, to| cluster.route_channels(from, to)[0].ix();
+        let mut channels = [5, 6, 7, 8];
+        let (first, last) = (channels[on(a, b)], channels[on(b, c)]);
+        let end = problem.pass(&mut channels, t, a, c, 1);
+        assert_eq!(end, first.max(last) + clock.ticks(6e-6));
+        assert_eq!([channels[on(a, b)], channels[on(b, c)]], [end; 2]);
+        assert_eq!(channels.iter().filter(|&&free| free == end).count(), 2);
+        assert_eq!(problem.pass(&mut channels, t, a, b, end + 1), end + 1 + clock.ticks(3e-6));
+    }
+}

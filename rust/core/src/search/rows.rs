@@ -114,6 +114,23 @@ mod tests {
     }
 
     #[test]
+    fn rows_come_and_go() {
+        let (mut rows, mut other) = (Rows::new(100), Rows::new(100));
+        rows.mark(3);
+        rows.mark(70);
+        other.mark(70);
+        other.mark(99);
+        rows.toggle(&other);
+        assert!((0..100).all(|row| rows.has(row) == (row == 3 || row == 99)));
+        rows.set(3, false);
+        rows.set(64, true);
+        rows.mark_if(false, 5);
+        rows.mark_if(false, 64);
+        rows.mark_if(true, 65);
+        assert!((0..100).all(|row| rows.has(row) == [64, 65, 99].contains(&row)));
+    }
+
+    #[test]
     fn ranges_reach_over_words() {
         for (first, last) in [(0, 0), (3, 9), (63, 64), (5, 199), (64, 127)] {
             let mut rows = Rows::new(200);
