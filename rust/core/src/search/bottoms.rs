@@ -4,8 +4,9 @@
 //! Worked out anew where a change that is kept reaches, from the end backwards: rows that it touches and the
 //! producers of what is read there, and on to where no bottom is another than before. O(V + E) at worst.
 
-use crate::clock::Ticks;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
+use crate::search::problem::Problem;
 use crate::search::state::{Change, State};
 
 impl State<'_> {
@@ -20,20 +21,26 @@ impl State<'_> {
         }
         let n_rows = self.n_rows();
         let Some(mut row) = self.rows.last_before(n_rows) else { return };
+        self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
         loop {
-            self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
-            self.renew_row(row);
-            let is_as_before = self.now[..width] == self.next[row * width..(row + 1) * width];
-            self.next[row * width..(row + 1) * width].copy_from_slice(&self.now[..width]);
+            self.renew_row(self.problem, &self.problem.work.graph, row);
+            let next = &mut self.next[row * width..(row + 1) * width];
+            let is_as_before = self.now.iter().zip(&*next).all(|(now, before)| now == before);
+            if !is_as_before {
+                next.copy_from_slice(&self.now[..width]);
+            }
             let next = if is_as_before { self.rows.last_before(row) } else { row.checked_sub(1) };
             let Some(next) = next else { return };
+            if next + 1 < row {
+                self.now[..width].copy_from_slice(&self.next[(next + 1) * width..(next + 2) * width]);
+            }
             row = next;
         }
     }
 
-    fn renew_row(&mut self, row: usize) {
-        let (problem, k) = (self.problem, self.problem.n_devices);
-        let graph = &problem.work.graph;
+    /// The problem and its graph are arguments so that the compiler knows that no write changes them.
+    fn renew_row(&mut self, problem: &Problem<'_>, graph: &Graph, row: usize) {
+        let k = problem.n_devices;
         let end = self.order.len().min((row + 1) * self.stride);
         for i in (row * self.stride..end).rev() {
             self.visits += 1;
@@ -55,14 +62,8 @@ impl State<'_> {
                 while sent != 0 {
                     let to = DeviceId(sent.ilog2());
                     sent &= !(1 << to.0);
-                    let route = problem.cluster.route_channels(d, to);
                     let needed = self.needed[t.ix() * k + to.ix()].0;
-                    let rest = route.iter().map(|c| self.now[k + c.ix()]).fold(needed, Ticks::max);
-                    let all = problem.transfer(t, d, to) + rest;
-                    for c in route {
-                        self.now[k + c.ix()] = all;
-                    }
-                    bottom = bottom.max(all);
+                    bottom = bottom.max(problem.pass(&mut self.now[k..], t, d, to, needed));
                 }
             }
             if self.bottom[u.ix()] != bottom {

@@ -18,9 +18,11 @@
 //! O(V + E + T) from the start for T transfers, usually a small fraction; nothing is allocated.
 
 use crate::clock::Ticks;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::FAR;
-use crate::search::state::{IdleChange, NEVER, State};
+use crate::search::problem::Problem;
+use crate::search::state::{Change, IdleChange, NEVER, State};
 
 /// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
 /// present one if the change shortens it.
@@ -33,40 +35,38 @@ impl State<'_> {
         if self.load.iter().any(|&load| load > limit) {
             return None;
         }
+        let graph = &self.problem.work.graph;
         if limit < self.makespan {
             if self.intact == FAR {
                 return None;
             }
             self.begin::<HOPEFUL>();
-            self.run::<HOPEFUL>(limit)?;
+            self.run::<HOPEFUL>(self.problem, graph, limit)?;
             self.restore();
         }
         self.begin::<EXACT>();
         self.worked.clear();
         self.idle_changes.clear();
-        self.evaluated = self.run::<EXACT>(limit).filter(|&makespan| makespan <= limit)?;
+        self.evaluated =
+            self.run::<EXACT>(self.problem, graph, limit).filter(|&makespan| makespan <= limit)?;
         Some(self.evaluated)
     }
 
     /// Takes over what the last evaluation has worked out.
     pub(super) fn record(&mut self) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         self.makespan = self.evaluated;
         if !self.problem.homes.is_empty() {
             self.find_first_uses();
         }
         for change in &self.idle_changes {
             for row in change.row..change.end {
-                let idle = &mut self.checkpoints[row * width + k + n_channels + change.device];
+                let column = self.checkpoint(row).start + k + n_channels + change.device;
+                let idle = &mut self.checkpoints[column];
                 *idle = idle.wrapping_add(change.by);
             }
         }
-        let mut next = self.worked.first_from(0);
-        while let Some(row) = next {
-            let checkpoint = row * width..(row + 1) * width;
-            self.checkpoints[checkpoint.clone()].copy_from_slice(&self.fresh[checkpoint]);
-            next = self.worked.first_from(row + 1);
-        }
+        self.is_second.toggle(&self.worked);
     }
 
     /// Marks what the changes touch; sends the home tensors where they touch those.
@@ -82,23 +82,50 @@ impl State<'_> {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let n_channels = self.home_free.len();
         self.now[k..k + n_channels].copy_from_slice(&problem.channel_free);
-        for &t in &problem.homes {
-            let made = problem.made[t.ix() - problem.work.graph.n_produced()];
-            let home = self.device[problem.work.graph.source(t).ix()];
-            self.send::<IS_HOPEFUL>(t, home, made, Ticks::MAX);
+        let mut next = self.away.first_from(0);
+        while let Some(rank) = next {
+            self.send_home::<IS_HOPEFUL>(rank);
+            next = self.away.first_from(rank + 1);
+        }
+        // Those that are read nowhere else change where their homes do.
+        for i in 0..self.changes.len() {
+            if let Change::Device(u, _) = self.changes[i] {
+                for &rank in problem.homes_at.row(u.ix()) {
+                    if !self.away.has(rank as usize) {
+                        self.send_home::<IS_HOPEFUL>(rank as usize);
+                    }
+                }
+            }
         }
         // A channel that is free at another time than before changes nothing before its first use.
         self.home_free.copy_from_slice(&self.now[k..k + n_channels]);
         for c in 0..n_channels {
-            if self.home_free[c] != self.checkpoints[k + c] && self.used_before[c] != NEVER {
+            if self.home_free[c] != self.checkpoints[self.checkpoint(0).start + k + c]
+                && self.used_before[c] != NEVER
+            {
                 self.rows.mark(self.row_of(self.used_before[c]));
             }
         }
     }
 
-    /// Works out all marked rows; none: the makespan would exceed `limit`.
-    fn run<const IS_HOPEFUL: bool>(&mut self, limit: Ticks) -> Option<Ticks> {
-        let (k, n, width) = (self.problem.n_devices, self.order.len(), self.now.len());
+    fn send_home<const IS_HOPEFUL: bool>(&mut self, rank: usize) {
+        let (problem, graph) = (self.problem, &self.problem.work.graph);
+        let t = problem.homes[rank];
+        let made = problem.made[t.ix() - graph.n_produced()];
+        let home = self.device[graph.source(t).ix()];
+        self.send::<IS_HOPEFUL>(problem, graph, t, home, made, Ticks::MAX);
+    }
+
+    /// Works out all marked rows; none: the makespan would exceed `limit`. The problem and its graph are arguments
+    /// so that the compiler knows that no write changes them.
+    #[inline(never)]
+    fn run<const IS_HOPEFUL: bool>(
+        &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
+        limit: Ticks,
+    ) -> Option<Ticks> {
+        let (k, n) = (self.problem.n_devices, self.order.len());
         let n_rows = self.n_rows();
         let Some(mut row) = self.rows.first_from(0) else { return Some(self.makespan) };
         self.rewind(row, false);
@@ -117,12 +144,13 @@ impl State<'_> {
                 row = next;
             }
             if !IS_HOPEFUL {
-                self.fresh[row * width..(row + 1) * width].copy_from_slice(&self.now);
+                let fresh = self.fresh(row);
+                self.checkpoints[fresh].copy_from_slice(&self.now);
                 self.worked.mark(row);
             }
             let end = n.min((row + 1) * self.stride);
             for i in row * self.stride..end {
-                if !self.visit::<IS_HOPEFUL>(i, limit) {
+                if !self.visit::<IS_HOPEFUL>(problem, graph, i, limit) {
                     return None;
                 }
             }
@@ -133,8 +161,14 @@ impl State<'_> {
 
     /// Runs the op at a position and sends what it makes; false: the makespan would exceed `limit`.
     #[inline(always)]
-    fn visit<const IS_HOPEFUL: bool>(&mut self, i: usize, limit: Ticks) -> bool {
-        let (problem, k) = (self.problem, self.problem.n_devices);
+    fn visit<const IS_HOPEFUL: bool>(
+        &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
+        i: usize,
+        limit: Ticks,
+    ) -> bool {
+        let k = problem.n_devices;
         self.visits += 1;
         let u = self.order[i];
         let d = self.device[u.ix()];
@@ -153,17 +187,16 @@ impl State<'_> {
         if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
             return false;
         }
-        let finish = self.finish_at(u);
-        if IS_HOPEFUL && self.critical.step[u.ix()] < self.intact && end >= self.arrival[finish] {
+        if IS_HOPEFUL && self.critical.step[u.ix()] < self.intact && end >= self.finish(u) {
             return false;
         }
         self.now[d.ix()] = end;
-        if finish >= self.needed.len() && self.arrival[finish] != end {
-            self.overwritten.push((finish as u32, self.arrival[finish]));
-            self.arrival[finish] = end;
+        let made = graph.outputs(u);
+        if made.len() == 0 {
+            self.note(self.finish_at(u), end);
         }
-        for t in problem.work.graph.outputs(u) {
-            if !self.send::<IS_HOPEFUL>(t, d, end, limit) {
+        for t in made {
+            if !self.send::<IS_HOPEFUL>(problem, graph, t, d, end, limit) {
                 return false;
             }
         }
@@ -189,24 +222,30 @@ impl State<'_> {
 
     /// Whether all devices and channels are free when they were before a row.
     fn is_as_before(&self, row: usize) -> bool {
-        let (k, width) = (self.problem.n_devices, self.now.len());
-        let before = &self.checkpoints[row * width..(row + 1) * width];
-        self.now[..k] == before[..k]
-            && (0..self.home_free.len()).all(|c| {
-                let (now, before) = (self.now[k + c], before[k + c]);
+        let k = self.problem.n_devices;
+        let before = &self.checkpoints[self.checkpoint(row)];
+        self.now[..k].iter().zip(before).all(|(now, before)| now == before)
+            && self.channels(before).all(|(c, now, before)| {
                 now == before || self.is_unused(c, row) || now.max(before) <= self.earliest_use(c)
             })
     }
 
     /// Whether no device and no channel is free sooner than before a row.
     fn is_no_sooner(&self, row: usize) -> bool {
-        let (k, width) = (self.problem.n_devices, self.now.len());
-        let before = &self.checkpoints[row * width..(row + 1) * width];
+        let k = self.problem.n_devices;
+        let before = &self.checkpoints[self.checkpoint(row)];
         self.now[..k].iter().zip(before).all(|(now, before)| now >= before)
-            && (0..self.home_free.len()).all(|c| {
-                let (now, before) = (self.now[k + c], before[k + c]);
+            && self.channels(before).all(|(c, now, before)| {
                 now >= before || self.is_unused(c, row) || before <= self.earliest_use(c)
             })
+    }
+
+    /// The channels, when each is free and when it was by a checkpoint.
+    #[inline(always)]
+    fn channels(&self, before: &[Ticks]) -> impl Iterator<Item = (usize, Ticks, Ticks)> {
+        let all = self.problem.n_devices..self.problem.n_devices + self.home_free.len();
+        let pairs = self.now[all.clone()].iter().zip(&before[all]).enumerate();
+        pairs.map(|(c, (&now, &before))| (c, now, before))
     }
 
     /// Whether a channel has carried nothing but home tensors before a row, now as before.
@@ -230,8 +269,9 @@ impl State<'_> {
     /// Sets `now` to a row's checkpoint, with channels that have carried nothing but home tensors as they
     /// are. With `is_under_way` how long devices have stood idle goes on from what it is.
     fn rewind(&mut self, row: usize, is_under_way: bool) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
-        let checkpoint = &self.checkpoints[row * width..(row + 1) * width];
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
+        let range = self.checkpoint(row);
+        let checkpoint = &self.checkpoints[range];
         self.now[..k].copy_from_slice(&checkpoint[..k]);
         for c in 0..n_channels {
             let is_unused = self.touched_homes
@@ -246,16 +286,17 @@ impl State<'_> {
 
     /// Goes on from a row where all is as before to the next that is not.
     fn pass_over(&mut self, row: usize, next: usize) {
-        let (k, width, n_channels) = (self.problem.n_devices, self.now.len(), self.home_free.len());
+        let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         let n_rows = self.n_rows();
         for d in 0..k {
             // Devices have stood idle for another time where they have done more or less.
             let column = k + n_channels + d;
-            let before = &self.checkpoints[row * width..(row + 1) * width];
+            let before = &self.checkpoints[self.checkpoint(row)];
             let later = self.now[d].wrapping_sub(before[d]);
             let change = self.now[column].wrapping_sub(before[column]).wrapping_sub(later);
             if next < n_rows {
-                self.now[column] = self.checkpoints[next * width + column].wrapping_add(change);
+                self.now[column] =
+                    self.checkpoints[self.checkpoint(next).start + column].wrapping_add(change);
             }
             if change != 0 {
                 self.idle_changes.push(IdleChange { row, end: next, device: d, by: change });
@@ -269,7 +310,7 @@ impl State<'_> {
     /// Finds which channels are used from which position on, and notes in the checkpoints of rows passed over
     /// what those are free that only home tensors have used.
     fn find_first_uses(&mut self) {
-        let (k, width, n) = (self.problem.n_devices, self.now.len(), self.order.len());
+        let (k, n) = (self.problem.n_devices, self.order.len());
         let Some(first) = self.worked.first_from(0) else { return };
         self.released = 0;
         for c in 0..self.home_free.len() {
@@ -288,7 +329,8 @@ impl State<'_> {
             }
             for c in 0..self.home_free.len() {
                 if self.touched_homes && self.used_before[c] > begin && self.first_use[c] >= begin {
-                    self.checkpoints[row * width + k + c] = self.home_free[c];
+                    let channel = self.checkpoint(row).start + k + c;
+                    self.checkpoints[channel] = self.home_free[c];
                 }
                 // Used from here on as before; where its first user is gone, not sooner.
                 if self.first_use[c] == NEVER && self.used_before[c] < end && row >= first {
@@ -325,49 +367,55 @@ impl State<'_> {
     #[inline(always)]
     fn send<const IS_HOPEFUL: bool>(
         &mut self,
+        problem: &Problem<'_>,
+        graph: &Graph,
         t: TensorId,
         from: DeviceId,
         end: Ticks,
         limit: Ticks,
     ) -> bool {
-        let (problem, k) = (self.problem, self.problem.n_devices);
-        let mut in_time = self.arrive::<IS_HOPEFUL>(t, from, end, limit);
+        let k = problem.n_devices;
+        let mut news = 0;
+        let mut in_time = self.arrive::<IS_HOPEFUL>(t.ix() * k, from, end, limit, &mut news);
         for to in self.sent_to(t, from) {
-            let route = problem.cluster.route_channels(from, to);
-            let start = route.iter().map(|c| self.now[k + c.ix()]).fold(end, Ticks::max);
-            let there = start + problem.transfer(t, from, to);
-            for c in route {
-                self.now[k + c.ix()] = there;
+            let there = problem.pass(&mut self.now[k..], t, from, to, end);
+            in_time &= self.arrive::<IS_HOPEFUL>(t.ix() * k, to, there, limit, &mut news);
+        }
+        if news != 0 {
+            for v in graph.consumers(t) {
+                let row = self.row_of(self.position[v.ix()] as usize);
+                self.rows.mark_if(news >> self.device[v.ix()].0 & 1 == 1, row);
             }
-            in_time &= self.arrive::<IS_HOPEFUL>(t, to, there, limit);
         }
         in_time
     }
 
-    /// Notes when a tensor is on a device, and marks who reads it there at another time than before.
+    /// Notes when the tensor of a row of arrivals is on a device, and in `news` whether who reads it there has to
+    /// be worked out: it is there at another time than before.
     #[inline(always)]
     fn arrive<const IS_HOPEFUL: bool>(
         &mut self,
-        t: TensorId,
+        row: usize,
         to: DeviceId,
         when: Ticks,
         limit: Ticks,
+        news: &mut u64,
     ) -> bool {
-        let i = t.ix() * self.problem.n_devices + to.ix();
-        let old = self.arrival[i];
+        let i = row + to.ix();
+        let Some(old) = self.note(i, when) else { return true };
+        *news |= u64::from(!IS_HOPEFUL || when < old) << to.0;
+        let (rest, reader) = self.needed[i];
+        when + rest <= limit || reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last
+    }
+
+    /// Overwrites an arrival, and tells the one before if that was another.
+    #[inline(always)]
+    fn note(&mut self, i: usize, when: Ticks) -> Option<Ticks> {
+        let old = std::mem::replace(&mut self.arrival[i], when);
         if old == when {
-            return true;
+            return None;
         }
         self.overwritten.push((i as u32, old));
-        self.arrival[i] = when;
-        if !IS_HOPEFUL || when < old {
-            for v in self.problem.work.graph.consumers(t) {
-                if self.device[v.ix()] == to {
-                    self.rows.mark(self.row_of(self.position[v.ix()] as usize));
-                }
-            }
-        }
-        let (rest, reader) = self.needed[i];
-        reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last || when + rest <= limit
+        Some(old)
     }
 }

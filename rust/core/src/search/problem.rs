@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::Graph;
-use crate::ids::{DeviceId, OpId, TensorId};
+use crate::ids::{ChannelId, DeviceId, OpId, TensorId};
 use crate::workload::Workload;
 use std::ops::Range;
 
@@ -25,12 +25,15 @@ pub struct Problem<'a> {
     /// Ticks per tensor and kind of route, row-major.
     pub(super) transfer: Vec<Ticks>,
     pub(super) n_routes: usize,
-    /// The kind of route per ordered pair of devices.
-    pub(super) route: Vec<u32>,
+    /// The route per ordered pair of devices.
+    pub(super) route: Vec<Route>,
     /// The devices whose tensors may use each channel, as bits.
     pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
     pub(super) homes: Vec<TensorId>,
+    /// Where each home tensor stands there, if it does; those that each op is the home of.
+    pub(super) rank: Vec<u32>,
+    pub(super) homes_at: Csr<u32>,
     /// Whether the op is the home of a tensor or reads a home tensor.
     pub(super) at_home: Vec<bool>,
     /// Lower bound on the time from each op's finish to the end: the rest of its longest path, each op
@@ -52,6 +55,16 @@ pub struct Problem<'a> {
     /// Per channel, how long what follows takes from when it is free.
     pub(super) channel_rest: Vec<Ticks>,
     pub(super) surroundings: Surroundings,
+}
+
+/// The way from one device to another, in a word: channels past the first, which few have, are the cluster's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    /// Column of [`Problem::transfer`].
+    kind: u16,
+    has_more: bool,
+    /// The first channel; none from a device to itself.
+    channel: ChannelId,
 }
 
 /// What a stretch of a longer order takes as given; empty for a whole graph.
@@ -98,7 +111,12 @@ impl<'a> Problem<'a> {
             for to in cluster.device_ids() {
                 let (latency, bandwidth) = cluster.route(from, to);
                 let known = kinds.iter().position(|r| r.0 == latency && r.1 == bandwidth);
-                route.push(known.unwrap_or(kinds.len()) as u32);
+                let channels = cluster.route_channels(from, to);
+                route.push(Route {
+                    kind: known.unwrap_or(kinds.len()) as u16,
+                    has_more: channels.len() > 1,
+                    channel: channels.first().copied().unwrap_or(ChannelId::NONE),
+                });
                 if known.is_none() {
                     kinds.push((latency, bandwidth, from, to));
                 }
@@ -119,6 +137,7 @@ impl<'a> Problem<'a> {
 
         let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
         homes.sort_unstable_by_key(|&t| graph.key(t));
+        let (rank, homes_at) = ranks(graph, &homes);
         let mut at_home = vec![false; n];
         for &t in &homes {
             at_home[graph.source(t).ix()] = true;
@@ -153,6 +172,8 @@ impl<'a> Problem<'a> {
             route,
             senders,
             homes,
+            rank,
+            homes_at,
             at_home,
             tail,
             unit_of,
@@ -180,8 +201,32 @@ impl<'a> Problem<'a> {
 
     #[inline(always)]
     pub(super) fn transfer(&self, t: TensorId, from: DeviceId, to: DeviceId) -> Ticks {
-        let route = self.route[from.ix() * self.n_devices + to.ix()] as usize;
-        self.transfer[t.ix() * self.n_routes + route]
+        let route = self.route[from.ix() * self.n_devices + to.ix()];
+        self.transfer[t.ix() * self.n_routes + usize::from(route.kind)]
+    }
+
+    /// Lets a tensor pass from one device to another, from `when` on and after all that uses the channels:
+    /// they are busy until the time returned. Backwards from the end it is the same.
+    #[inline(always)]
+    pub(super) fn pass(
+        &self,
+        channels: &mut [Ticks],
+        t: TensorId,
+        from: DeviceId,
+        to: DeviceId,
+        when: Ticks,
+    ) -> Ticks {
+        let route = self.route[from.ix() * self.n_devices + to.ix()];
+        let takes = self.transfer[t.ix() * self.n_routes + usize::from(route.kind)];
+        let first = &mut channels[route.channel.ix()];
+        let mut end = when.max(*first) + takes;
+        *first = end;
+        if route.has_more {
+            let more = &self.cluster.route_channels(from, to)[1..];
+            end = more.iter().map(|c| channels[c.ix()] + takes).fold(end, Ticks::max);
+            self.cluster.route_channels(from, to).iter().for_each(|c| channels[c.ix()] = end);
+        }
+        end
     }
 
     /// When an op may start that reads a tensor which arrives at `when`. One that stands for what follows has
@@ -251,6 +296,17 @@ pub(super) fn reads(graph: &Graph) -> Csr<TensorId> {
     Csr::from_pairs(graph.n_ops(), graph.ops().flat_map(of))
 }
 
+/// Where each home tensor stands among those that are served, [`u32::MAX`] if it does not, and those that each
+/// op is the home of.
+pub(super) fn ranks(graph: &Graph, homes: &[TensorId]) -> (Vec<u32>, Csr<u32>) {
+    let mut rank = vec![u32::MAX; graph.n_tensors() - graph.n_produced()];
+    for (i, t) in homes.iter().enumerate() {
+        rank[t.ix() - graph.n_produced()] = i as u32;
+    }
+    let at = homes.iter().enumerate().map(|(i, &t)| (graph.source(t).ix(), i as u32));
+    (rank, Csr::from_pairs(graph.n_ops(), at))
+}
+
 /// Which ops move together.
 fn units(work: &Workload, lead: Option<&[OpId]>) -> (Vec<u32>, Csr<OpId>) {
     let Some(lead) = lead else { return (work.set_of.clone(), work.sets.clone()) };
@@ -265,4 +321,39 @@ fn units(work: &Workload, lead: Option<&[OpId]>) -> (Vec<u32>, Csr<OpId>) {
     let unit_of: Vec<u32> = lead.iter().map(|l| number[l.ix()]).collect();
     let units = Csr::from_pairs(count as usize, work.graph.ops().map(|u| (unit_of[u.ix()] as usize, u)));
     (unit_of, units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Device, Link};
+    use crate::workload::Columns;
+
+    /// A transfer over two channels starts when the later of them is free, and holds both.
+    #[test]
+    fn a_transfer_holds_its_whole_route() {
+        let device = |name: &str| Device { name: name.into(), type_name: "gpu".into(), memory: 0 };
+        let link = |from: &str, to: &str| Link {
+            from: from.into(),
+            to: to.into(),
+            bandwidth: 1e9,
+            latency: 3e-6,
+            channels: vec![format!("{from}{to}")],
+        };
+        let links = [link("a", "b"), link("b", "c"), link("c", "b"), link("b", "a")];
+        let cluster = Cluster::new(["a", "b", "c"].map(device).to_vec(), &links).expect("connected");
+        let graph = Graph::new(2, &[0], &[1], None).expect("one edge");
+        let work = Workload::plain(graph, &Columns::default()).expect("no columns");
+        let clock = Clock::for_horizon(1.0).expect("a second");
+        let problem = Problem::new(&work, &cluster, clock, &[1, 1], &[], &[0; 3], None).expect("few devices");
+        let (t, [a, b, c]) = (TensorId::new(0), [0, 1, 2].map(DeviceId::new));
+        let on = |from, to| cluster.route_channels(from, to)[0].ix();
+        let mut channels = [5, 6, 7, 8];
+        let (first, last) = (channels[on(a, b)], channels[on(b, c)]);
+        let end = problem.pass(&mut channels, t, a, c, 1);
+        assert_eq!(end, first.max(last) + clock.ticks(6e-6));
+        assert_eq!([channels[on(a, b)], channels[on(b, c)]], [end; 2]);
+        assert_eq!(channels.iter().filter(|&&free| free == end).count(), 2);
+        assert_eq!(problem.pass(&mut channels, t, a, b, end + 1), end + 1 + clock.ticks(3e-6));
+    }
 }

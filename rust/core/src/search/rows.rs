@@ -18,6 +18,18 @@ impl Rows {
         self.words[row / 64] |= 1 << (row % 64);
     }
 
+    /// Puts a row in if `is_in`: without a branch, for what is hard to foresee.
+    #[inline(always)]
+    pub fn mark_if(&mut self, is_in: bool, row: usize) {
+        self.words[row / 64] |= u64::from(is_in) << (row % 64);
+    }
+
+    /// Puts a row in or takes it out.
+    pub fn set(&mut self, row: usize, is_in: bool) {
+        let word = &mut self.words[row / 64];
+        *word = *word & !(1 << (row % 64)) | u64::from(is_in) << (row % 64);
+    }
+
     /// Puts all rows from `first` to `last` in.
     pub fn mark_range(&mut self, first: usize, last: usize) {
         let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
@@ -36,6 +48,11 @@ impl Rows {
     /// Becomes a set of as many.
     pub fn copy_from(&mut self, other: &Self) {
         self.words.copy_from_slice(&other.words);
+    }
+
+    /// Takes those of another set of as many out that are in, and puts the others in.
+    pub fn toggle(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word ^= other);
     }
 
     /// Whether a row is in.
@@ -94,6 +111,23 @@ mod tests {
         assert!(rows.has(64) && !rows.has(65));
         rows.clear();
         assert_eq!(rows.first_from(0), None);
+    }
+
+    #[test]
+    fn rows_come_and_go() {
+        let (mut rows, mut other) = (Rows::new(100), Rows::new(100));
+        rows.mark(3);
+        rows.mark(70);
+        other.mark(70);
+        other.mark(99);
+        rows.toggle(&other);
+        assert!((0..100).all(|row| rows.has(row) == (row == 3 || row == 99)));
+        rows.set(3, false);
+        rows.set(64, true);
+        rows.mark_if(false, 5);
+        rows.mark_if(false, 64);
+        rows.mark_if(true, 65);
+        assert!((0..100).all(|row| rows.has(row) == [64, 65, 99].contains(&row)));
     }
 
     #[test]

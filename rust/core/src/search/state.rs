@@ -10,6 +10,7 @@ use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::critical::{Critical, FAR};
 use crate::search::problem::Problem;
 use crate::search::rows::Rows;
+use std::ops::Range;
 
 /// The fewest positions of a row: writing a checkpoint costs as much as a few ops.
 const STRIDE: usize = 4;
@@ -58,10 +59,11 @@ pub struct State<'a> {
     pub(super) used: Vec<u64>,
     /// When each device and then each channel is free, how long each device has stood idle.
     pub(super) now: Vec<Ticks>,
-    /// `now` before every row of `stride` positions, row-major.
+    /// `now` before every row of `stride` positions, row-major, in two copies: one is that of what was last
+    /// kept, the other is with the changes, for the rows that the last evaluation has worked out.
     pub(super) checkpoints: Vec<Ticks>,
-    /// The same with the changes, for the rows that the last evaluation has worked out.
-    pub(super) fresh: Vec<Ticks>,
+    /// Rows whose second copy is of what was last kept.
+    pub(super) is_second: Rows,
     pub(super) worked: Rows,
     /// By how much longer devices have stood idle before the rows that it has passed over.
     pub(super) idle_changes: Vec<IdleChange>,
@@ -86,6 +88,8 @@ pub struct State<'a> {
     pub(super) critical: Critical,
     /// Steps of the critical chain, from its end, that the changes leave as they are; none if it is unknown.
     pub(super) intact: u32,
+    /// Home tensors that are read elsewhere, by their rank.
+    pub(super) away: Rows,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
     /// No op before this position uses the channel; the same in what was last kept.
@@ -119,8 +123,8 @@ impl<'a> State<'a> {
             load: vec![0; k],
             used: problem.charged(device),
             now: vec![0; width],
-            checkpoints: vec![0; n_rows * width],
-            fresh: vec![0; n_rows * width],
+            checkpoints: vec![0; 2 * n_rows * width],
+            is_second: Rows::new(n_rows),
             worked: Rows::new(n_rows),
             idle_changes: Vec::new(),
             stride,
@@ -135,6 +139,7 @@ impl<'a> State<'a> {
             next: vec![0; (n_rows + 1) * (k + n_channels)],
             critical: Critical::new(n, n_rows),
             intact: 0,
+            away: Rows::new(problem.homes.len()),
             home_free: vec![0; n_channels],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
@@ -178,6 +183,11 @@ impl<'a> State<'a> {
                 self.readers[t * k + i % k] += 1;
                 self.reader_mask[t] &= !(1 << (i % k));
             }
+        }
+        for (rank, t) in problem.homes.iter().enumerate() {
+            let home = self.device[graph.source(*t).ix()];
+            self.arrival[t.ix() * k + home.ix()] = problem.made[t.ix() - graph.n_produced()];
+            self.find_away(rank);
         }
         self.load.fill(0);
         for u in graph.ops() {
@@ -260,11 +270,25 @@ impl<'a> State<'a> {
                 self.touched.mark(self.row_of(self.position[source.ix()] as usize));
             }
         }
+        for &t in problem.work.graph.pulls(u) {
+            let rank = problem.rank[t.ix() - problem.work.graph.n_produced()];
+            if rank != u32::MAX {
+                self.find_away(rank as usize);
+            }
+        }
+        problem.homes_at.row(u.ix()).iter().for_each(|&rank| self.find_away(rank as usize));
         self.intact = self.intact.min(self.critical.reach[u.ix()]);
         if problem.at_home[u.ix()] {
             self.touched_homes = true;
             self.intact = self.intact.min(self.critical.home_reach);
         }
+    }
+
+    /// Finds whether the home tensor of a rank is read elsewhere.
+    fn find_away(&mut self, rank: usize) {
+        let t = self.problem.homes[rank];
+        let home = self.device[self.problem.work.graph.source(t).ix()];
+        self.away.set(rank, self.reader_mask[t.ix()] & !(1 << home.0) != 0);
     }
 
     /// Rows of all positions.
@@ -281,6 +305,24 @@ impl<'a> State<'a> {
     #[inline(always)]
     pub(super) fn row_of(&self, position: usize) -> usize {
         position >> self.stride_bits
+    }
+
+    /// Where the checkpoint of a row lies, as last kept.
+    #[inline(always)]
+    pub(super) fn checkpoint(&self, row: usize) -> Range<usize> {
+        self.copy(row, self.is_second.has(row))
+    }
+
+    /// The same with the changes.
+    #[inline(always)]
+    pub(super) fn fresh(&self, row: usize) -> Range<usize> {
+        self.copy(row, !self.is_second.has(row))
+    }
+
+    #[inline(always)]
+    fn copy(&self, row: usize, is_second: bool) -> Range<usize> {
+        let begin = (2 * row + usize::from(is_second)) * self.now.len();
+        begin..begin + self.now.len()
     }
 
     fn touch(&mut self, position: usize) {

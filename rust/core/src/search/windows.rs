@@ -19,7 +19,7 @@ use crate::csr::Csr;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::search::anneal::{Chain, Cooling, Found, Stop};
-use crate::search::problem::{Problem, Surroundings, reads};
+use crate::search::problem::{Problem, Surroundings, ranks, reads};
 use crate::search::random::Random;
 use crate::search::state::State;
 use crate::workload::{Columns, Workload};
@@ -323,7 +323,7 @@ impl Window {
         let (whole, k) = (state.problem, self.n_devices);
         let graph = &work.graph;
         let width = state.now.len();
-        let (free, channel_free) = state.checkpoints[self.row * width..][..width - k].split_at(k);
+        let (free, channel_free) = state.checkpoints[state.checkpoint(self.row)][..width - k].split_at(k);
         let (next, channel_rest) = state.next[self.end_row * (width - k)..][..width - k].split_at(k);
         let (least_free, least_next) = (free.iter().min(), next.iter().min());
         let begin = least_free.copied().unwrap_or(0);
@@ -348,6 +348,7 @@ impl Window {
         let made = self.homes.iter().enumerate().map(|(i, home)| there[i * k + home.home.ix()]).collect();
         let is_sent = |t: &TensorId| there[(t.ix() - graph.n_produced()) * k..][..k].contains(&Ticks::MAX);
         let homes: Vec<TensorId> = graph.tensors().skip(graph.n_produced()).filter(is_sent).collect();
+        let (rank, homes_at) = ranks(graph, &homes);
         let mut at_home = vec![false; self.n_ops()];
         for u in homes.iter().flat_map(|&t| graph.consumers(t)) {
             at_home[u.ix()] = true;
@@ -378,6 +379,8 @@ impl Window {
             route: whole.route.clone(),
             senders: whole.senders.clone(),
             homes,
+            rank,
+            homes_at,
             at_home,
             tail: none().chain(self.ops.iter().map(|u| whole.tail[u.ix()])).chain(none()).collect(),
             units: Csr::from_pairs(n_units, members),
