@@ -101,13 +101,13 @@ JUDGED = 2
 #: devices from which on it has to wait for memory.
 REFINE_RATE = 35e6
 SEARCH_RATE = 30e6
-CACHED = 20_000.0
+CACHED = 40_000.0
 
 #: Ops from which on windows come first, and their share of the search; visits of ops in a second of
 #: a search in windows, which waits less for memory.
 WINDOWED = 1000
 WINDOW_SHARE = 0.6
-WINDOW_RATE = 13e6
+WINDOW_RATE = 20e6
 
 #: The search ends where it has found nothing better in this share of its visits, or in so many
 #: visits per op.
