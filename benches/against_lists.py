@@ -6,7 +6,7 @@ Every model of ``shared/data/graphs`` whose parallelism (work over critical path
 above 1.3, on every cluster of the ledger. ``auto`` counts its effort (``"normal"``, on one thread),
 so that its plans are the same on every run; seconds are of CPU. What is done is kept in
 ``.against_lists.jsonl`` under a digest of the installed package: a run that was broken off goes on.
-Half an hour of one core.
+An hour of one core.
 """
 
 from __future__ import annotations
