@@ -51,6 +51,7 @@ impl Union {
                 set_of[i] = set_of[root];
             }
         }
+        // No two are joined: there is nothing to sort.
         if count as usize == n {
             return (set_of, Csr::from_parts((0..=count).collect(), (0..count).map(OpId).collect()));
         }

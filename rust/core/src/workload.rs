@@ -159,6 +159,7 @@ impl Workload {
             numbering.by_op(allowed, 1)
         };
         let (set_of, sets) = numbering.sets(set_of, sets);
+        // Who is alone decides alone.
         let lead = if sets.n_rows() == n {
             graph.ops().collect()
         } else {
