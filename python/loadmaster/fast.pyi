@@ -10,7 +10,7 @@ op has one output); messages without data take ``control_time``.
 """
 
 from collections.abc import Callable
-from typing import Any, TypedDict, final
+from typing import Any, TypedDict, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -435,6 +435,7 @@ def placed_paths(
 ) -> tuple[_Seconds, NDArray[np.int32]]: ...
 def peak_bytes(graph: Graph, order: _Ids | None = None) -> tuple[int, NDArray[np.uint64]]: ...
 def mean_time(graph: Graph, cluster: Cluster, time: _Seconds) -> _Seconds: ...
+@overload
 def simulate(
     graph: Graph,
     cluster: Cluster,
@@ -447,7 +448,23 @@ def simulate(
     link_order: str = "fifo",
     seed: int | None = None,
     record_memory: bool = False,
+    below: None = None,
 ) -> Schedule: ...
+@overload
+def simulate(
+    graph: Graph,
+    cluster: Cluster,
+    time: _Seconds,
+    devices: _Ids,
+    priority: _Ids | None = None,
+    *,
+    policy: str = "priority",
+    contention: bool = True,
+    link_order: str = "fifo",
+    seed: int | None = None,
+    record_memory: bool = False,
+    below: float,
+) -> Schedule | None: ...
 def bounds(graph: Graph, cluster: Cluster, time: _Seconds) -> _Bounds: ...
 def heads_and_tails(
     graph: Graph, cluster: Cluster, time: _Seconds

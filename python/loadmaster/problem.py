@@ -91,12 +91,6 @@ class Problem:
         """Bytes per device."""
         return np.array(self.cluster.memory, dtype=np.uint64)
 
-    def busiest(self, devices: NDArray[np.int32]) -> float:
-        """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
-        types = np.array(self.cluster.device_types)
-        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
-        return float(np.stack(busy)[types, np.arange(len(types))].max())
-
     @cached_property
     def fastest_first(self) -> NDArray[np.int32]:
         """Devices by the time they would take for all the work, then by index."""
@@ -151,6 +145,26 @@ class Problem:
             link_order=link_order,
             seed=self.seed,
             record_memory=record_memory,
+        )
+
+    def simulate_below(
+        self,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        limit: float,
+        *,
+        policy: PlanPolicy = "priority",
+    ) -> fast.Schedule | None:
+        """The same; none, and sooner, where the makespan is certain not to be below a limit."""
+        return fast.simulate(
+            self.graph,
+            self.links,
+            self.time,
+            devices,
+            priority,
+            policy=policy,
+            seed=self.seed,
+            below=limit,
         )
 
 

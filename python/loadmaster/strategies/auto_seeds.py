@@ -232,3 +232,18 @@ class Metered(Problem):
             kept = cast(PlanPolicy, policy)
             self.meter.keep(Candidate(devices, priority, schedule, policy=kept))
         return schedule
+
+    def simulate_below(
+        self,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        limit: float,
+        *,
+        policy: PlanPolicy = "priority",
+    ) -> fast.Schedule | None:
+        """Counted; see :meth:`.Problem.simulate_below`."""
+        self.meter.count()
+        schedule = super().simulate_below(devices, priority, limit, policy=policy)
+        if schedule is not None:
+            self.meter.keep(Candidate(devices, priority, schedule, policy=policy))
+        return schedule

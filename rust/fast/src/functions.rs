@@ -693,10 +693,13 @@ pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -
 /// record_memory : bool
 ///     Keep every change of memory use for :meth:`Schedule.memory`, and all tensors that are alive at
 ///     the first overflow, not only the largest eight.
+/// below : float, optional
+///     Seconds. Once some device has as much left to compute as time until then, the simulation stops.
 ///
 /// Returns
 /// -------
 /// Schedule
+///     None where ``below`` stopped it: the makespan is not below that.
 ///
 /// Raises
 /// ------
@@ -714,7 +717,7 @@ pub(crate) fn times(graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -
 /// 4.5
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, time, devices, priority=None, *, policy="priority", contention=true,
-                    link_order="fifo", seed=None, record_memory=false))]
+                    link_order="fifo", seed=None, record_memory=false, below=None))]
 #[expect(clippy::too_many_arguments, reason = "a simulation's whole input")]
 pub fn simulate(
     py: Python<'_>,
@@ -728,7 +731,8 @@ pub fn simulate(
     link_order: &str,
     seed: Option<&Bound<'_, PyAny>>,
     record_memory: bool,
-) -> PyResult<Schedule> {
+    below: Option<f64>,
+) -> PyResult<Option<Schedule>> {
     let n = graph.work.n_ops();
     let seed = seed.map(|s| convert::unsigned("seed", s)).transpose()?.unwrap_or(0);
     let policy = match policy {
@@ -751,6 +755,12 @@ pub fn simulate(
             )));
         }
     };
+    if below.is_some_and(|seconds| seconds.is_nan() || seconds < 0.0) {
+        return Err(PyValueError::new_err(format!(
+            "below is {}: it must be a number >= 0",
+            below.unwrap_or_default()
+        )));
+    }
     let options = Options { policy, contention: contention.then_some(link_order), record_memory };
     let time = times(graph, cluster, time)?;
     let placement = convert::indices("devices", devices, n, cluster.core.n_devices())?;
@@ -762,10 +772,12 @@ pub fn simulate(
     let priority = graph.by_op(priority, 1);
     let result = py.detach(|| {
         let simulator = Simulator::new(&graph.work, &cluster.core, &time)?;
-        Ok::<_, Error>((simulator.clock(), simulator.run(&placement, &priority, options)?))
+        let clock = simulator.clock();
+        let limit = below.map_or(Ticks::MAX, |seconds| clock.ticks(seconds));
+        Ok::<_, Error>((clock, simulator.run_below(&placement, &priority, options, limit)?))
     });
     let (clock, core) = result.map_err(|e| graph.name(e))?;
-    Ok(Schedule { core, clock, work: Arc::clone(&graph.work), placement })
+    Ok(core.map(|core| Schedule { core, clock, work: Arc::clone(&graph.work), placement }))
 }
 
 /// Lower bounds on the makespan of any placement.

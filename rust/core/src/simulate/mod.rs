@@ -151,12 +151,45 @@ impl<'a> Simulator<'a> {
         &self.time
     }
 
+    #[inline(always)]
+    fn time_on(&self, op: OpId, device: DeviceId) -> Ticks {
+        self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)]
+    }
+
     /// Simulates one step. `priority` is per op; smaller runs first.
     ///
     /// # Errors
     /// A placement that breaks a rule; columns of the wrong length; a fixed sequence that can never
     /// run.
     pub fn run(&self, placement: &[DeviceId], priority: &[i32], options: Options) -> Result<Schedule, Error> {
+        let busy = self.busy(placement, priority)?;
+        let mut run = Run::new(self, placement, priority, options, busy);
+        run.go(Ticks::MAX)?;
+        Ok(run.into_schedule())
+    }
+
+    /// The same as long as the makespan may be below `limit`; nothing once some device has as much left to
+    /// compute as time.
+    ///
+    /// # Errors
+    /// Those of [`Simulator::run`].
+    pub fn run_below(
+        &self,
+        placement: &[DeviceId],
+        priority: &[i32],
+        options: Options,
+        limit: Ticks,
+    ) -> Result<Option<Schedule>, Error> {
+        let busy = self.busy(placement, priority)?;
+        if busy.iter().any(|&ticks| ticks >= limit) {
+            return Ok(None);
+        }
+        let mut run = Run::new(self, placement, priority, options, busy);
+        Ok(run.go(limit)?.then(|| run.into_schedule()))
+    }
+
+    /// Checks columns, and sums what each device computes.
+    fn busy(&self, placement: &[DeviceId], priority: &[i32]) -> Result<Vec<Ticks>, Error> {
         self.work.check_placement(self.cluster, placement)?;
         if priority.len() != self.work.n_ops() {
             return Err(Error::WrongLength {
@@ -166,9 +199,11 @@ impl<'a> Simulator<'a> {
                 per: "op",
             });
         }
-        let mut run = Run::new(self, placement, priority, options);
-        run.go()?;
-        Ok(run.into_schedule())
+        let mut busy = vec![0; self.cluster.n_devices()];
+        for (op, &device) in self.work.graph.ops().zip(placement) {
+            busy[device.ix()] += self.time_on(op, device);
+        }
+        Ok(busy)
     }
 }
 
@@ -208,10 +243,9 @@ struct OpState {
 }
 
 struct Run<'a> {
+    sim: &'a Simulator<'a>,
     work: &'a Workload,
     cluster: &'a Cluster,
-    clock: Clock,
-    time: &'a [Ticks],
     placement: &'a [DeviceId],
     priority: &'a [i32],
     options: Options,
@@ -234,12 +268,22 @@ struct Run<'a> {
     transfer_waited: Vec<Waited>,
     transfers: Vec<Transfer>,
     device_busy: Vec<Ticks>,
+    /// Of that, what has not started.
+    device_left: Vec<Ticks>,
+    /// The makespan is not below this: some device has so much left. In the end it is the makespan.
+    least: Ticks,
     channel_busy: Vec<Ticks>,
     bytes_moved: u64,
 }
 
 impl<'a> Run<'a> {
-    fn new(sim: &'a Simulator<'a>, placement: &'a [DeviceId], priority: &'a [i32], options: Options) -> Self {
+    fn new(
+        sim: &'a Simulator<'a>,
+        placement: &'a [DeviceId],
+        priority: &'a [i32],
+        options: Options,
+        busy: Vec<Ticks>,
+    ) -> Self {
         let (work, cluster) = (sim.work, sim.cluster);
         let k = cluster.n_devices();
         let messages = Messages::new(work, placement, k);
@@ -255,10 +299,9 @@ impl<'a> Run<'a> {
             })
             .collect();
         Self {
+            sim,
             work,
             cluster,
-            clock: sim.clock,
-            time: &sim.time,
             placement,
             priority,
             options,
@@ -275,7 +318,9 @@ impl<'a> Run<'a> {
             done: 0,
             transfer_waited: vec![Waited::Nothing; messages.len()],
             transfers,
-            device_busy: vec![0; k],
+            device_left: busy.clone(),
+            least: busy.iter().copied().max().unwrap_or(0),
+            device_busy: busy,
             channel_busy: vec![0; cluster.channels().len()],
             bytes_moved: messages
                 .iter()
@@ -284,7 +329,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn go(&mut self) -> Result<(), Error> {
+    /// Runs to the end, or until the makespan is certain not to be below `limit`; says which.
+    fn go(&mut self, limit: Ticks) -> Result<bool, Error> {
         for t in self.work.graph.n_produced()..self.work.graph.n_tensors() {
             self.fresh.extend(self.messages.of(TensorId::new(t)));
         }
@@ -297,7 +343,9 @@ impl<'a> Run<'a> {
         self.wake.extend(self.cluster.device_ids());
         self.queue_fresh();
         self.start_all();
-        while let Some(&Reverse(next)) = self.events.peek() {
+        while let Some(&Reverse(next)) = self.events.peek()
+            && self.least < limit
+        {
             self.now = (next >> 64) as Ticks;
             while let Some(&Reverse(next)) = self.events.peek() {
                 if (next >> 64) as Ticks != self.now {
@@ -314,7 +362,10 @@ impl<'a> Run<'a> {
             self.queue_fresh();
             self.start_all();
         }
-        if self.done == self.work.n_ops() { Ok(()) } else { Err(self.deadlock()) }
+        if self.least >= limit {
+            return Ok(false);
+        }
+        if self.done == self.work.n_ops() { Ok(true) } else { Err(self.deadlock()) }
     }
 
     fn complete_op(&mut self, device: DeviceId) {
@@ -423,7 +474,7 @@ impl<'a> Run<'a> {
     }
 
     fn start_op(&mut self, op: OpId, device: DeviceId) {
-        let length = self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)];
+        let length = self.sim.time_on(op, device);
         let state = &mut self.ops[op.ix()];
         if state.start < self.now {
             state.waited = Waited::Device(self.ran[device.ix()]);
@@ -431,7 +482,9 @@ impl<'a> Run<'a> {
         state.start = self.now;
         state.finish = self.now + length;
         self.running[device.ix()] = op;
-        self.device_busy[device.ix()] += length;
+        let left = &mut self.device_left[device.ix()];
+        self.least = self.least.max(self.now + *left);
+        *left -= length;
         self.memory.op_started(self.work, &self.messages, op, device, self.now);
         self.events.push(event(self.now + length, of_op(self.work.graph.index(op), device)));
     }
@@ -439,7 +492,7 @@ impl<'a> Run<'a> {
     fn start_transfer(&mut self, message: u32, freed_by: Option<u32>) {
         let transfer = &mut self.transfers[message as usize];
         let bytes = self.work.tensor_bytes[transfer.tensor.ix()];
-        let length = self.clock.ticks(self.cluster.transfer_seconds(transfer.src, transfer.dst, bytes));
+        let length = self.sim.clock.ticks(self.cluster.transfer_seconds(transfer.src, transfer.dst, bytes));
         transfer.start = self.now;
         transfer.finish = self.now + length;
         self.transfer_waited[message as usize] = match freed_by {
@@ -483,7 +536,7 @@ impl<'a> Run<'a> {
     fn into_schedule(self) -> Schedule {
         let (peak, overflow, memory) = self.memory.into_parts();
         Schedule {
-            makespan: self.ops.iter().map(|op| op.finish).max().unwrap_or(0),
+            makespan: self.least,
             start: self.ops.iter().map(|op| op.start).collect(),
             finish: self.ops.iter().map(|op| op.finish).collect(),
             transfers: self.transfers,
