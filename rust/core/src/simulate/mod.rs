@@ -230,16 +230,12 @@ fn of_transfer(message: u32) -> u64 {
 
 const TRANSFER: u64 = 1 << 63;
 
-/// What changes as an op's inputs arrive and it runs: side by side, since ops come in no order.
+/// What each input of an op looks at as it arrives: side by side, since ops come in no order.
 #[derive(Clone, Copy, Debug)]
-struct OpState {
+struct Missing {
     /// Inputs that are not there yet.
-    missing: u32,
+    inputs: u32,
     device: DeviceId,
-    /// Until it starts, when it became ready; `waited` then holds its last input.
-    start: Ticks,
-    finish: Ticks,
-    waited: Waited,
 }
 
 struct Run<'a> {
@@ -252,7 +248,10 @@ struct Run<'a> {
     now: Ticks,
     events: BinaryHeap<Event>,
     messages: Messages,
-    ops: Vec<OpState>,
+    missing: Vec<Missing>,
+    /// Per op, until it starts when it became ready; `waited` then holds its last input.
+    start: Vec<Ticks>,
+    waited: Vec<Waited>,
     ready: Ready<'a>,
     /// The op each device runs.
     running: Vec<OpId>,
@@ -307,7 +306,9 @@ impl<'a> Run<'a> {
             options,
             now: 0,
             events: BinaryHeap::with_capacity(64),
-            ops: op_states(work, placement),
+            missing: missing(work, placement),
+            start: vec![0; work.n_ops()],
+            waited: vec![Waited::Nothing; work.n_ops()],
             ready: Ready::new(options.policy, &work.graph, placement, priority, k),
             running: vec![OpId::NONE; k],
             ran: vec![OpId::NONE; k],
@@ -335,8 +336,8 @@ impl<'a> Run<'a> {
             self.fresh.extend(self.messages.of(TensorId::new(t)));
         }
         for op in self.work.graph.ops() {
-            let OpState { missing, device, .. } = self.ops[op.ix()];
-            if missing == 0 {
+            let Missing { inputs, device } = self.missing[op.ix()];
+            if inputs == 0 {
                 self.ready.push(op, device, 0);
             }
         }
@@ -376,7 +377,7 @@ impl<'a> Run<'a> {
         self.memory.op_finished(self.work, &self.messages, op, device, self.now);
         for t in self.work.graph.outputs(op) {
             for &c in self.work.graph.consumers(t) {
-                if self.ops[c.ix()].device == device {
+                if self.missing[c.ix()].device == device {
                     self.arrived(c, Waited::Op(op));
                 }
             }
@@ -390,7 +391,7 @@ impl<'a> Run<'a> {
         self.memory.transfer_finished(self.work, m.tensor, src, self.now);
         self.channels.finished(self.cluster.route_channels(src, dst), message, self.now);
         for &c in self.work.graph.consumers(m.tensor) {
-            if self.ops[c.ix()].device == m.dst {
+            if self.missing[c.ix()].device == m.dst {
                 self.arrived(c, Waited::Transfer(message));
             }
         }
@@ -399,15 +400,15 @@ impl<'a> Run<'a> {
     /// One more input of `op` is there.
     #[inline(always)]
     fn arrived(&mut self, op: OpId, cause: Waited) {
-        let state = &mut self.ops[op.ix()];
-        state.missing -= 1;
-        if state.missing == 0 {
-            state.start = self.now;
-            state.waited = cause;
-            self.ready.push(op, state.device, self.now);
+        let Missing { inputs, device } = &mut self.missing[op.ix()];
+        *inputs -= 1;
+        if *inputs == 0 {
+            self.start[op.ix()] = self.now;
+            self.waited[op.ix()] = cause;
+            self.ready.push(op, *device, self.now);
             // The device that has just become free is most often the one that is to be woken.
-            if self.running[state.device.ix()].is_none() && self.wake.last() != Some(&state.device) {
-                self.wake.push(state.device);
+            if self.running[device.ix()].is_none() && self.wake.last() != Some(device) {
+                self.wake.push(*device);
             }
         }
     }
@@ -450,7 +451,7 @@ impl<'a> Run<'a> {
         let mut wake = std::mem::take(&mut self.wake);
         for &device in &wake {
             if self.running[device.ix()].is_none()
-                && let Some(op) = self.ready.pop(device, |op| self.ops[op.ix()].missing == 0)
+                && let Some(op) = self.ready.pop(device, |op| self.missing[op.ix()].inputs == 0)
             {
                 self.start_op(op, device);
             }
@@ -475,12 +476,11 @@ impl<'a> Run<'a> {
 
     fn start_op(&mut self, op: OpId, device: DeviceId) {
         let length = self.sim.time_on(op, device);
-        let state = &mut self.ops[op.ix()];
-        if state.start < self.now {
-            state.waited = Waited::Device(self.ran[device.ix()]);
+        let start = &mut self.start[op.ix()];
+        if *start < self.now {
+            *start = self.now;
+            self.waited[op.ix()] = Waited::Device(self.ran[device.ix()]);
         }
-        state.start = self.now;
-        state.finish = self.now + length;
         self.running[device.ix()] = op;
         let left = &mut self.device_left[device.ix()];
         self.least = self.least.max(self.now + *left);
@@ -534,13 +534,15 @@ impl<'a> Run<'a> {
     }
 
     fn into_schedule(self) -> Schedule {
+        let ops = self.work.graph.ops().zip(&self.start).zip(self.placement);
+        let finish = ops.map(|((op, start), &device)| start + self.sim.time_on(op, device)).collect();
         let (peak, overflow, memory) = self.memory.into_parts();
         Schedule {
             makespan: self.least,
-            start: self.ops.iter().map(|op| op.start).collect(),
-            finish: self.ops.iter().map(|op| op.finish).collect(),
+            start: self.start,
+            finish,
             transfers: self.transfers,
-            op_waited: self.ops.iter().map(|op| op.waited).collect(),
+            op_waited: self.waited,
             transfer_waited: self.transfer_waited,
             device_busy: self.device_busy,
             channel_busy: self.channel_busy,
@@ -552,18 +554,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Every op before the first has run. What it misses: tensors that ops produce, and home tensors from elsewhere.
-fn op_states(work: &Workload, placement: &[DeviceId]) -> Vec<OpState> {
+/// What ops miss before the first has run: tensors that ops produce, and home tensors from elsewhere.
+fn missing(work: &Workload, placement: &[DeviceId]) -> Vec<Missing> {
     let graph = &work.graph;
     let away = |op: OpId, t: &&TensorId| placement[graph.source(**t).ix()] != placement[op.ix()];
-    let missing =
+    let inputs =
         |op: OpId| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32;
-    let state = |op: OpId| OpState {
-        missing: missing(op),
-        device: placement[op.ix()],
-        start: 0,
-        finish: 0,
-        waited: Waited::Nothing,
-    };
-    graph.ops().map(state).collect()
+    graph.ops().map(|op| Missing { inputs: inputs(op), device: placement[op.ix()] }).collect()
 }
