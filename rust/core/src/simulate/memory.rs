@@ -54,16 +54,6 @@ pub struct Overflow {
 /// How many tensors an [`Overflow`] lists where memory is not recorded.
 const LISTED: usize = 8;
 
-/// What running an op does to the memory of its device, beside its inputs.
-#[derive(Clone, Copy, Debug)]
-struct OpMemory {
-    /// Bytes that its start takes: workspace and storages.
-    taken: u64,
-    /// Bytes that its end gives back: workspace, and storages that nothing will use.
-    returned: u64,
-    phase: Phase,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Waiting,
@@ -76,7 +66,7 @@ pub(super) struct Memory<'a> {
     capacity: Vec<u64>,
     used: Vec<u64>,
     peak: Vec<u64>,
-    ops: Vec<OpMemory>,
+    phases: Vec<Phase>,
     /// Per storage, readers at home and transfers away that are still to come, and one more that never
     /// comes for an output of the graph.
     uses: Vec<u32>,
@@ -107,19 +97,8 @@ impl<'a> Memory<'a> {
                 uses[storage.ix()] += work.graph.consumers(t).len() as u32 - away + sent.len() as u32;
             }
         }
-        let of_op = |op: OpId| {
-            let range = work.storages_range(op);
-            let own = || work.storages[range.clone()].iter().zip(&uses[range.clone()]);
-            let sum = |sum: u64, (storage, _): (&Storage, &u32)| sum.saturating_add(storage.bytes);
-            let workspace = work.workspace[op.ix()];
-            OpMemory {
-                taken: own().fold(workspace, sum),
-                returned: own().filter(|(_, uses)| **uses == 0).fold(workspace, sum),
-                phase: Phase::Waiting,
-            }
-        };
         let mut memory = Self {
-            ops: work.graph.ops().map(of_op).collect(),
+            phases: vec![Phase::Waiting; work.n_ops()],
             capacity: cluster.devices().iter().map(|d| d.memory).collect(),
             used: vec![0; cluster.n_devices()],
             peak: vec![0; cluster.n_devices()],
@@ -150,9 +129,9 @@ impl<'a> Memory<'a> {
         device: DeviceId,
         now: Ticks,
     ) {
-        let own = &mut self.ops[op.ix()];
-        own.phase = Phase::Running;
-        let bytes = own.taken;
+        self.phases[op.ix()] = Phase::Running;
+        let storages = work.storages_of(op).iter();
+        let bytes = storages.fold(work.workspace[op.ix()], |sum, s| sum.saturating_add(s.bytes));
         self.allocate(work, messages, Some(op), device, bytes, now);
     }
 
@@ -164,9 +143,12 @@ impl<'a> Memory<'a> {
         device: DeviceId,
         now: Ticks,
     ) {
-        let own = &mut self.ops[op.ix()];
-        own.phase = Phase::Done;
-        let mut freed = own.returned;
+        self.phases[op.ix()] = Phase::Done;
+        // Who reads a storage has yet to run: what has no uses now never had.
+        let range = work.storages_range(op);
+        let own = work.storages[range.clone()].iter().zip(&self.uses[range]);
+        let unused = own.filter(|(_, uses)| **uses == 0);
+        let mut freed = unused.fold(work.workspace[op.ix()], |sum, (s, _)| sum.saturating_add(s.bytes));
         for (t, from) in work.graph.inputs_with_ops(op) {
             let is_local = self.placement[from.ix()] == device;
             let ended =
@@ -274,7 +256,7 @@ impl<'a> Memory<'a> {
     }
 
     fn alive(&self, work: &Workload, messages: &Messages, device: DeviceId) -> Vec<Alive> {
-        let is_live = |op: OpId, uses: u32| match self.ops[op.ix()].phase {
+        let is_live = |op: OpId, uses: u32| match self.phases[op.ix()] {
             Phase::Waiting => false,
             Phase::Running => true,
             Phase::Done => uses > 0,

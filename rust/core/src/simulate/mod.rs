@@ -557,8 +557,13 @@ impl<'a> Run<'a> {
 /// What ops miss before the first has run: tensors that ops produce, and home tensors from elsewhere.
 fn missing(work: &Workload, placement: &[DeviceId]) -> Vec<Missing> {
     let graph = &work.graph;
-    let away = |op: OpId, t: &&TensorId| placement[graph.source(**t).ix()] != placement[op.ix()];
-    let inputs =
-        |op: OpId| graph.in_degree(op) + graph.pulls(op).iter().filter(|t| away(op, t)).count() as u32;
-    graph.ops().map(|op| Missing { inputs: inputs(op), device: placement[op.ix()] }).collect()
+    let state = |op: OpId| Missing { inputs: graph.in_degree(op), device: placement[op.ix()] };
+    let mut missing: Vec<Missing> = graph.ops().map(state).collect();
+    for t in (graph.n_produced()..graph.n_tensors()).map(TensorId::new) {
+        let home = placement[graph.source(t).ix()];
+        for c in graph.consumers(t) {
+            missing[c.ix()].inputs += u32::from(placement[c.ix()] != home);
+        }
+    }
+    missing
 }
