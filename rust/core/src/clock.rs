@@ -36,13 +36,14 @@ impl Clock {
     /// Seconds to the nearest tick.
     #[inline(always)]
     pub fn ticks(self, seconds: f64) -> Ticks {
-        (seconds * self.ticks_per_second + 0.5) as Ticks
+        // Signed on the way: processors convert floats to that in one instruction.
+        ((seconds * self.ticks_per_second + 0.5) as i64).max(0) as Ticks
     }
 
     /// Ticks to seconds.
     #[inline(always)]
     pub fn seconds(self, ticks: Ticks) -> f64 {
-        ticks as f64 / self.ticks_per_second
+        ticks as i64 as f64 / self.ticks_per_second
     }
 
     /// A whole column of seconds.

@@ -5,6 +5,7 @@
 //! ([`place`]) on a [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads files,
 //! prints, or keeps state between calls.
 
+pub mod border;
 pub mod bounds;
 pub mod clock;
 pub mod cluster;

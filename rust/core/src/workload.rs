@@ -3,6 +3,7 @@
 //! This is what places and simulates: the *reduced* graph of a model (see [`crate::reduce`]), a
 //! coarse graph ([`crate::contract`]) or a plain graph given as arrays. Times come beside it.
 
+use crate::border::{first_wrong, is_no_time};
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::csr::Csr;
@@ -304,7 +305,7 @@ impl Times {
                 per: "op and device type",
             });
         }
-        if let Some(i) = seconds.iter().position(|s| !(s.is_finite() && *s >= 0.0)) {
+        if let Some(i) = first_wrong(&seconds, is_no_time) {
             return Err(Error::BadValue {
                 argument: "time",
                 op: OpId::new(i / n_types).into(),

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use loadmaster_core::border::{first_wrong, is_no_time};
 use loadmaster_core::error::Counted;
 use numpy::{Element, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -103,7 +104,7 @@ pub fn seconds(argument: &str, object: &Bound<'_, PyAny>, n: usize, or_more: boo
     if values.len() < n || (values.len() > n && !or_more) {
         return Err(wrong_dtype(argument, array, &wants));
     }
-    match values.iter().position(|v| !(v.is_finite() && *v >= 0.0)) {
+    match first_wrong(&values, is_no_time) {
         None => Ok(values),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{i}] is {}: it must be finite and not negative",
@@ -150,8 +151,7 @@ fn indices_of<T: Copy + Into<i64>>(
     if values.len() != length {
         return Err(wrong_length(argument, values.len(), length));
     }
-    let is_bad = |v: T| v.into() < 0 || v.into() >= n as i64;
-    match values.iter().position(|&v| is_bad(v)) {
+    match first_wrong(&values, |v| v.into() as u64 >= n as u64) {
         None => Ok(values.into_iter().map(|v| v.into() as u32).collect()),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{i}] is {}: it must be 0 to {}",

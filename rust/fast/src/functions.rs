@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_core::border::is_no_time;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster as CoreCluster;
 use loadmaster_core::ids::{DeviceId, OpId};
@@ -44,7 +45,7 @@ pub(crate) fn ticks(
 }
 
 pub(crate) fn control_seconds(control: f64) -> PyResult<f64> {
-    if control.is_finite() && control >= 0.0 {
+    if !is_no_time(control) {
         Ok(control)
     } else {
         Err(PyValueError::new_err(format!("control_time is {control}: it must be finite and not negative")))

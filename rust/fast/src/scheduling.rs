@@ -1,6 +1,7 @@
 //! List scheduling in `loadmaster.fast`.
 
 use loadmaster_core::Error;
+use loadmaster_core::border::{first_wrong, is_no_time};
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{DeviceId, OpId};
@@ -80,7 +81,7 @@ fn optional_matrix(
     let Some(matrix) = matrix else { return Ok(Vec::new()) };
     let n = graph.work.n_ops();
     let values = convert::time_matrix(argument, matrix, n, k)?;
-    match values.iter().position(|v| !(v.is_finite() && *v >= 0.0)) {
+    match first_wrong(&values, is_no_time) {
         None => Ok(graph.by_op(values, k)),
         Some(i) => Err(PyValueError::new_err(format!(
             "{argument}[{}, {}] is {}: it must be finite and not negative",

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use loadmaster_core::Error;
+use loadmaster_core::border::is_no_time;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::search::anneal::{Found, Stop};
@@ -352,7 +353,7 @@ fn stop(
     patience: Option<&Bound<'_, PyAny>>,
     target: f64,
 ) -> PyResult<Stop> {
-    if !(target.is_finite() && target >= 0.0) {
+    if is_no_time(target) {
         return Err(PyValueError::new_err(format!("target is {target}: wants seconds, not negative")));
     }
     let visits = visits.map_or(Ok(u64::MAX), |visits| convert::unsigned("visits", visits))?;
