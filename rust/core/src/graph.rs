@@ -82,7 +82,7 @@ impl Graph {
     /// tensor with two producers, a cycle (named op by op).
     pub fn new(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
         let edges = edges_of(n_ops, src, dst, tensor)?;
-        Self::with_homes(n_ops, edges.iter().copied(), &[])?.with_one_producer_each(tensor)
+        Self::with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
     }
 
     /// The same with ops numbered as they run (see [`Graph::numbering`]): what a user gives is best kept
@@ -92,7 +92,7 @@ impl Graph {
     /// Those of [`Graph::new`].
     pub fn numbered(n_ops: usize, src: &[i64], dst: &[i64], tensor: Option<&[i64]>) -> Result<Self, Error> {
         let edges = edges_of(n_ops, src, dst, tensor)?;
-        Self::numbered_with_homes(n_ops, edges.iter().copied(), &[])?.with_one_producer_each(tensor)
+        Self::numbered_with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
     }
 
     /// From edges whose ends are in range, plus tensors that are there at time 0. One tensor per
@@ -312,12 +312,12 @@ impl Graph {
 }
 
 /// Checks columns and reads them as edges.
-pub(crate) fn edges_of(
+pub(crate) fn edges_of<'a>(
     n_ops: usize,
-    src: &[i64],
-    dst: &[i64],
-    tensor: Option<&[i64]>,
-) -> Result<Vec<Edge>, Error> {
+    src: &'a [i64],
+    dst: &'a [i64],
+    tensor: Option<&'a [i64]>,
+) -> Result<impl Iterator<Item = Edge> + Clone + 'a, Error> {
     check_counts(n_ops, src.len(), dst.len())?;
     if let Some(tensor) = tensor
         && tensor.len() != src.len()
@@ -345,7 +345,7 @@ pub(crate) fn edges_of(
         dst: OpId(d as u32),
         tensor: t as u32,
     };
-    Ok(src.iter().zip(dst).zip(tensor.unwrap_or(src)).map(edge).collect())
+    Ok(src.iter().zip(dst).zip(tensor.unwrap_or(src)).map(edge))
 }
 
 fn check_ends(n_ops: usize, edge: usize, src: i64, dst: i64) -> Result<(), Error> {
@@ -374,50 +374,77 @@ fn check_counts(n_ops: usize, n_src: usize, n_dst: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// One end of an edge, by tensor and then by op: one word, so that a row sorts as integers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct End(u64);
+/// The far end of an edge, in the row of its source.
+trait Far: Copy + Default + Ord {
+    fn of(edge: Edge) -> Self;
+    fn op(self) -> OpId;
+    /// The tensor on the edge, given the source.
+    fn tensor(self, source: OpId) -> u32;
+}
 
-impl End {
-    fn new(tensor: u32, op: u32) -> Self {
-        Self(u64::from(tensor) << 32 | u64::from(op))
+/// Where each op has one tensor, which is called like the op.
+impl Far for OpId {
+    #[inline(always)]
+    fn of(edge: Edge) -> Self {
+        edge.dst
     }
 
     #[inline(always)]
-    fn tensor(self) -> u32 {
-        (self.0 >> 32) as u32
+    fn op(self) -> OpId {
+        self
+    }
+
+    #[inline(always)]
+    fn tensor(self, source: OpId) -> u32 {
+        source.0
+    }
+}
+
+/// By tensor and then by op: one word, so that a row sorts as integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct End(u64);
+
+impl Far for End {
+    #[inline(always)]
+    fn of(edge: Edge) -> Self {
+        Self(u64::from(edge.tensor) << 32 | u64::from(edge.dst.0))
     }
 
     #[inline(always)]
     fn op(self) -> OpId {
         OpId(self.0 as u32)
     }
+
+    #[inline(always)]
+    fn tensor(self, _: OpId) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
-/// The far ends of each op's edges out, destinations ascending, and how many edges come in. Unless edges ascend as
-/// they are, they are sorted by destination and then, stably, by source: cheaper than sorting each row. O(V + E).
-fn ends_by_source(
-    n_ops: usize,
-    edges: impl Iterator<Item = Edge> + Clone,
-    is_ascending: bool,
-) -> (Csr<End>, Vec<u32>) {
-    if is_ascending {
-        let mut n_into = vec![0; n_ops];
-        edges.clone().for_each(|e| n_into[e.dst.ix()] += 1);
-        let far = |e: Edge| (e.src.ix(), End::new(e.tensor, e.dst.0));
-        return (Csr::from_pairs(n_ops, edges.map(far)), n_into);
+/// Puts a row in order.
+#[inline(always)]
+fn sort(row: &mut [impl Far]) {
+    // Most are short, and which of two comes first cannot be predicted.
+    if row.len() > 8 {
+        return row.sort_unstable();
     }
-    let near = |e: Edge| (e.dst.ix(), End::new(e.tensor, e.src.0));
-    let into = Csr::from_pairs(n_ops, edges.clone().map(near));
-    let mut filling = Filling::new(n_ops, edges.map(|e| e.src.ix()));
-    let mut ends = vec![End::default(); filling.n_items()];
-    for v in 0..n_ops {
-        for near in into.row(v) {
-            ends[filling.next(near.op().ix())] = End::new(near.tensor(), v as u32);
+    for end in (1..row.len()).rev() {
+        for i in 0..end {
+            let (a, b) = (row[i], row[i + 1]);
+            (row[i], row[i + 1]) = (a.min(b), a.max(b));
         }
     }
-    let n_into = (0..n_ops).map(|v| into.range(v).len() as u32).collect();
-    (Csr::from_parts(filling.into_starts(), ends), n_into)
+}
+
+/// What a look at all edges tells.
+#[derive(Clone, Copy)]
+struct Shape {
+    n_ops: usize,
+    /// Whether ops are numbered as they run.
+    is_ordered: bool,
+    /// Whether the edges of each op come in order.
+    is_ascending: bool,
+    control_base: u32,
 }
 
 /// Tensors as they are laid out: by source in topological order, then id, with their consumers.
@@ -450,21 +477,42 @@ impl Tensors {
             is_ascending &= previous <= (e.src, e.dst);
             previous = (e.src, e.dst);
         }
-        let (mut rows, missing) = ends_by_source(n_ops, edges, is_ascending);
-        // With one tensor per op its consumers ascend as they are.
-        for u in 0..if is_plain { 0 } else { n_ops } {
-            rows.row_mut(u).sort_unstable();
+        let shape = Shape { n_ops, is_ordered, is_ascending, control_base: base.max(1) };
+        if is_plain {
+            Self::laid_out::<OpId>(edges, shape, number)
+        } else {
+            Self::laid_out::<End>(edges, Shape { is_ascending: false, ..shape }, number)
         }
-        let mut tensors = Self::with_capacity(n_ops, rows.items().len(), base.max(1));
-        if is_ordered {
+    }
+
+    fn laid_out<F: Far>(
+        edges: impl Iterator<Item = Edge> + Clone,
+        shape: Shape,
+        number: impl FnOnce(&[OpId]) -> Numbering,
+    ) -> Result<(Self, Vec<OpId>, Numbering), Error> {
+        let n_ops = shape.n_ops;
+        let mut missing = vec![0; n_ops];
+        edges.clone().for_each(|e| missing[e.dst.ix()] += 1);
+        let mut rows = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), F::of(e))));
+        let sort_row = |rows: &mut Csr<F>, u: OpId| {
+            if !shape.is_ascending {
+                sort(rows.row_mut(u.ix()));
+            }
+        };
+        let mut tensors = Self::with_capacity(n_ops, rows.items().len(), shape.control_base);
+        if shape.is_ordered {
             // Ops that are numbered as they run prove that there is no cycle, and need no sorting.
             let order = (0..n_ops).map(OpId::new);
-            order.clone().for_each(|u| tensors.push(u, rows.row(u.ix()), |_| {}));
+            for u in order.clone() {
+                sort_row(&mut rows, u);
+                tensors.push(u, rows.row(u.ix()), |_| {});
+            }
             tensors.close();
             return Ok((tensors, order.collect(), Numbering::default()));
         }
         let mut queue = topo::Queue::new(missing);
         while let Some(u) = queue.pop() {
+            sort_row(&mut rows, u);
             tensors.push(u, rows.row(u.ix()), |v| queue.arrive(v));
         }
         tensors.close();
@@ -491,14 +539,14 @@ impl Tensors {
     /// Appends an op's edges, ascending; repeated ones count once. `follow` is called with the destination
     /// of each.
     #[inline(always)]
-    fn push(&mut self, op: OpId, row: &[End], mut follow: impl FnMut(OpId)) {
+    fn push<F: Far>(&mut self, op: OpId, row: &[F], mut follow: impl FnMut(OpId)) {
         let from = self.source.len() as u32;
         let mut previous = None;
         for &end in row {
-            if previous.is_none_or(|p: End| p.tensor() != end.tensor()) {
-                let is_control = end.tensor() == Edge::CONTROL;
+            let tensor = end.tensor(op);
+            if previous.is_none_or(|p: F| p.tensor(op) != tensor) {
                 self.source.push(op);
-                self.keys.push(if is_control { self.control_base + op.0 } else { end.tensor() });
+                self.keys.push(if tensor == Edge::CONTROL { self.control_base + op.0 } else { tensor });
                 self.starts.push(self.consumers.len() as u32);
             }
             if previous != Some(end) {

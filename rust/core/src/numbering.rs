@@ -52,6 +52,14 @@ impl Numbering {
         (self.by_op(set_of, 1), sets)
     }
 
+    /// Every one of `n` ops in a set of its own, as [`Numbering::sets`] has them.
+    #[must_use]
+    pub fn sets_of_one(&self, n: usize) -> (Vec<u32>, Csr<OpId>) {
+        let numbers = || 0..n as u32;
+        let sets = Csr::from_parts((0..=n as u32).collect(), numbers().map(|index| self.op(index)).collect());
+        (numbers().map(|op| self.index(OpId(op))).collect(), sets)
+    }
+
     /// A column with a value per op, as the user numbers ops.
     #[must_use]
     pub fn by_index<T: Copy>(&self, column: Vec<T>) -> Vec<T> {
@@ -86,6 +94,14 @@ mod tests {
         assert_eq!(numbering.by_index(inside), ['a', 'b', 'c']);
         assert_eq!(numbering.by_op(vec![1, 1, 2, 2, 3, 3], 2), [3, 3, 1, 1, 2, 2]);
         assert_eq!((numbering.index(OpId(0)), numbering.op(2)), (2, OpId(0)));
+    }
+
+    #[test]
+    fn sets_of_one_are_those_of_ops_that_are_not_joined() {
+        for numbering in [Numbering::by(&[OpId(2), OpId(0), OpId(1)]), Numbering::default()] {
+            let (set_of, sets) = crate::colocate::Union::new(3).sets(3);
+            assert_eq!(numbering.sets_of_one(3), numbering.sets(set_of, sets));
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl OpGraph {
         let n = columns.name.len();
         check_lengths(columns)?;
         let edges = edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref())?;
-        let graph = Graph::with_homes(n, edges.iter().copied(), &[])?;
+        let graph = Graph::with_homes(n, edges, &[])?;
         check_names(&columns.name)?;
         check_aliases(columns)?;
         check_producers(columns, &graph)?;

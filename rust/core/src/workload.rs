@@ -142,24 +142,26 @@ impl Workload {
             op_storages.push(storages.len() as u32);
         }
 
-        let mut union = crate::colocate::Union::new(n);
-        let mut first_of = std::collections::BTreeMap::new();
-        for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
-            union.join(u, *first_of.entry(code).or_insert(u));
-        }
         let numbering = graph.numbering();
         let column = |values: &[u64]| {
             if values.is_empty() { vec![0; n] } else { numbering.by_op(values.to_vec(), 1) }
         };
-        let (set_of, sets) = union.sets(n);
-        let allowed = if columns.allowed.is_empty() {
-            vec![ANY_TYPE; n]
+        let mut allowed = columns.allowed.to_vec();
+        let (set_of, sets) = if columns.colocation.is_empty() {
+            numbering.sets_of_one(n)
         } else {
-            let mut allowed = columns.allowed.to_vec();
-            crate::colocate::share_allowed(&sets, &mut allowed)?;
-            numbering.by_op(allowed, 1)
+            let mut union = crate::colocate::Union::new(n);
+            let mut first_of = std::collections::BTreeMap::new();
+            for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
+                union.join(u, *first_of.entry(code).or_insert(u));
+            }
+            let (set_of, sets) = union.sets(n);
+            if !allowed.is_empty() {
+                crate::colocate::share_allowed(&sets, &mut allowed)?;
+            }
+            numbering.sets(set_of, sets)
         };
-        let (set_of, sets) = numbering.sets(set_of, sets);
+        let allowed = if allowed.is_empty() { vec![ANY_TYPE; n] } else { numbering.by_op(allowed, 1) };
         // Who is alone decides alone.
         let lead = if sets.n_rows() == n {
             graph.ops().collect()
