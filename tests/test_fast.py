@@ -828,7 +828,27 @@ BAD = {
         lambda: fast.simulate(G, TWO, ONES, ORDER * 0, link_order="lucky"),
         'link_order: got "lucky", wants "fifo"',
     ),
+    "below is negative": (
+        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, below=-1.0),
+        "below is -1: it must be a number >= 0",
+    ),
+    "below is NaN": (
+        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, below=float("nan")),
+        "below is NaN: it must be a number >= 0",
+    ),
 }
+
+
+def test_a_simulation_goes_on_only_below_a_limit():
+    devices = ORDER * 0
+    whole = fast.simulate(G, TWO, ONES, devices)
+    assert fast.simulate(G, TWO, ONES, devices, below=whole.makespan) is None
+    longer = np.nextafter(whole.makespan, np.inf) + 1e-9
+    for limit in (longer, float("inf")):
+        seen = fast.simulate(G, TWO, ONES, devices, below=limit)
+        assert seen is not None
+        assert seen.makespan == whole.makespan
+        assert seen.start.tolist() == whole.start.tolist()
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -371,6 +371,19 @@ proptest! {
     }
 
     #[test]
+    fn a_limit_stops_what_is_not_below_it_and_nothing_else(case in cases(14)) {
+        let simulator = Simulator::new(&case.work, &case.cluster, &case.times).expect("countable times");
+        for options in all_options(&FREE) {
+            let whole = case.run(options);
+            for limit in [0, whole.makespan / 2, whole.makespan, whole.makespan + 1, Ticks::MAX] {
+                let found = simulator.run_below(&case.placement, &case.priority, options, limit);
+                let wanted = (whole.makespan < limit).then(|| whole.clone());
+                prop_assert_eq!(found.expect("a valid placement"), wanted);
+            }
+        }
+    }
+
+    #[test]
     fn a_fixed_sequence_runs_as_given(case in cases(14)) {
         let case = Case { priority: case.topological_priority(), ..case };
         for options in all_options(&[Policy::Fixed]) {
