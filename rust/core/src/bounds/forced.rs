@@ -180,16 +180,15 @@ impl Walk<'_> {
         pair: &impl Fn(usize, usize) -> usize,
     ) -> Near {
         let n_types = self.n_types;
-        let cells = v.ix() * n_types..(v.ix() + 1) * n_types;
-        let (levels, lengths) = (&level[cells.clone()], &self.time[cells]);
+        let cell = v.ix() * n_types;
         let mut away = NEVER;
         if self.work.set_of[u.ix()] != self.work.set_of[v.ix()] {
-            let sent = &self.sent[t.ix() * n_types * n_types..(t.ix() + 1) * n_types * n_types];
-            for (other, (level, length)) in levels.iter().zip(lengths).enumerate() {
-                away = away.min(level + length + sent[pair(other, k)]);
+            for other in 0..n_types {
+                let sent = self.sent[t.ix() * n_types * n_types + pair(other, k)];
+                away = away.min(level[cell + other] + self.time[cell + other] + sent);
             }
         }
-        Near { op: v, release: levels[k], length: lengths[k], away }
+        Near { op: v, release: level[cell + k], length: self.time[cell + k], away }
     }
 }
 

@@ -130,7 +130,7 @@ impl<'a> Windows<'a> {
         let (by_head, by_tail) = (scale(self.most_head, rows), scale(self.most_tail, columns));
         let mut grid = vec![Part::NONE; rows * columns];
         for ((&head, &tail), &work) in self.least_head.iter().zip(&self.least_tail).zip(work) {
-            let cell = (head * by_head) as usize * columns + (tail * by_tail) as usize;
+            let cell = (head * by_head) as u32 as usize * columns + (tail * by_tail) as u32 as usize;
             grid[cell] = grid[cell].with(Part { work, head, tail });
         }
         let mut below = vec![Part::NONE; columns];
