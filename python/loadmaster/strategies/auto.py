@@ -538,9 +538,8 @@ class _Run:
         return SEARCH_RATE / (1 + float(np.sqrt(size / CACHED)))
 
     def begun(self, start: Candidate, seconds: float) -> Candidate:
-        """The best that what the search begins with finds from a candidate."""
-        search = self.windowed if self.is_windowed else self.explored
-        return search(start, seconds)
+        """The best that the search's first stage finds from a candidate."""
+        return (self.windowed if self.is_windowed else self.explored)(start, seconds)
 
     @property
     def is_windowed(self) -> bool:

@@ -99,6 +99,7 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
     "dsc": Seed(dsc.place, 2.5, 1, 5),
+    # Cut short it adds nothing to heft, so it counts as one piece.
     "noised": Seed(noised.place, 0.9, 1, 2 * noised.ROUNDS + 2),
 }
 
