@@ -13,7 +13,7 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
-from loadmaster.strategies import auto, heft, registry, single
+from loadmaster.strategies import auto, heft, noised, registry, single
 from loadmaster.strategies.assigned import on_allowed
 from loadmaster.strategies.auto_gather import gathered
 from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed, worth_trying
@@ -304,7 +304,7 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
     judged(problem, Placement(run.best.devices, run.best.priority))  # Nothing is counted any more.
 
 
-@pytest.mark.parametrize("name", ["peft", "dpos", "cpop", "heft", "etf", "m-etf"])
+@pytest.mark.parametrize("name", ["peft", "dpos", "cpop", "heft", "etf", "m-etf", "noised"])
 def test_a_list_schedule_asks_for_as_many_simulations_as_are_counted_on(name):
     problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
     seed = auto.SEEDS[name]
@@ -312,6 +312,22 @@ def test_a_list_schedule_asks_for_as_many_simulations_as_are_counted_on(name):
     asked = seed.simulations + seed.per_way * len(deciders(problem.graph))
     assert problem.meter.used == asked
     assert seed.cost(problem, len(deciders(problem.graph))) == seed.cost_of(problem, asked)
+
+
+def test_noise_begins_with_ranks_by_rule_and_only_gains(monkeypatch):
+    problem = problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    lengths = []
+    for rounds in (2, 10, 40):
+        monkeypatch.setattr(noised, "ROUNDS", rounds)
+        lengths.append(noised.place(problem).schedule.makespan)
+        assert noised.place(problem).schedule.makespan == lengths[-1]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] < lengths[0]
+    times = np.full(1000, 2.0)
+    changed = noised.noised(times, np.random.default_rng(0))
+    assert changed.min() >= times[0] / (1 + noised.NOISE)
+    assert changed.max() <= times[0] * (1 + noised.NOISE)
+    assert 0 < (changed != times).mean() < 2 * noised.SHARE
 
 
 def test_heft_cut_short_leaves_the_best_of_its_rounds():

@@ -446,17 +446,15 @@ class _Run:
             trials = self.refined(trials)
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
-            trials = [self.explored(trial, each) for trial in trials]
+            trials = [self.begun(trial, each) for trial in trials]
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
         if not is_small:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
             left = (1 - GATHER_SHARE) * self.budget.left
-            if self.problem.graph.n_ops >= WINDOWED:
-                start = self.improved(
-                    start, WINDOW_SHARE * left, WINDOW_RATE, self.on_chains(fast.search_windows)
-                )
+            if self.is_windowed:
+                start = self.windowed(start, WINDOW_SHARE * left)
                 left *= 1 - WINDOW_SHARE
             if not self.is_done:
                 self.explored(start, left)
@@ -538,6 +536,19 @@ class _Run:
         """Visits of ops that the search makes in a second of the reference machine."""
         size = self.problem.graph.n_ops * self.problem.cluster.n_devices
         return SEARCH_RATE / (1 + float(np.sqrt(size / CACHED)))
+
+    def begun(self, start: Candidate, seconds: float) -> Candidate:
+        """The best that the search's first stage finds from a candidate."""
+        return (self.windowed if self.is_windowed else self.explored)(start, seconds)
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether the search begins with windows."""
+        return self.problem.graph.n_ops >= WINDOWED
+
+    def windowed(self, start: Candidate, seconds: float) -> Candidate:
+        """The best that windows find from a candidate."""
+        return self.improved(start, seconds, WINDOW_RATE, self.on_chains(fast.search_windows))
 
     def explored(self, start: Candidate, seconds: float) -> Candidate:
         """The best that moves of all ops find from a candidate."""

@@ -30,6 +30,7 @@ from loadmaster.strategies import (
     heft,
     m_etf,
     m_topo,
+    noised,
     order_place,
     partitioned,
     peft,
@@ -98,6 +99,8 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
     "dsc": Seed(dsc.place, 2.5, 1, 5),
+    # Cut short it adds nothing to heft, so it counts as one piece.
+    "noised": Seed(noised.place, 0.9, 1, 2 * noised.ROUNDS + 2),
 }
 
 #: The order in which seeds are tried, those first that add most for their time: where transfers
@@ -116,6 +119,7 @@ CHEAP_FIRST = (
     "partitions",
     "dsc",
     "celeritas",
+    "noised",
 )
 DEAR_FIRST = (
     "expert",
@@ -130,6 +134,7 @@ DEAR_FIRST = (
     "cpop",
     "etf",
     "dsc",
+    "noised",
 )
 
 #: Where memory forces a split, what knows nothing of bytes is left out; and where transfers

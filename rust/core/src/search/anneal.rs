@@ -142,6 +142,12 @@ impl<'a> Chain<'a> {
         &self.best
     }
 
+    /// The state that it is in.
+    pub fn last(&self) -> Found {
+        let state = &self.state;
+        Found { device: state.device().to_vec(), order: state.order().to_vec(), makespan: state.makespan() }
+    }
+
     /// Takes over a better state; the next cycle starts from it.
     pub fn learn(&mut self, found: &Found) {
         if found.makespan < self.best.makespan {

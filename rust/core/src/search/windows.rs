@@ -6,7 +6,8 @@
 //! order takes from each device's last op in it and from each tensor that is read after it
 //! ([`bottoms`](super::bottoms)). Inside, ops are placed and ordered by a [`Chain`] with the recurrence of the
 //! whole. Before anything is changed, a window's makespan is that of the longest path through it; what the
-//! chain finds is taken over where the makespan of the whole gets no longer.
+//! chain finds is taken over where the makespan of the whole gets no longer. Where that is nothing better, the
+//! state that it ended in is: what is as long can lead away from where no window is better for a change.
 //!
 //! Several windows can be searched at a time, each in its share of the order: they have no op in common. What
 //! they find is taken over one after another, so that the result depends on how many they are, not on threads.
@@ -113,9 +114,7 @@ impl<'a> Windows<'a> {
         let tasks: Vec<(usize, u64)> = rows.map(|row| (row, self.random.bits())).collect();
         for searched in self.searched(&tasks) {
             self.visits += searched.visits;
-            if let Some(found) = searched.found {
-                self.take_over(&searched.window, &found);
-            }
+            self.take_over(&searched.window, &searched.found);
         }
         tasks.len() as u64
     }
@@ -171,10 +170,10 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// A window after its search: what was found, if it is shorter.
+/// A window after its search: the best, or the last state if none is shorter than the first.
 struct Searched {
     window: Window,
-    found: Option<Found>,
+    found: Found,
     visits: u64,
 }
 
@@ -189,7 +188,7 @@ impl Searched {
         let before = chain.best().makespan;
         chain.run(MOVES);
         let visits = chain.visits() + ((end_row - row) * state.stride) as u64;
-        let found = (chain.best().makespan < before).then(|| chain.best().clone());
+        let found = if chain.best().makespan < before { chain.best().clone() } else { chain.last() };
         Self { window, found, visits }
     }
 }
