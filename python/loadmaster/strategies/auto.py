@@ -129,8 +129,8 @@ NEGLIGIBLE = 0.005
 
 Progress = Callable[[str, float | None], None]
 
-#: Devices, order, makespan, and moves or windows of a search.
-Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int]
+#: Devices, order, makespan, moves or windows of a search, and visits.
+Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]
 
 
 def place(
@@ -452,14 +452,13 @@ class _Run:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
-            left = (1 - GATHER_SHARE) * self.budget.left
+            reserve = GATHER_SHARE * self.budget.left
             if self.problem.graph.n_ops >= WINDOWED:
-                start = self.improved(
-                    start, WINDOW_SHARE * left, WINDOW_RATE, self.on_chains(fast.search_windows)
-                )
-                left *= 1 - WINDOW_SHARE
+                seconds = WINDOW_SHARE * (self.budget.left - reserve)
+                search = self.on_chains(fast.search_windows)
+                start = self.improved(start, seconds, WINDOW_RATE, search)
             if not self.is_done:
-                self.explored(start, left)
+                self.explored(start, self.budget.left - reserve)
             assert self.best is not None
             self.gathered(self.best)
 
@@ -551,7 +550,8 @@ class _Run:
         self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]
     ) -> Candidate:
         """The best that a search of so many visits a second finds from a candidate; itself if it
-        finds nothing better, or would be shorter than judging what it found.
+        finds nothing better, or would be shorter than judging what it found. What a search that
+        ended early has left is not spent.
         """
         problem, budget = self.problem, self.budget
         if seconds <= JUDGED * self.simulation:
@@ -590,7 +590,7 @@ class _Run:
                 target=self.target,
                 progress=watch,
             )
-            budget.spent += seconds
+            budget.spent += found[4] / rate
             last = self.judge(found[0], found[1])
             best = min(
                 (c for c in (best, watch.best, last) if c is not None and c.fits),
