@@ -452,15 +452,24 @@ class _Run:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
-            reserve = GATHER_SHARE * self.budget.left
+            self.searched(start, GATHER_SHARE * self.budget.left)
+            assert self.best is not None
+            self.gathered(self.best)
+
+    def searched(self, start: Candidate, reserve: float) -> None:
+        """Windows, then moves of all ops, and again from the best while it gets better: for a
+        search that finds nothing ends early, and some seconds are to be left.
+        """
+        gain = True
+        while gain and not self.is_done and self.budget.left > reserve:
+            before = self.best
             if self.problem.graph.n_ops >= WINDOWED:
                 seconds = WINDOW_SHARE * (self.budget.left - reserve)
                 search = self.on_chains(fast.search_windows)
                 start = self.improved(start, seconds, WINDOW_RATE, search)
             if not self.is_done:
-                self.explored(start, self.budget.left - reserve)
-            assert self.best is not None
-            self.gathered(self.best)
+                start = self.explored(start, self.budget.left - reserve)
+            gain = self.best is not before
 
     def gathered(self, start: Candidate) -> Candidate:
         """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
