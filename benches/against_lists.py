@@ -199,14 +199,14 @@ def section(found: list[Case], options: list[str]) -> str:
         f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
         f"geometric means. Target: {TARGET:.0%}.",
         "",
-        "*Best list*: as Loadmaster does them. They know that a channel carries one transfer at a "
-        "time, try both ways to decide for colocated ops, and leave everything on one device where "
-        "that is faster (1.000); `heft` makes up to six rounds, each ranking by the placement of "
-        "the one before, and weighs what transfers delay: an iterated search of its own. *As "
-        "published*: `contention=False`, for `heft` also `rounds=1`: one pass each, which takes "
-        "any number of transfers at once for free, as the papers do. One device for everything "
-        "counts among these, too. All plans are timed by the same simulator, in which transfers "
-        "wait for each other.",
+        "*Best list*: as Loadmaster does them. They reckon with a channel that carries one "
+        "transfer at a time, and leave everything on one device where that is faster (1.000); "
+        "`heft` ranks and places in six rounds, each by the placement of the one before, and "
+        "weighs what transfers delay others by: an iterated improvement itself. *As published*: "
+        "`contention=False`, and `heft` with `rounds=1`: one pass each, to which any number of "
+        "transfers at once is free, as in the papers. One device for everything counts among "
+        "these, too. All plans are timed by the same simulator, where transfers wait for each "
+        "other.",
         "",
         *table(
             [
