@@ -1,4 +1,5 @@
-"""What ``auto`` gains in 15 seconds over the best list schedule, written to ``RESULTS.md``.
+"""What ``auto`` gains in 15 seconds over the best list schedule, written to ``RESULTS.md``: over
+ours, and over the same algorithms as published.
 
     python benches/against_lists.py [--graphs NAME ...] [--clusters NAME ...] [--fresh]
 
@@ -33,6 +34,12 @@ from loadmaster.strategies import METHODS
 #: All of the list schedulers; ``getf`` is ``etf`` where devices are alike.
 LISTS = ("heft", "cpop", "peft", "etf", "m-etf", "m-sct", "dpos")
 
+#: Their options for what the papers describe: one pass, any number of transfers at once. Ours keep
+#: to the capacity of channels, and ``heft`` makes several rounds and weighs delays.
+PUBLISHED: dict[str, dict[str, object]] = {
+    method: {"contention": False, **({"rounds": 1} if method == "heft" else {})} for method in LISTS
+}
+
 PARALLELISM = 1.3
 
 #: What ``auto`` is to gain, in the geometric mean.
@@ -50,22 +57,29 @@ class Case:
     parallelism: float
     bound: float
     lists: dict[str, float]
+    published: dict[str, float]
     auto: float
     seconds: float
 
     @property
     def best(self) -> tuple[str, float]:
         """The best list scheduler and its figure; none: NaN."""
-        fitting = {m: f for m, f in self.lists.items() if not math.isnan(f)}
-        if not fitting:
-            return "", math.nan
-        name = min(fitting, key=lambda m: fitting[m])
-        return name, fitting[name]
+        return least(self.lists)
 
     @property
     def ratio(self) -> float:
         """Of auto's step time to the best list schedule's."""
         return self.auto / self.best[1]
+
+    @property
+    def best_published(self) -> tuple[str, float]:
+        """The same as published."""
+        return least(self.published)
+
+    @property
+    def ratio_published(self) -> float:
+        """Of auto's step time to that one's."""
+        return self.auto / self.best_published[1]
 
     @property
     def gap(self) -> float:
@@ -76,6 +90,12 @@ class Case:
     def is_possible(self) -> bool:
         """Whether the bound leaves room to gain the target."""
         return self.bound <= (1 - TARGET) * self.best[1]
+
+
+def least(fractions: dict[str, float]) -> tuple[str, float]:
+    """The name of the least figure, and that; none: NaN."""
+    fitting = {name: f for name, f in fractions.items() if not math.isnan(f)}
+    return min(fitting.items(), key=lambda item: item[1], default=("", math.nan))
 
 
 def parallelism(problem: Problem) -> float:
@@ -100,11 +120,13 @@ def measured(graph: str, cluster: str, problem: Problem) -> Case:
     types = problem.cluster.device_types
     one = float(problem.time.sum(axis=0)[types].min())
     lists = {method: fraction(problem, method) for method in LISTS}
+    published = {method: fraction(problem, method, **PUBLISHED[method]) for method in LISTS}
+    published["single"] = fraction(problem, "single")
     began = time.process_time()
     found = fraction(problem, "auto", effort="normal", time_limit=600.0, threads=1)
     seconds = time.process_time() - began
-    least = bound(problem).seconds / one
-    return Case(graph, cluster, parallelism(problem), least, lists, found, seconds)
+    low = bound(problem).seconds / one
+    return Case(graph, cluster, parallelism(problem), low, lists, published, found, seconds)
 
 
 def cases(path: Path, words: list[str], clusters: list[str], fresh: bool) -> list[Case]:
@@ -132,23 +154,25 @@ def cases(path: Path, words: list[str], clusters: list[str], fresh: bool) -> lis
                     file.write(json.dumps({"digest": digest, **asdict(case)}) + "\n")
                 print(
                     f"{graph} on {cluster}: auto {case.auto:.3f} ({case.seconds:.1f} s), "
-                    f"lists {case.best[1]:.3f}, bound {case.bound:.3f}",
+                    f"lists {case.best[1]:.3f}, as published {case.best_published[1]:.3f}, "
+                    f"bound {case.bound:.3f}",
                     flush=True,
                 )
             found.append(kept[graph, cluster])
     return found
 
 
-def mean(found: list[Case]) -> str:
-    """The geometric mean of gains."""
-    if not found:
-        return ""
-    return f"{1 - statistics.geometric_mean(c.ratio for c in found):.1%}"
+def compared(ratios: list[float]) -> list[str]:
+    """How many, the geometric mean of gains, and how many are losses; NaN where nothing fits is
+    neither.
+    """
+    some = [ratio for ratio in ratios if not math.isnan(ratio)]
+    gain = f"{1 - statistics.geometric_mean(some):.1%}" if some else ""
+    return [str(len(some)), gain, str(sum(ratio > 1 + 1e-9 for ratio in some))]
 
 
 def section(found: list[Case], options: list[str]) -> str:
     """Its part of RESULTS.md, and the options that made it."""
-    # NaN where nothing fits: neither a gain nor a loss.
     both = [c for c in found if not math.isnan(c.ratio)]
     alone = [c for c in found if math.isnan(c.best[1]) and not math.isnan(c.auto)]
     groups = {
@@ -159,7 +183,11 @@ def section(found: list[Case], options: list[str]) -> str:
         "where it does not": [c for c in both if not c.is_possible],
     }
     summary = [
-        [name, str(len(some)), mean(some), str(sum(c.ratio > 1 + 1e-9 for c in some))]
+        [
+            name,
+            *compared([c.ratio for c in some]),
+            *compared([c.ratio_published for c in some]),
+        ]
         for name, some in groups.items()
     ]
     lines = [
@@ -169,10 +197,29 @@ def section(found: list[Case], options: list[str]) -> str:
         "",
         f"How much shorter a step is by `auto` with effort `normal` (what fits within 15 seconds) "
         f"than by the best of {', '.join(LISTS)}: models with parallelism above {PARALLELISM}, "
-        f"geometric means. Target: {TARGET:.0%}. On PCIe the best list schedule is often one "
-        "device for everything (1.000).",
+        f"geometric means. Target: {TARGET:.0%}.",
         "",
-        *table(["cases", "how many", "shorter by", "where auto is longer"], summary),
+        "*Best list*: as Loadmaster does them. They reckon with a channel that carries one "
+        "transfer at a time, and leave everything on one device where that is faster (1.000); "
+        "`heft` ranks and places in six rounds, each by the placement of the one before, and "
+        "weighs what transfers delay others by: an iterated improvement itself. *As published*: "
+        "`contention=False`, and `heft` with `rounds=1`: one pass each, to which any number of "
+        "transfers at once is free, as in the papers. One device for everything counts among "
+        "these, too. All plans are timed by the same simulator, where transfers wait for each "
+        "other.",
+        "",
+        *table(
+            [
+                "cases",
+                "how many",
+                "shorter than the best list by",
+                "where auto is longer",
+                "how many",
+                "shorter than as published by",
+                "where auto is longer",
+            ],
+            summary,
+        ),
         "Fractions of one device. *No room for 15 %*: the lower bound is above 0.85 of the best "
         "list schedule, so that no placement can be 15 % shorter. CPU seconds of `auto`: "
         f"{statistics.median(c.seconds for c in found):.1f} in the median, "
@@ -184,20 +231,33 @@ def section(found: list[Case], options: list[str]) -> str:
         lines += [f"Where no list schedule fits, but `auto` does: {where}.", ""]
     body = []
     for c in both:
-        name, best = c.best
+        (name, best), (one_pass, published) = c.best, c.best_published
         body.append(
             [
                 f"{c.graph}, {c.cluster}",
                 f"{c.parallelism:.2f}",
                 f"{c.bound:.3f}",
                 f"{best:.3f} ({name})",
+                f"{published:.3f} ({one_pass})",
                 f"{c.auto:.3f}",
                 f"{1 - c.ratio:.1%}",
+                f"{1 - c.ratio_published:.1%}",
                 f"{c.gap:.1%}",
                 "" if c.is_possible else "no room for 15 %",
             ]
         )
-    head = ["graph", "parallelism", "bound", "best list", "auto", "shorter by", "gap to bound", ""]
+    head = [
+        "graph",
+        "parallelism",
+        "bound",
+        "best list",
+        "as published",
+        "auto",
+        "shorter by",
+        "than as published by",
+        "gap to bound",
+        "",
+    ]
     return "\n".join([*lines, *table(head, body)])
 
 

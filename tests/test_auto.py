@@ -52,7 +52,7 @@ def test_the_search_stops_on_time_and_says_what_is_wrong():
     graph, cluster, time = diamonds(20)
     start, order = np.zeros(40, dtype=np.int32), fast.m_topo(graph)
     seen = []
-    _, _, makespan, moves = fast.search(
+    _, _, makespan, moves, _ = fast.search(
         graph, cluster, time, start, order, time_limit=0.2, progress=lambda *news: seen.append(news)
     )
     assert moves > 0
@@ -97,8 +97,10 @@ def test_several_windows_at_a_time_find_the_same_on_any_number_of_threads():
             fast.search_windows(*args, **limits, visits=300_000, chains=chains, threads=threads)
             for threads in (1, 2, 3)
         ]
-        devices, order, makespan, windows = found[0]
+        devices, order, makespan, windows, visits = found[0]
         assert windows % chains == 0
+        # Each chain's, and the last round may go beyond.
+        assert 300_000 <= visits < 400_000
         assert makespan < 1600
         assert (devices == 1).sum() <= 250
         assert fast.schedule_placed(graph, cluster, order, time, devices)[1].max() == makespan
@@ -265,13 +267,17 @@ def test_effort_is_counted_whatever_the_threads():
 def test_a_search_stops_where_it_is_told_to():
     graph, cluster, time = diamonds(20)
     args = (graph, cluster, time, np.zeros(40, dtype=np.int32), fast.m_topo(graph))
-    _, _, near, few = fast.search(*args, moves=1_000_000, target=30.0)
+    _, _, near, few, _ = fast.search(*args, moves=1_000_000, target=30.0)
     assert 20 < near <= 30
-    _, _, best, more = fast.search(*args, moves=1_000_000, patience=400_000)
+    _, _, best, more, visits = fast.search(*args, moves=1_000_000, patience=400_000)
     assert best == 20
+    # A move visits no more ops than there are, and takes as long as eight more.
+    assert 400_000 <= visits <= (8 + 3 * 40) * more
     assert few < more < 1_000_000
-    _, _, _, counted = fast.search(*args, visits=20_000)
+    _, _, _, counted, visits = fast.search(*args, visits=20_000)
     assert counted < 2500
+    assert 20_000 <= visits < 21_000
+    assert 20_000 <= fast.search(*args, visits=20_000, chains=3, threads=2)[4] < 21_000
     assert counted == fast.search(*args, visits=20_000, time_limit=60.0)[3]
     with pytest.raises(ValueError, match="target is NaN"):
         fast.search(*args, moves=1, target=float("nan"))
@@ -345,6 +351,24 @@ def test_heft_cut_short_leaves_the_best_of_its_rounds():
     assert found[-1] < found[0]
     assert whole <= found[-1]
     assert seed.first(problem) >= seed.cost_of(problem, 3)
+
+
+def test_heft_cut_short_has_as_many_rounds_of_either_way():
+    problem = Metered.of(problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe")))
+    seed = auto.SEEDS["heft"]
+    ways = len(deciders(problem.graph))
+    assert ways == 2
+    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
+    run.sown("heft", seed, (2 * 3 * ways + 0.5) * seed.cost_of(problem, 1))
+    assert run.best.schedule.makespan == heft.place(problem, rounds=3).schedule.makespan
+
+
+def test_a_search_that_ends_early_spends_what_it_used():
+    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
+    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
+    run.explored(single.place(problem), 100.0)
+    visits = auto.PATIENCE_PER_OP * problem.graph.n_ops
+    assert visits / run.rate <= run.budget.spent < 10
 
 
 def test_groups_that_gain_nothing_are_not_tried_on_the_next_seed(monkeypatch):

@@ -389,7 +389,7 @@ def search(
     chains: int = 1,
     threads: int = 1,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]: ...
 def search_windows(
     graph: Graph,
     cluster: Cluster,
@@ -408,7 +408,7 @@ def search_windows(
     chains: int = 1,
     threads: int = 1,
     progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]: ...
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]: ...
 def partition(
     weight: _Sizes, src: _Ids, dst: _Ids, edge: _Sizes, share: _Seconds
 ) -> NDArray[np.int32]: ...

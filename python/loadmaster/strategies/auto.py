@@ -129,8 +129,8 @@ NEGLIGIBLE = 0.005
 
 Progress = Callable[[str, float | None], None]
 
-#: Devices, order, makespan, and moves or windows of a search.
-Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int]
+#: Devices, order, makespan, moves or windows of a search, and visits.
+Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]
 
 
 def place(
@@ -452,14 +452,22 @@ class _Run:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
-            left = (1 - GATHER_SHARE) * self.budget.left
-            if self.is_windowed:
-                start = self.windowed(start, WINDOW_SHARE * left)
-                left *= 1 - WINDOW_SHARE
-            if not self.is_done:
-                self.explored(start, left)
+            self.searched(start, GATHER_SHARE * self.budget.left)
             assert self.best is not None
             self.gathered(self.best)
+
+    def searched(self, start: Candidate, reserve: float) -> None:
+        """Windows, then moves of all ops, and again from the best while it gets better: for a
+        search that finds nothing ends early, and some seconds are to be left.
+        """
+        gain = True
+        while gain and not self.is_done and self.budget.left > reserve:
+            before = self.best
+            if self.is_windowed:
+                start = self.windowed(start, WINDOW_SHARE * (self.budget.left - reserve))
+            if not self.is_done:
+                start = self.explored(start, self.budget.left - reserve)
+            gain = self.best is not before
 
     def gathered(self, start: Candidate) -> Candidate:
         """A candidate with less to send, that takes no longer; see :mod:`.auto_gather`."""
@@ -562,7 +570,8 @@ class _Run:
         self, start: Candidate, seconds: float, rate: float, search: Callable[..., Found]
     ) -> Candidate:
         """The best that a search of so many visits a second finds from a candidate; itself if it
-        finds nothing better, or would be shorter than judging what it found.
+        finds nothing better, or would be shorter than judging what it found. What a search that
+        ended early has left is not spent.
         """
         problem, budget = self.problem, self.budget
         if seconds <= JUDGED * self.simulation:
@@ -601,7 +610,7 @@ class _Run:
                 target=self.target,
                 progress=watch,
             )
-            budget.spent += seconds
+            budget.spent += found[4] / rate
             last = self.judge(found[0], found[1])
             best = min(
                 (c for c in (best, watch.best, last) if c is not None and c.fits),

@@ -90,7 +90,7 @@ SEEDS: dict[str, Seed] = {
     "peft": Seed(peft.place, 0.9, 1, 2),
     "dpos": Seed(dpos.place, 0.9, 1, 2),
     "cpop": Seed(cpop.place, 0.9, 1, 2),
-    "heft": Seed(heft.place, 0.9, 1, 14, heft.ROUNDS),
+    "heft": Seed(heft.place, 0.96, 1, 12, heft.ROUNDS),
     "heft on groups": Seed(grouped.place, 1.6, 0, 5),
     "partition": Seed(partitioned.place, 0.5, 10, 0),
     "partitions": Seed(partitioned.renumbered, 0.5, 30, 0),

@@ -7,6 +7,8 @@ path fastest, of those its ops may run on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from loadmaster import fast
@@ -27,9 +29,7 @@ def place(
     pinned = np.full(graph.n_ops, -1, dtype=np.int32)
     pinned[critical] = problem.fastest_for(critical)
 
-    def scheduler(rules: Rules) -> Scheduled:
-        return fast.schedule(
-            graph, problem.links, order, problem.time, pinned=pinned, **vars(rules)
-        )
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

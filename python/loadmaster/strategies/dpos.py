@@ -10,6 +10,8 @@ when it is full the next one takes over.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,11 +31,9 @@ def place(
     order = fast.priority_order(graph, rank)
     critical = fast.critical_path(graph, op_time, tensor_time, control_time=control)
 
-    def scheduler(rules: Rules) -> Scheduled:
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
         pinned = critical_devices(problem, critical, rules)
-        return fast.schedule(
-            graph, problem.links, order, problem.time, pinned=pinned, **vars(rules)
-        )
+        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)
 

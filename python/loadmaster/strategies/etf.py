@@ -5,6 +5,8 @@ Ties go to the op with the larger static level: the longest path of compute to t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +22,8 @@ def place(
     """``contention=False`` is the paper's model: any number of transfers at once."""
     ties = by_static_level(problem)
 
-    def scheduler(rules: Rules) -> Scheduled:
-        return fast.schedule_earliest(
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(
             problem.graph, problem.links, problem.time, ties, **vars(rules)
         )
 

@@ -414,7 +414,7 @@ def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
     used = _used(level.problem, start.devices, start.charge)
     if share == 0 or (used > start.capacity).any():
         return start
-    devices, order, _, _ = fast.search(
+    devices, order, *_ = fast.search(
         level.problem.graph,
         level.problem.links,
         level.problem.time,

@@ -6,6 +6,7 @@ there is one, and GETF is ETF.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from loadmaster import fast
@@ -23,9 +24,9 @@ def place(
     groups = type_masks(problem)
     ties = by_static_level(problem)
 
-    def scheduler(rules: Rules) -> Scheduled:
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
         graph = problem.graph.restricted(groups.masks[rules.lead])
-        return fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
+        yield fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
     return replace(found, notes=(*found.notes, *groups.notes))

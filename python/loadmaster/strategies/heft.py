@@ -14,14 +14,14 @@ the time of others like an op's own, and the next one ranks by what that found.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, islice, repeat
-from operator import itemgetter
 
 from loadmaster import fast
 from loadmaster.errors import InputError
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
-from loadmaster.strategies.listing import Rules, Scheduled, list_scheduled, simulated
+from loadmaster.strategies.listing import Rules, Scheduled, list_scheduled
 
 ROUNDS = 6
 
@@ -51,18 +51,14 @@ def place(
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
     )
 
-    def scheduler(rules: Rules) -> Scheduled:
-        rank, found = upward, []
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        rank = upward
         for weight in islice(chain(DELAY_WEIGHTS, repeat(DELAY_WEIGHTS[-1])), rounds):
             order = fast.priority_order(graph, rank)
             scheduled = fast.schedule(
                 graph, problem.links, order, problem.time, delay_weight=weight, **vars(rules)
             )
-            if rounds == 1:
-                return scheduled
-            # Simulated at once: what is cut off by a meter has its best round.
-            found.append((simulated(problem, scheduled), scheduled))
+            yield scheduled
             rank, _ = fast.placed_paths(graph, problem.links, problem.time, scheduled[0])
-        return min(found, key=itemgetter(0))[1]
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -1,12 +1,13 @@
 """What list schedulers share: memory and colocation tried in turn, and one device as the yardstick.
 
-A list scheduler is a function from :class:`Rules` to what :func:`loadmaster.fast.schedule` or
-:func:`loadmaster.fast.schedule_earliest` returns; the rest is here.
+A list scheduler yields what :func:`loadmaster.fast.schedule` or
+:func:`loadmaster.fast.schedule_earliest` returns under some :class:`Rules`, once or round by round;
+the rest is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -23,7 +24,6 @@ from loadmaster.strategies.base import (
     MemoryModel,
     Outcome,
     Placement,
-    attempts,
     better,
     better_outcome,
     judged,
@@ -56,8 +56,14 @@ class Rules:
     contention: bool
 
 
-#: A list scheduler.
-ListScheduler = Callable[[Rules], Scheduled]
+#: A list scheduler: one round or several, of which the best counts.
+ListScheduler = Callable[[Rules], Iterator[Scheduled]]
+
+#: What becomes of a way to decide for colocated ops; pauses after each round.
+Way = Generator[None, None, Outcome]
+
+#: Rounds of a way before it is another's turn: the first few differ most.
+TURN = 3
 
 
 def list_scheduled(
@@ -76,27 +82,29 @@ def list_scheduled(
         Nothing that fits was found.
     """
     check_memory(memory)
-    attempt = partial(_attempt, problem, scheduler, contention)
     # Readers decide first: better most often in large graphs, where a meter may stop short of the
     # other way.
-    ways = reversed(deciders(problem.graph))
-    outcomes = [_first_that_fits(problem, partial(attempt, lead), memory) for lead in ways]
-    outcome = reduce(partial(better_outcome, problem), reversed(outcomes))
+    ways = [
+        _first_that_fits(problem, scheduler, partial(Rules, lead), memory, contention)
+        for lead in reversed(deciders(problem.graph))
+    ]
+    outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(ways)))
     if not contention:
         return settled(problem, outcome)
     return no_slower_than_one(problem, outcome)
 
 
-def _attempt(
-    problem: Problem,
-    scheduler: ListScheduler,
-    contention: bool,
-    lead: NDArray[np.int32],
-    op_bytes: NDArray[np.uint64] | None,
-    capacity: NDArray[np.uint64],
-) -> Placement:
-    rules = Rules(lead, op_bytes, capacity, problem.best_effort, contention)
-    return in_order_of_start(problem, scheduler(rules))
+def _in_turns(ways: list[Way]) -> list[Outcome]:
+    """What becomes of each, some rounds at a time: what a meter cuts off has some of each."""
+    outcomes: dict[int, Outcome] = {}
+    while len(outcomes) < len(ways):
+        for i, way in enumerate(ways):
+            try:
+                for _ in range(TURN):
+                    next(way)
+            except StopIteration as stop:
+                outcomes.setdefault(i, stop.value)
+    return [outcomes[i] for i in range(len(ways))]
 
 
 def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
@@ -106,24 +114,38 @@ def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
     return Placement(devices, ranks(order), float(finish.max()), is_sequence=True)
 
 
-def simulated(problem: Problem, scheduled: Scheduled) -> tuple[bool, float]:
-    """Whether a schedule overflows a device's memory, and its makespan: less is better."""
-    candidate = judged(problem, in_order_of_start(problem, scheduled))
-    return not candidate.fits, candidate.schedule.makespan
-
-
 def _first_that_fits(
     problem: Problem,
-    attempt: Callable[[NDArray[np.uint64] | None, NDArray[np.uint64]], Placement],
+    scheduler: ListScheduler,
+    rules: Callable[..., Rules],
     memory: MemoryModel,
-) -> Outcome:
+    contention: bool,
+) -> Way:
     closest = Outcome(None, 1.0)
     for op_bytes, shares in _ways_to_count(problem, memory):
-        outcome = attempts(problem, partial(attempt, op_bytes), shares)
-        closest = better_outcome(problem, closest, outcome)
-        if closest.fits:
-            break
+        for share in shares:
+            capacity = (problem.capacity * share).astype(np.uint64)
+            allowed = rules(op_bytes, capacity, problem.best_effort, contention)
+            outcome = yield from _best_round(problem, scheduler(allowed), share)
+            closest = better_outcome(problem, closest, outcome)
+            if closest.fits:
+                return closest
+            if outcome.refused is not None:
+                break
     return closest
+
+
+def _best_round(problem: Problem, rounds: Iterator[Scheduled], share: float) -> Way:
+    """The best of a list scheduler's rounds; one that finds no room is the last."""
+    best = Outcome(None, share)
+    try:
+        for scheduled in rounds:
+            found = judged(problem, in_order_of_start(problem, scheduled))
+            best = better_outcome(problem, best, Outcome(found, share))
+            yield
+    except InfeasibleError as error:
+        return replace(best, refused=error)
+    return best
 
 
 def _ways_to_count(

@@ -5,6 +5,8 @@ Of the pairs of ready op and device that start first, the op that comes first to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadmaster import fast
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
@@ -17,8 +19,8 @@ def place(
     """``contention=False, memory="static"`` is the paper's model."""
     ties = fast.m_topo(problem.graph)
 
-    def scheduler(rules: Rules) -> Scheduled:
-        return fast.schedule_earliest(
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(
             problem.graph, problem.links, problem.time, ties, **vars(rules)
         )
 

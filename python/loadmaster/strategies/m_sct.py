@@ -7,6 +7,7 @@ takes nothing that would delay it. Favourites come from
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from loadmaster import fast
@@ -23,8 +24,8 @@ def place(
     ties = fast.m_topo(problem.graph)
     favourites = favourite_children(problem)
 
-    def scheduler(rules: Rules) -> Scheduled:
-        return fast.schedule_earliest(
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(
             problem.graph,
             problem.links,
             problem.time,

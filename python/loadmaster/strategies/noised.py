@@ -8,14 +8,16 @@ the better of two ranks: every transfer charged, as in :mod:`.heft`, or none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.problem import Problem
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.base import Candidate, judged
 from loadmaster.strategies.heft import DELAY_WEIGHTS
-from loadmaster.strategies.listing import Rules, Scheduled, list_scheduled, simulated
+from loadmaster.strategies.listing import Rules, Scheduled, in_order_of_start, list_scheduled
 
 #: Schedules tried, and the shares of transfer times that the first two are ranked by.
 ROUNDS = 100
@@ -32,7 +34,11 @@ def place(problem: Problem) -> Candidate:
     """The best of 100 schedules, by ranks that each come from the best before."""
     graph = problem.graph
 
-    def scheduler(rules: Rules) -> Scheduled:
+    def length(scheduled: Scheduled) -> tuple[bool, float]:
+        found = judged(problem, in_order_of_start(problem, scheduled))
+        return not found.fits, found.schedule.makespan
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
         def tried(op_time: Times, sent: Times) -> tuple[tuple[bool, float], Scheduled]:
             _, rank = fast.levels(graph, op_time, sent, control_time=problem.control_time)
             order = fast.priority_order(graph, rank)
@@ -44,8 +50,7 @@ def place(problem: Problem) -> Candidate:
                 delay_weight=DELAY_WEIGHTS[0],
                 **vars(rules),
             )
-            # Simulated at once: what is cut off by a meter has its best round.
-            return simulated(problem, scheduled), scheduled
+            return length(scheduled), scheduled
 
         random = np.random.default_rng(problem.seed)
         op_time, sent = problem.op_time, problem.tensor_time(graph)
@@ -53,10 +58,10 @@ def place(problem: Problem) -> Candidate:
         (least, best), sent = min(starts, key=lambda start: start[0][0])
         for _ in range(ROUNDS - len(CHARGED)):
             times = noised(op_time, random), noised(sent, random)
-            length, scheduled = tried(*times)
-            if length <= least:
-                least, best, (op_time, sent) = length, scheduled, times
-        return best
+            found, scheduled = tried(*times)
+            if found <= least:
+                least, best, (op_time, sent) = found, scheduled, times
+        yield best
 
     return list_scheduled(problem, scheduler, memory="dynamic", contention=True)
 

@@ -7,6 +7,8 @@ differ: on equal devices the table says the same of all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadmaster import fast
 from loadmaster.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
@@ -27,7 +29,7 @@ def place(
     )
     order = fast.priority_order(graph, fast.mean_time(graph, problem.links, costs))
 
-    def scheduler(rules: Rules) -> Scheduled:
-        return fast.schedule(graph, problem.links, order, problem.time, bias=costs, **vars(rules))
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule(graph, problem.links, order, problem.time, bias=costs, **vars(rules))
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -28,8 +28,8 @@ const FIRST_REPORT: u64 = 4096;
 /// How long the chains run before Ctrl-C and the clock are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Devices, order, makespan, moves done.
-type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
+/// Devices, order, makespan, moves or windows done, visits.
+type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64, u64);
 
 /// Local search from a placement and an order: annealing over both, never worse than the start.
 ///
@@ -83,6 +83,8 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 ///     Seconds.
 /// moves_done : int
 ///     Of all chains.
+/// visits_done : int
+///     Of the chain with most.
 ///
 /// Raises
 /// ------
@@ -99,7 +101,7 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64);
 /// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
 /// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
 /// >>> start = np.zeros(4, dtype=np.int32)
-/// >>> devices, order, makespan, _ = fast.search(g, c, np.ones(4), start, fast.m_topo(g), moves=10_000)
+/// >>> devices, order, makespan, *_ = fast.search(g, c, np.ones(4), start, fast.m_topo(g), moves=10_000)
 /// >>> makespan
 /// 2.0
 #[pyfunction]
@@ -159,7 +161,7 @@ pub fn search<'py>(
         news.tell(done, search.best().makespan, || out(py, graph, clock, search.best()))?;
     }
     let (devices, order, makespan) = out(py, graph, clock, search.best());
-    Ok((devices, order, makespan, search.moves()))
+    Ok((devices, order, makespan, search.moves(), search.visits()))
 }
 
 /// Local search in windows: stretches of the order, one after another, each with all else as it is.
@@ -211,6 +213,8 @@ pub fn search<'py>(
 ///     Seconds.
 /// windows : int
 ///     How many were searched.
+/// visits_done : int
+///     By each chain.
 ///
 /// Raises
 /// ------
@@ -227,7 +231,7 @@ pub fn search<'py>(
 /// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
 /// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
 /// >>> start = np.zeros(4, dtype=np.int32)
-/// >>> _, _, makespan, _ = fast.search_windows(g, c, np.ones(4), start, fast.m_topo(g), visits=100_000)
+/// >>> _, _, makespan, *_ = fast.search_windows(g, c, np.ones(4), start, fast.m_topo(g), visits=100_000)
 /// >>> makespan
 /// 2.0
 #[pyfunction]
@@ -272,7 +276,7 @@ pub fn search_windows<'py>(
         news.tell(done, search.makespan(), || out(py, graph, clock, &search.best()))?;
     }
     let (devices, order, makespan) = out(py, graph, clock, &search.best());
-    Ok((devices, order, makespan, done))
+    Ok((devices, order, makespan, done, search.visits_each()))
 }
 
 fn at_least_one(chains: usize, threads: usize) -> PyResult<()> {

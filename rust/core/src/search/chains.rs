@@ -50,6 +50,11 @@ impl<'a> Chains<'a> {
         self.chains.iter().map(Chain::moves).sum()
     }
 
+    /// Visits of the chain that has made most.
+    pub fn visits(&self) -> u64 {
+        self.chains.iter().map(Chain::visits).max().unwrap_or(0)
+    }
+
     /// Whether all have stopped.
     pub fn is_done(&self) -> bool {
         self.chains.iter().all(Chain::is_done)

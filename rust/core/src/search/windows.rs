@@ -42,6 +42,8 @@ pub struct Windows<'a> {
     size: usize,
     share: usize,
     next: usize,
+    /// Windows of a round, at most.
+    count: u64,
     threads: usize,
     /// Visits of ops in windows, and of all when there was a better state last.
     visits: u64,
@@ -62,14 +64,15 @@ impl<'a> Windows<'a> {
     ) -> Self {
         let state = State::new(problem, &start.device, &start.order);
         let (size, n_rows) = (OPS.min(problem.n_ops()).div_ceil(state.stride), state.n_rows());
-        let count = count.clamp(1, n_rows / size);
-        let of_all = |visits: u64| visits.saturating_mul(count as u64);
+        let count = count.clamp(1, n_rows / size) as u64;
+        let of_all = |visits: u64| visits.saturating_mul(count);
         Self {
             state,
             random: Random::new(seed, 0),
             size,
-            share: n_rows.div_ceil(count),
+            share: n_rows.div_ceil(count as usize),
             next: 0,
+            count,
             threads: threads.max(1),
             visits: 0,
             found_at: 0,
@@ -99,6 +102,11 @@ impl<'a> Windows<'a> {
     /// Visits of ops, or what takes as long.
     pub fn visits(&self) -> u64 {
         self.visits + self.state.visits()
+    }
+
+    /// The same, for each of the windows of a round: what its stop says as much of.
+    pub fn visits_each(&self) -> u64 {
+        self.visits() / self.count
     }
 
     /// Searches the next window of each share, and says of how many; half of each is part of the one after.
