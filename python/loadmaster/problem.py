@@ -91,6 +91,12 @@ class Problem:
         """Bytes per device."""
         return np.array(self.cluster.memory, dtype=np.uint64)
 
+    def busiest(self, devices: NDArray[np.int32]) -> float:
+        """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
+        types = np.array(self.cluster.device_types)
+        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
+        return float(np.stack(busy)[types, np.arange(len(types))].max())
+
     @cached_property
     def fastest_first(self) -> NDArray[np.int32]:
         """Devices by the time they would take for all the work, then by index."""

@@ -97,30 +97,18 @@ Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Placement]
 
 def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) -> Candidate:
     """Simulates a placement; one with a sequence by both policies, of which the better counts."""
-    found = judged_below(problem, placement, float("inf"), notes)
-    assert found is not None, "every makespan is below infinity"
-    return found
-
-
-def judged_below(
-    problem: Problem, placement: Placement, limit: float, notes: tuple[str, ...] = ()
-) -> Candidate | None:
-    """The same; none, and sooner, where the makespan is certain not to be below a limit."""
     devices, priority, estimate, is_sequence = placement
-
-    def by(policy: PlanPolicy, limit: float) -> Candidate | None:
-        schedule = problem.simulate_below(devices, priority, limit, policy=policy)
-        if schedule is None:
-            return None
-        return Candidate(devices, priority, schedule, notes, estimate, policy)
-
-    dispatched = by("priority", limit)
+    schedule = problem.simulate(devices, priority)
+    dispatched = Candidate(devices, priority, schedule, notes, estimate)
     if not is_sequence:
         return dispatched
-    if dispatched is None:
-        return by("fixed", limit)
-    in_sequence = by("fixed", dispatched.schedule.makespan if dispatched.fits else limit)
-    return dispatched if in_sequence is None else better(problem, dispatched, in_sequence)
+    limit = schedule.makespan if dispatched.fits else float("inf")
+    below = problem.simulate_below(devices, priority, limit, policy="fixed")
+    if below is None:
+        return dispatched
+    return better(
+        problem, dispatched, Candidate(devices, priority, below, notes, estimate, "fixed")
+    )
 
 
 def of_transformed(problem: Problem, done: Transformed) -> Problem:
@@ -178,8 +166,8 @@ def attempts(
 ) -> Outcome:
     """Tries shrinking shares of the memory until the simulated peak fits.
 
-    A placement that is certain to take as long as ``to_beat``, which fits, is not simulated to the
-    end.
+    A placement whose busiest device computes as long as ``to_beat`` takes, which fits, is not
+    simulated: it cannot win.
     """
     limit = to_beat.schedule.makespan if to_beat is not None and to_beat.fits else float("inf")
     closest: Candidate | None = None
@@ -189,9 +177,9 @@ def attempts(
             placement = attempt((problem.capacity * share).astype(np.uint64))
         except InfeasibleError as error:
             return Outcome(closest, share, error)
-        candidate = judged_below(problem, placement, limit)
-        if candidate is None:
+        if limit < float("inf") and problem.busiest(placement.devices) >= limit:
             return Outcome(None, share)
+        candidate = judged(problem, placement)
         if candidate.fits:
             return Outcome(candidate, share)
         if closest is None or excess(problem, candidate) < excess(problem, closest):
