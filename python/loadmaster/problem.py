@@ -140,6 +140,30 @@ class Problem:
         record_memory: bool = False,
     ) -> fast.Schedule:
         """The judge's verdict on a placement of the reduced ops."""
+        schedule = self.simulate_below(
+            float("inf"),
+            devices,
+            priority,
+            policy=policy,
+            contention=contention,
+            link_order=link_order,
+            record_memory=record_memory,
+        )
+        assert schedule is not None, "every makespan is below infinity"
+        return schedule
+
+    def simulate_below(
+        self,
+        limit: float,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        *,
+        policy: str = "priority",
+        contention: bool = True,
+        link_order: str = "fifo",
+        record_memory: bool = False,
+    ) -> fast.Schedule | None:
+        """The same; none, and sooner, where the makespan is certain not to be below a limit."""
         return fast.simulate(
             self.graph,
             self.links,
@@ -151,25 +175,6 @@ class Problem:
             link_order=link_order,
             seed=self.seed,
             record_memory=record_memory,
-        )
-
-    def simulate_below(
-        self,
-        devices: NDArray[np.int32],
-        priority: NDArray[np.int32],
-        limit: float,
-        *,
-        policy: PlanPolicy = "priority",
-    ) -> fast.Schedule | None:
-        """The same; none, and sooner, where the makespan is certain not to be below a limit."""
-        return fast.simulate(
-            self.graph,
-            self.links,
-            self.time,
-            devices,
-            priority,
-            policy=policy,
-            seed=self.seed,
             below=limit,
         )
 

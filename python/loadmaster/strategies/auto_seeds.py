@@ -213,8 +213,9 @@ class Metered(Problem):
         """The same problem, with a meter of its own."""
         return cls(**{f.name: getattr(problem, f.name) for f in fields(Problem)})
 
-    def simulate(
+    def simulate_below(
         self,
+        limit: float,
         devices: NDArray[np.int32],
         priority: NDArray[np.int32],
         *,
@@ -222,10 +223,11 @@ class Metered(Problem):
         contention: bool = True,
         link_order: str = "fifo",
         record_memory: bool = False,
-    ) -> fast.Schedule:
-        """Counted; see :meth:`.Problem.simulate`."""
+    ) -> fast.Schedule | None:
+        """Counted; see :meth:`.Problem.simulate_below`."""
         self.meter.count()
-        schedule = super().simulate(
+        schedule = super().simulate_below(
+            limit,
             devices,
             priority,
             policy=policy,
@@ -233,22 +235,8 @@ class Metered(Problem):
             link_order=link_order,
             record_memory=record_memory,
         )
-        if contention and link_order == "fifo" and policy in get_args(PlanPolicy):
+        is_judged = contention and link_order == "fifo" and policy in get_args(PlanPolicy)
+        if schedule is not None and is_judged:
             kept = cast(PlanPolicy, policy)
             self.meter.keep(Candidate(devices, priority, schedule, policy=kept))
-        return schedule
-
-    def simulate_below(
-        self,
-        devices: NDArray[np.int32],
-        priority: NDArray[np.int32],
-        limit: float,
-        *,
-        policy: PlanPolicy = "priority",
-    ) -> fast.Schedule | None:
-        """Counted; see :meth:`.Problem.simulate_below`."""
-        self.meter.count()
-        schedule = super().simulate_below(devices, priority, limit, policy=policy)
-        if schedule is not None:
-            self.meter.keep(Candidate(devices, priority, schedule, policy=policy))
         return schedule

@@ -103,7 +103,7 @@ def judged(problem: Problem, placement: Placement, notes: tuple[str, ...] = ()) 
     if not is_sequence:
         return dispatched
     limit = schedule.makespan if dispatched.fits else float("inf")
-    below = problem.simulate_below(devices, priority, limit, policy="fixed")
+    below = problem.simulate_below(limit, devices, priority, policy="fixed")
     if below is None:
         return dispatched
     return better(
