@@ -110,6 +110,7 @@ fn mesh(count: usize, memory: u64) -> Cluster {
 }
 
 fn stages(c: &mut Criterion) {
+    keep_freed_memory();
     for (ids, shuffle) in [("ids in order", false), ("ids shuffled", true)] {
         let case = Case::new(50_000, shuffle);
         let levels = case.levels();
@@ -141,6 +142,11 @@ fn stages(c: &mut Criterion) {
         list_scheduling(&mut group, ids, &case, &levels);
         group.finish();
     }
+}
+
+/// Has glibc keep the memory that is freed, as the package does when it is imported (`rust/fast`).
+fn keep_freed_memory() {
+    drop(black_box(Vec::<u8>::with_capacity(8 << 20)));
 }
 
 /// The judge on an easy placement and on one that sends almost everything.
