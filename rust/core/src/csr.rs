@@ -10,12 +10,7 @@ pub struct Csr<T> {
 impl<T: Copy + Default> Csr<T> {
     /// Counting sort of `pairs` by row; items keep their order within a row. O(rows + pairs).
     pub fn from_pairs(n_rows: usize, pairs: impl Iterator<Item = (usize, T)> + Clone) -> Self {
-        let mut filling = Filling::new(n_rows, pairs.clone().map(|(row, _)| row));
-        let mut items = vec![T::default(); filling.n_items()];
-        for (row, item) in pairs {
-            items[filling.next(row)] = item;
-        }
-        Self { starts: filling.into_starts(), items }
+        Filling::new(n_rows, pairs.clone().map(|(row, _)| row)).filled(pairs)
     }
 
     /// From its two arrays: `starts` ascends from 0 to `items.len()`.
@@ -101,6 +96,15 @@ impl Filling {
         let next = &mut self.next[row + 1];
         *next += 1;
         *next as usize - 1
+    }
+
+    /// Rows of the items, each given with its row.
+    pub fn filled<T: Copy + Default>(mut self, pairs: impl Iterator<Item = (usize, T)>) -> Csr<T> {
+        let mut items = vec![T::default(); self.n_items()];
+        for (row, item) in pairs {
+            items[self.next(row)] = item;
+        }
+        Csr { starts: self.into_starts(), items }
     }
 
     /// Where each row starts, once all are full.

@@ -6,6 +6,8 @@
 //! Besides the tensors that ops produce there may be *home tensors* (weights, inputs): there from time
 //! 0 on the device of their home op, and no dependency.
 
+use std::ops::Range;
+
 use crate::csr::{Csr, Filling};
 use crate::error::Error;
 use crate::ids::{OpId, TensorId};
@@ -128,13 +130,13 @@ impl Graph {
         number: impl FnOnce(&[OpId]) -> Numbering,
     ) -> Result<Self, Error> {
         let (mut tensors, topo, numbering) = Tensors::of(n_ops, edges, homes, number)?;
-        let n_produced = tensors.source.len();
+        let (n_produced, n_edges) = (tensors.source.len(), tensors.consumers.len());
         tensors.add(homes, &numbering);
-        let Tensors { op_tensors, source, keys, starts, consumers, control_base } = tensors;
+        let inputs = tensors.read_by(n_ops, 0..n_edges);
+        let pulls = tensors.read_by(n_ops, n_edges..tensors.consumers.len());
+        let Tensors { op_tensors, source, keys, starts, consumers, control_base, .. } = tensors;
+        let input_ops = inputs.items().iter().map(|t| source[t.ix()]).collect();
         let consumers = Csr::from_parts(starts, consumers);
-
-        let (inputs, input_ops) = transpose(&consumers, &source, 0..n_produced, n_ops);
-        let (pulls, _) = transpose(&consumers, &source, n_produced..source.len(), n_ops);
         Ok(Self {
             op_tensors,
             n_produced,
@@ -437,9 +439,9 @@ fn sort(row: &mut [impl Far]) {
 }
 
 /// What a look at all edges tells.
-#[derive(Clone, Copy)]
 struct Shape {
-    n_ops: usize,
+    /// Edges that end at each op.
+    missing: Vec<u32>,
     /// Whether ops are numbered as they run.
     is_ordered: bool,
     /// Whether the edges of each op come in order.
@@ -454,6 +456,8 @@ struct Tensors {
     keys: Vec<u32>,
     starts: Vec<u32>,
     consumers: Vec<OpId>,
+    /// The tensor that each of `consumers` reads: what a loop over all of them needs no inner one for.
+    read: Vec<TensorId>,
     control_base: u32,
 }
 
@@ -469,31 +473,34 @@ impl Tensors {
         let mut base = homes.iter().map(|h| h.key + 1).max().unwrap_or(0);
         let (mut is_ordered, mut is_plain, mut is_ascending) = (true, true, true);
         let mut previous = (OpId(0), OpId(0));
-        for e in edges.clone() {
+        let mut missing = vec![0; n_ops];
+        let look = |e: Edge| {
             // A control edge's tensor wraps round to 0.
             base = base.max(e.tensor.wrapping_add(1));
             is_ordered &= e.src < e.dst;
             is_plain &= e.tensor == e.src.0;
             is_ascending &= previous <= (e.src, e.dst);
             previous = (e.src, e.dst);
-        }
-        let shape = Shape { n_ops, is_ordered, is_ascending, control_base: base.max(1) };
+            missing[e.dst.ix()] += 1;
+            e.src.ix()
+        };
+        let filling = Filling::new(n_ops, edges.clone().map(look));
+        let shape = Shape { missing, is_ordered, is_ascending, control_base: base.max(1) };
         if is_plain {
-            Self::laid_out::<OpId>(edges, shape, number)
+            Self::laid_out::<OpId>(edges, filling, shape, number)
         } else {
-            Self::laid_out::<End>(edges, Shape { is_ascending: false, ..shape }, number)
+            Self::laid_out::<End>(edges, filling, Shape { is_ascending: false, ..shape }, number)
         }
     }
 
     fn laid_out<F: Far>(
-        edges: impl Iterator<Item = Edge> + Clone,
+        edges: impl Iterator<Item = Edge>,
+        filling: Filling,
         shape: Shape,
         number: impl FnOnce(&[OpId]) -> Numbering,
     ) -> Result<(Self, Vec<OpId>, Numbering), Error> {
-        let n_ops = shape.n_ops;
-        let mut missing = vec![0; n_ops];
-        edges.clone().for_each(|e| missing[e.dst.ix()] += 1);
-        let mut rows = Csr::from_pairs(n_ops, edges.map(|e| (e.src.ix(), F::of(e))));
+        let n_ops = shape.missing.len();
+        let mut rows = filling.filled(edges.map(|e| (e.src.ix(), F::of(e))));
         let sort_row = |rows: &mut Csr<F>, u: OpId| {
             if !shape.is_ascending {
                 sort(rows.row_mut(u.ix()));
@@ -510,7 +517,7 @@ impl Tensors {
             tensors.close();
             return Ok((tensors, order.collect(), Numbering::default()));
         }
-        let mut queue = topo::Queue::new(missing);
+        let mut queue = topo::Queue::new(shape.missing);
         while let Some(u) = queue.pop() {
             sort_row(&mut rows, u);
             tensors.push(u, rows.row(u.ix()), |v| queue.arrive(v));
@@ -532,6 +539,7 @@ impl Tensors {
             keys: Vec::with_capacity(n_ops),
             starts: Vec::with_capacity(n_ops + 1),
             consumers: Vec::with_capacity(n_edges),
+            read: Vec::with_capacity(n_edges),
             control_base,
         }
     }
@@ -551,6 +559,7 @@ impl Tensors {
             }
             if previous != Some(end) {
                 self.consumers.push(end.op());
+                self.read.push(TensorId::new(self.source.len() - 1));
             }
             follow(end.op());
             previous = Some(end);
@@ -577,32 +586,20 @@ impl Tensors {
     /// Appends tensors that no op produces.
     fn add(&mut self, homes: &[HomeTensor], numbering: &Numbering) {
         for home in homes {
+            let tensor = TensorId::new(self.source.len());
             self.source.push(numbering.op(home.home.0));
             self.keys.push(home.key);
             let from = self.consumers.len();
             self.consumers.extend(home.consumers.iter().map(|index| numbering.op(index.0)));
             self.consumers[from..].sort_unstable_by_key(|&op| numbering.index(op));
+            self.read.resize(self.consumers.len(), tensor);
             self.close();
         }
     }
-}
 
-/// Per op, the tensors of a range that it reads, ascending, and the source of each.
-fn transpose(
-    consumers: &Csr<OpId>,
-    source: &[OpId],
-    tensors: std::ops::Range<usize>,
-    n_ops: usize,
-) -> (Csr<TensorId>, Vec<OpId>) {
-    let mut filling = Filling::new(n_ops, consumers.rows(tensors.clone()).iter().map(|c| c.ix()));
-    let mut items = vec![TensorId::default(); filling.n_items()];
-    let mut sources = vec![OpId::default(); items.len()];
-    for t in tensors {
-        for c in consumers.row(t) {
-            let at = filling.next(c.ix());
-            items[at] = TensorId::new(t);
-            sources[at] = source[t];
-        }
+    /// Per op, the tensors that it reads, ascending, of those whose consumers stand in a range.
+    fn read_by(&self, n_ops: usize, consumers: Range<usize>) -> Csr<TensorId> {
+        let ops = self.consumers[consumers.clone()].iter().map(|op| op.ix());
+        Csr::from_pairs(n_ops, ops.zip(self.read[consumers].iter().copied()))
     }
-    (Csr::from_parts(filling.into_starts(), items), sources)
 }

@@ -6,7 +6,7 @@
 use crate::border::{first_wrong, is_no_time};
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
-use crate::csr::Csr;
+use crate::csr::{Csr, Filling};
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, StorageId, TensorId};
@@ -61,6 +61,14 @@ pub struct Workload {
     /// The op whose placement decides where each op goes: itself, the first of its set, or the first
     /// reader of the parameter its set updates. Never a chain.
     pub lead: Vec<OpId>,
+}
+
+/// What an op allocates beside its tensors, of so many bytes in all; for the whole step if nothing reads it.
+fn rest_of(graph: &Graph, op: OpId, bytes: u64, tensor_bytes: &[u64]) -> Option<Storage> {
+    let bytes = graph.outputs(op).fold(bytes, |left, t| left.saturating_sub(tensor_bytes[t.ix()]));
+    let is_read = graph.outputs(op).any(|t| !graph.is_control(t));
+    let lifetime = if is_read { Lifetime::UntilUsed } else { Lifetime::UntilEnd };
+    (bytes > 0).then_some(Storage { op, bytes, lifetime })
 }
 
 /// Columns of a plain graph, ops numbered as the user does; an empty column is all zeros (no rule, for
@@ -119,28 +127,28 @@ impl Workload {
             }
         };
         let tensor_bytes: Vec<u64> = graph.tensors().map(bytes_of).collect();
-        let mut storages = Vec::with_capacity(graph.n_tensors());
+        let rest = if columns.output_bytes.is_empty() {
+            Vec::new()
+        } else {
+            let of = |u| rest_of(&graph, u, columns.output_bytes[graph.index(u) as usize], &tensor_bytes);
+            graph.ops().filter_map(of).collect()
+        };
+        let sized = graph.tensors().filter(|t| tensor_bytes[t.ix()] > 0);
+        let owners = sized.clone().map(|t| graph.source(t)).chain(rest.iter().map(|s| s.op));
+        let mut filling = Filling::new(n, owners.map(OpId::ix));
+        let mut storages =
+            vec![Storage { op: OpId::NONE, bytes: 0, lifetime: Lifetime::UntilUsed }; filling.n_items()];
         let mut tensor_storage = vec![StorageId::NONE; graph.n_tensors()];
-        let mut op_storages = Vec::with_capacity(n + 1);
-        op_storages.push(0);
-        for u in graph.ops() {
-            let mut left = columns.output_bytes.get(graph.index(u) as usize).copied();
-            let mut used = false;
-            for t in graph.outputs(u) {
-                let bytes = tensor_bytes[t.ix()];
-                used |= !graph.is_control(t);
-                if bytes > 0 {
-                    tensor_storage[t.ix()] = StorageId::new(storages.len());
-                    storages.push(Storage { op: u, bytes, lifetime: Lifetime::UntilUsed });
-                    left = left.map(|l| l.saturating_sub(bytes));
-                }
-            }
-            if let Some(bytes) = left.filter(|&b| b > 0) {
-                let lifetime = if used { Lifetime::UntilUsed } else { Lifetime::UntilEnd };
-                storages.push(Storage { op: u, bytes, lifetime });
-            }
-            op_storages.push(storages.len() as u32);
+        for t in sized {
+            let (op, bytes) = (graph.source(t), tensor_bytes[t.ix()]);
+            let at = filling.next(op.ix());
+            storages[at] = Storage { op, bytes, lifetime: Lifetime::UntilUsed };
+            tensor_storage[t.ix()] = StorageId::new(at);
         }
+        for storage in rest {
+            storages[filling.next(storage.op.ix())] = storage;
+        }
+        let op_storages = filling.into_starts();
 
         let numbering = graph.numbering();
         let column = |values: &[u64]| {
