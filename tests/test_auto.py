@@ -15,6 +15,7 @@ from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem
 from loadmaster.strategies import auto, heft, noised, registry, single
 from loadmaster.strategies.assigned import on_allowed
+from loadmaster.strategies.auto_few import parts
 from loadmaster.strategies.auto_gather import gathered
 from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed, worth_trying
 from loadmaster.strategies.base import Placement, judged
@@ -378,13 +379,67 @@ def test_groups_that_gain_nothing_are_not_tried_on_the_next_seed(monkeypatch):
     run.best = trials[0]
     asked = []
 
-    def refined_by(run, levels, trial, seconds):
+    def refined_by(run, levels, trial, seconds, part):
         asked.append(trial)
         return trial
 
     monkeypatch.setattr(auto._Run, "refined_by", refined_by)
     assert run.refined(trials) == trials
     assert asked == trials[:1]
+
+
+# -- fewer devices ---------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_a_plan_for_a_part_of_the_devices_is_one_for_all(data):
+    graph = data.draw(op_graphs())
+    cluster = data.draw(clusters(max_devices=9, memory=data.draw(st.sampled_from([40, 10**6]))))
+    try:
+        problem = Metered.of(problem_of(graph, cluster))
+    except InputError:
+        return  # An op that may run on none of the types.
+    before = range(cluster.n_devices)
+    for part in parts(problem):
+        assert 2 <= len(part.devices) < len(before)
+        assert set(part.devices.tolist()) < set(before)
+        assert part.problem.cluster.types == cluster.types
+        try:
+            inside = heft.place(part.problem)
+        except InfeasibleError:
+            continue
+        opened = part.opened(inside)
+        assert opened.fits
+        assert opened.schedule.makespan <= inside.schedule.makespan
+        assert part.holds(opened)
+        assert np.array_equal(part.inside(opened).devices, inside.devices)
+        before = part.devices.tolist()
+
+
+def test_a_part_has_half_of_each_kind_and_those_best_joined():
+    problem = problem_of(example("lenet"), lm.Cluster.preset("2x8xH100-IB"))
+    names = [
+        [problem.cluster.devices[d].name for d in p.devices] for p in parts(Metered.of(problem))
+    ]
+    assert [len(some) for some in names] == [8, 4, 2]
+    first = problem.cluster.devices[0].name.rpartition("gpu")[0]
+    assert all(name.startswith(first) for some in names for name in some)
+    mixed = problem_of(example("lenet"), lm.Cluster.preset("cpu+gpu"))
+    assert parts(Metered.of(mixed)) == []
+
+
+def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eight():
+    graph = example("inception-v3")
+    two, eight = (Metered.of(problem_of(graph, v100_mesh(n))) for n in (2, 8))
+    seed = auto.SEEDS["partitions"].place
+    on_two, on_eight = (seed(problem).schedule.makespan for problem in (two, eight))
+    assert on_two < 0.8 * on_eight
+    run = auto._Run(eight, auto.Budget(0.5, None), 0.0, 1, 1, lambda *news: None)
+    assert [len(part.devices) for part in run.parts] == [4, 2]
+    run.plant()
+    assert {on_two, on_eight} <= {seed.schedule.makespan for seed in run.seeds}
+    assert run.best.schedule.makespan <= on_two
 
 
 def test_lists_come_first_where_transfers_are_cheap():

@@ -2,10 +2,12 @@
 local search from there.
 
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
-time goes. The best are refined, and searched from (:func:`loadmaster.fast.search`). Where there are
-many ops, cycles come between: the graph is coarsened within the devices of the best plan so far,
-groups move where that makes it shorter, coarse to fine, and again. The search begins with windows,
-stretches of the order one after another with all else as it is
+time goes, and where transfers are dear on fewer devices, too (see
+:mod:`~loadmaster.strategies.auto_few`). The best are refined, and searched from
+(:func:`loadmaster.fast.search`). Where there are many ops, a seed for few devices is refined on
+those, and cycles on all devices come between: the graph is coarsened within the devices of the best
+plan so far, groups move where that makes it shorter, coarse to fine, and again. The search begins
+with windows, stretches of the order one after another with all else as it is
 (:func:`loadmaster.fast.search_windows`), and ends with moves of all ops. Before the search, and at
 the end, ops that no longer have a reason to be apart from their inputs go back to them
 (:mod:`~loadmaster.strategies.auto_gather`). What is found is simulated before it counts, so that
@@ -38,6 +40,7 @@ from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError, InputError
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.strategies import single, warm
+from loadmaster.strategies.auto_few import Part, parts
 from loadmaster.strategies.auto_gather import gathered
 from loadmaster.strategies.auto_seeds import (
     LAST_RESORTS,
@@ -45,6 +48,7 @@ from loadmaster.strategies.auto_seeds import (
     Metered,
     OverdrawnError,
     Seed,
+    is_dear,
     microseconds,
     worth_trying,
 )
@@ -71,7 +75,7 @@ RETRIES = 3.0
 
 #: Share of the time for seeds, and of that for one of them at most; of what is left, for refining
 #: them; and of the search, for finding out which seed goes furthest.
-SEED_SHARE = 0.45
+SEED_SHARE = 0.25
 SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
@@ -351,21 +355,24 @@ class _Run:
         tried = set()
         ways = len(deciders(self.problem.graph))
         for name in worth_trying(self.problem, is_loose):
-            if self.is_good:
-                return
-            seed = SEEDS[name]
-            cost = seed.cost(self.problem, ways)
-            first = seed.first(self.problem)
-            left = share if self.has_plan else max(share, self.budget.left)
-            if first > left or (self.has_plan and self.budget.lacks(first)):
-                continue
-            granted = max(most, first)
-            if self.has_plan:
-                granted = min(granted, share, RETRIES * cost)
-            spent, is_over = self.sown(name, seed, granted)
-            share -= spent
-            if is_over:
-                tried.add(name)
+            for part in (None, *self.parts):
+                if self.is_good:
+                    return
+                if part and not self.has_plan:
+                    break
+                seed, problem = SEEDS[name], part.problem if part else self.problem
+                cost = seed.cost(problem, ways)
+                first = seed.first(problem)
+                left = share if self.has_plan else max(share, self.budget.left)
+                if first > left or (self.has_plan and self.budget.lacks(first)):
+                    continue
+                granted = max(most, first)
+                if self.has_plan:
+                    granted = min(granted, share, RETRIES * cost)
+                spent, is_over = self.sown(name, seed, granted, part)
+                share -= spent
+                if is_over and part is None:
+                    tried.add(name)
         for name, strategy in LAST_RESORTS.items():
             if not self.has_plan and name not in tried:
                 self.tried(name, strategy)
@@ -378,19 +385,34 @@ class _Run:
         """Whether there is something that fits."""
         return self.best is not None and self.best.fits
 
-    def sown(self, name: str, seed: Seed, seconds: float) -> tuple[float, bool]:
-        """What a seed spends of the seconds that it may, and whether it was done with them."""
-        meter = self.problem.meter
-        meter.reset(seed.simulations_in(self.problem, seconds))
-        is_done = True
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The problem on fewer devices, ever fewer; none where transfers take little."""
+        return parts(self.problem) if is_dear(self.problem) else []
+
+    def sown(
+        self, name: str, seed: Seed, seconds: float, part: Part | None = None
+    ) -> tuple[float, bool]:
+        """What a seed, for a part of the devices or all, spends of the seconds that it may, and
+        whether it was done with them.
+        """
+        problem = part.problem if part else self.problem
+        meter = problem.meter
+        meter.reset(seed.simulations_in(problem, seconds))
+        is_done, found = True, None
         try:
-            self.tried(name, seed.place)
+            found = seed.place(problem)
+        except InfeasibleError as error:
+            self.refused = error if part is None else self.refused
         except OverdrawnError:
-            is_done = False
-            if meter.best is not None:
-                self.keep(name, meter.best)
-        spent = seed.cost_of(self.problem, meter.used)
+            is_done, found = False, meter.best
+        spent = seed.cost_of(problem, meter.used)
         meter.reset()
+        if found is not None and part:
+            found = part.opened(found)
+            spent += self.simulation
+        if found is not None:
+            self.keep(name, found)
         self.budget.spent += spent
         return spent, is_done
 
@@ -440,15 +462,14 @@ class _Run:
         for seed in fitting:
             if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
                 distinct.append(seed)
-        is_small = self.problem.graph.n_ops <= SMALL
-        trials = distinct[: TRIALS if is_small else 1]
+        trials = distinct[: TRIALS if self.is_small else 1]
         if self.is_refinable:
             trials = self.refined(trials)
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.begun(trial, each) for trial in trials]
         start = min(trials, key=lambda candidate: candidate.schedule.makespan)
-        if not is_small:
+        if not self.is_small:
             start = self.cycled(start)
         start = self.gathered(start)
         if not self.is_done:
@@ -482,8 +503,19 @@ class _Run:
             self.best = found
         return found
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the graph is small enough to search from several seeds."""
+        return self.problem.graph.n_ops <= SMALL
+
+    def part_of(self, candidate: Candidate) -> Part | None:
+        """The least part that holds a candidate; none if only all devices do."""
+        return next((part for part in reversed(self.parts) if part.holds(candidate)), None)
+
     def refined(self, trials: list[Candidate]) -> list[Candidate]:
-        """Seeds with groups of ops moved to better devices, coarse groups first."""
+        """Seeds with groups of ops moved to better devices, coarse groups first; where there are
+        many ops, to devices of the seed's part: that goes further in the same time.
+        """
         levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         found: list[Candidate] = []
@@ -491,7 +523,8 @@ class _Run:
             if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
                 found.append(trial)
                 continue
-            found.append(self.refined_by(levels, trial, seconds / len(trials)))
+            part = None if self.is_small else self.part_of(trial)
+            found.append(self.refined_by(levels, trial, seconds / len(trials), part))
             self.offer(found[-1], "refine")
             if found[-1].schedule.makespan >= trial.schedule.makespan:
                 # Groups that are of no use to one are of none to the next.
@@ -513,14 +546,23 @@ class _Run:
         return start
 
     def refined_by(
-        self, levels: list[NDArray[np.int32]], start: Candidate, seconds: float
+        self,
+        levels: list[NDArray[np.int32]],
+        start: Candidate,
+        seconds: float,
+        part: Part | None = None,
     ) -> Candidate:
-        """A candidate refined by groups for some seconds at most."""
+        """A candidate refined by groups for some seconds at most, on all devices or on a part."""
         clock = self.budget.clock
         if clock is not None and clock < seconds:
             self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
             seconds = max(clock, 0.0)
-        found, visits = refined_by(self.problem, start, levels, int(REFINE_RATE * seconds))
+        most = int(REFINE_RATE * seconds)
+        if part is None:
+            found, visits = refined_by(self.problem, start, levels, most)
+        else:
+            found, visits = refined_by(part.problem, part.inside(start), levels, most)
+            found = part.opened(found)
         self.budget.spent += visits / REFINE_RATE
         return found
 

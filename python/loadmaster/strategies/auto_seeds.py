@@ -143,14 +143,19 @@ UNBOUNDED = ("dsc",)
 WEIGHING = ("partition", "partitions", "expert")
 
 
+def is_dear(problem: Problem) -> bool:
+    """Whether transfers take long, next to ops."""
+    sent = float(problem.tensor_time(problem.graph).sum())
+    return sent >= DEAR * float(problem.op_time.sum())
+
+
 def worth_trying(problem: Problem, is_loose: bool) -> list[str]:
     """Seeds in the order in which they are tried; ``is_loose``: one device could hold all ops."""
-    sent = float(problem.tensor_time(problem.graph).sum())
-    is_dear = sent >= DEAR * float(problem.op_time.sum())
-    names = DEAR_FIRST if is_dear else CHEAP_FIRST
+    dear = is_dear(problem)
+    names = DEAR_FIRST if dear else CHEAP_FIRST
     if is_loose:
         return [*names]
-    first = WEIGHING if is_dear else ()
+    first = WEIGHING if dear else ()
     return [*first, *(name for name in names if name not in (*first, *UNBOUNDED))]
 
 

@@ -1,0 +1,120 @@
+"""Fewer devices: where else seeds of :mod:`~loadmaster.strategies.auto` come from.
+
+A plan for some of the devices is a plan for all of them. Where transfers are dear, a strategy that
+may use eight devices often makes a longer plan than it does for two, and groups of ops are refined
+on two in less time. So seeds are made for half of the devices, too, for half of those, and so on;
+the search has all devices again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.errors import InputError
+from loadmaster.problem import Problem
+from loadmaster.strategies.auto_seeds import Metered
+from loadmaster.strategies.base import Candidate
+
+#: Fewer devices are one, which is a strategy of its own.
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """A problem on some of its devices.
+
+    Attributes
+    ----------
+    problem : Metered
+        With those devices only.
+    whole : Metered
+        With all of them.
+    devices : int32 [n_devices]
+        Which they are, in ascending order.
+    """
+
+    problem: Metered
+    whole: Metered
+    devices: NDArray[np.int32]
+
+    def holds(self, candidate: Candidate) -> bool:
+        """Whether a candidate for the whole needs no other devices."""
+        return bool(np.isin(candidate.devices, self.devices).all())
+
+    def inside(self, candidate: Candidate) -> Candidate:
+        """A candidate for the whole, as one of the part, which holds it."""
+        there = np.searchsorted(self.devices, candidate.devices).astype(np.int32)
+        return _on(self.problem, candidate, there)
+
+    def opened(self, candidate: Candidate) -> Candidate:
+        """A candidate for the part, as one of the whole."""
+        return _on(self.whole, candidate, self.devices[candidate.devices])
+
+
+def _on(problem: Problem, candidate: Candidate, devices: NDArray[np.int32]) -> Candidate:
+    schedule = problem.simulate(devices, candidate.priority, policy=candidate.policy)
+    return replace(candidate, devices=devices, schedule=schedule)
+
+
+def parts(problem: Metered) -> list[Part]:
+    """The problem on ever fewer devices: on half of each kind of those before, least last.
+
+    A kind is a type and bytes of memory. Devices that stay are those best joined. No parts are
+    those of one device, of less memory than ops hold, or that no routes of their own join.
+
+    Notes
+    -----
+    O(devices^3).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("8xV100-NVLink"), "random")
+    >>> [part.devices.tolist() for part in parts(Metered.of(plan.problem))]
+    [[0, 3, 4, 7], [0, 3]]
+    """
+    some = np.arange(problem.cluster.n_devices, dtype=np.int32)
+    held = int(problem.reduced.held_at_peak.sum())
+    found: list[Part] = []
+    while True:
+        half = _half(problem, some)
+        if not FEWEST <= len(half) < len(some) or int(problem.capacity[half].sum()) < held:
+            return found
+        try:
+            cluster = problem.cluster.subset(half.tolist())
+        except InputError:
+            return found
+        its = {f.name: getattr(problem, f.name) for f in fields(Problem)}
+        found.append(Part(Metered(**{**its, "cluster": cluster}), problem, half))
+        some = half
+
+
+def _half(problem: Problem, some: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Half of each kind of these devices: the first of each, and those best joined to the ones
+    already taken. The first stay so that types stay in their order.
+    """
+    cluster = problem.cluster
+    kind = [(cluster.devices[d].type, cluster.devices[d].memory) for d in some]
+    wanted = {one: -(-kind.count(one) // 2) for one in kind}
+    taken = sorted(kind.index(one) for one in wanted)
+    n_bytes = int(problem.graph.tensor_bytes.mean()) if len(problem.graph.tensor_bytes) else 0
+    apart = np.array([[_seconds(problem, a, b, n_bytes) for b in some] for a in some])
+    while True:
+        count = [kind[i] for i in taken]
+        free = [
+            i for i in range(len(some)) if i not in taken and count.count(kind[i]) < wanted[kind[i]]
+        ]
+        if not free:
+            return some[sorted(taken)]
+        taken.append(min(free, key=lambda i: (apart[i, taken].sum(), i)))
+
+
+def _seconds(problem: Problem, a: int, b: int, n_bytes: int) -> float:
+    """What so many bytes take there and back."""
+    if a == b:
+        return 0.0
+    links = problem.links
+    return links.transfer_time(a, b, n_bytes) + links.transfer_time(b, a, n_bytes)
