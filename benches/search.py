@@ -119,10 +119,10 @@ class Coarse:
                     ready[v] = max(ready[v], there[to])
         return max(free)
 
-    def search(self, moves: int, seed: int) -> tuple[Ids, Ids, float, int]:
+    def search(self, moves: int, seed: int) -> tuple[Ids, Ids]:
         """So many moves from the start."""
         devices, order = self.start()
-        return fast.search(
+        devices, order, *_ = fast.search(
             self.graph,
             self.cluster,
             self.time,
@@ -133,6 +133,7 @@ class Coarse:
             seed=seed,
             moves=moves,
         )
+        return devices, order
 
     def rate(self) -> float:
         """Moves per CPU second."""
@@ -154,7 +155,7 @@ def coarse(seconds: list[float], moves: list[int], seeds: list[int], only: str) 
         for limit in limits:
             for seed in seeds:
                 budget = int(limit if moves else rate * limit)
-                devices, order, _, _ = instance.search(budget, seed)
+                devices, order = instance.search(budget, seed)
                 gap = instance.makespan(devices, order) / best[name]["makespan"] - 1
                 gaps.setdefault((instance.raw["n"], limit), []).append(gap)
                 row.append(f"{100 * gap:.2f}")
