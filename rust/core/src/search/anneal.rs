@@ -34,7 +34,7 @@ pub struct Cooling {
 }
 
 const TINY_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.03, 1.0, 0.1, 3.0], patience: 1 };
-const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.01, 0.002], patience: 1 };
+const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.01, 0.002], patience: 2 };
 const MIDDLING_COOLING: Cooling = Cooling { portfolio: &[0.001, 0.003, 0.01], patience: 2 };
 const LARGE_COOLING: Cooling = Cooling { portfolio: &[0.0005, 0.003], patience: 16 };
 

@@ -111,6 +111,7 @@ impl<'a> Windows<'a> {
 
     /// Searches the next window of each share, and says of how many; half of each is part of the one after.
     pub fn run(&mut self) -> u64 {
+        self.state.renew_bottoms(0);
         let n_rows = self.state.n_rows();
         let first = self.next;
         self.next = if first + self.size < self.share {
@@ -470,7 +471,8 @@ mod tests {
                 work.graph.ops().map(|_| clock.ticks(1e-6 * random.below(9) as f64)).collect();
             let problem =
                 Problem::new(&work, &cluster, clock, &time, &[], &[0; 3], None).expect("few devices");
-            let state = State::new(&problem, &device, work.graph.topo());
+            let mut state = State::new(&problem, &device, work.graph.topo());
+            state.renew_bottoms(0);
             let n_rows = state.n_rows();
             let mut longest = 0;
             for (row, end_row) in (0..n_rows).flat_map(|a| (a + 1..=n_rows).map(move |b| (a, b))) {
