@@ -122,7 +122,7 @@ impl<'a> Chain<'a> {
         let best = Found { makespan: state.makespan(), ..start.clone() };
         Self {
             moves: Moves::new(problem.units.n_rows()),
-            refresh: if n < LARGE as u64 { 16 + n / 32 } else { 1 },
+            refresh: if n < LARGE as u64 { 48 + n / 32 } else { 1 },
             random: Random::new(seed, number as u64),
             best,
             temperature: 0.0,

@@ -35,17 +35,16 @@ impl State<'_> {
         if self.load.iter().any(|&load| load > limit) {
             return None;
         }
+        let must_shorten = limit < self.makespan;
+        if must_shorten && self.intact == FAR {
+            return None;
+        }
         let graph = &self.problem.work.graph;
-        if limit < self.makespan {
-            if self.intact == FAR {
-                return None;
-            }
-            self.renew_bottoms(self.row_of(self.touched_last) + 1);
+        self.renew_bottoms(self.row_of(self.touched_last) + 1);
+        if must_shorten && self.intact > 0 {
             self.begin::<HOPEFUL>();
             self.run::<HOPEFUL>(self.problem, graph, limit)?;
             self.restore();
-        } else {
-            self.renew_bottoms(self.row_of(self.touched_last) + 1);
         }
         self.begin::<EXACT>();
         self.worked.clear();
