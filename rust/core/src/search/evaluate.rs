@@ -187,7 +187,11 @@ impl State<'_> {
         let end = begin + problem.length(u, d);
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
         *idle = idle.wrapping_add(begin - free);
-        let rest = if i > self.touched_last | (self.stride - 1) { self.bottom[u.ix()] } else { problem.tail[u.ix()] };
+        let rest = if i > self.touched_last | (self.stride - 1) {
+            self.bottom[u.ix()]
+        } else {
+            problem.tail[u.ix()]
+        };
         if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
             return false;
         }
@@ -413,7 +417,15 @@ impl State<'_> {
     }
 
     /// The same by a reader, which may have been another device's since.
-    fn is_in_time(&self, problem: &Problem<'_>, t: TensorId, to: DeviceId, when: Ticks, limit: Ticks, reader: OpId) -> bool {
+    fn is_in_time(
+        &self,
+        problem: &Problem<'_>,
+        t: TensorId,
+        to: DeviceId,
+        when: Ticks,
+        limit: Ticks,
+        reader: OpId,
+    ) -> bool {
         self.position[reader.ix()] as usize <= self.touched_last | (self.stride - 1)
             || self.device[reader.ix()] != to
             || when + problem.rest(reader, t, to, self.bottom[reader.ix()]) <= limit

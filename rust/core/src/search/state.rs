@@ -414,7 +414,8 @@ impl<'a> State<'a> {
                 }
                 Change::Position { from, to } => {
                     // Stale rows may have been found while ops were elsewhere.
-                    let (first, last) = (self.row_of(from.min(to) as usize), self.row_of(from.max(to) as usize));
+                    let (first, last) =
+                        (self.row_of(from.min(to) as usize), self.row_of(from.max(to) as usize));
                     if self.stale.first_from(first).is_some_and(|row| row <= last) {
                         self.stale.mark_range(first, last);
                     }
