@@ -9,9 +9,9 @@
 //! chain finds is taken over where the makespan of the whole gets no longer. Where that is nothing better, the
 //! state that it ended in is: what is as long can lead away from where no window is better for a change.
 //!
-//! Where many passes have found nothing better, one window is searched hot and taken over whatever it costs; the
-//! search goes on from there, and comes back to the best before the next time (iterated local search: Lourenço,
-//! Martin, Stützle 2003).
+//! Where many passes have found nothing better, one window is searched hot and taken over whatever it costs: the
+//! search goes on from there, and from the best of all the next time (iterated local search: Lourenço, Martin,
+//! Stützle 2003).
 //!
 //! Several windows can be searched at a time, each in its share of the order: they have no op in common. What
 //! they find is taken over one after another, so that the result depends on how many they are, not on threads.
