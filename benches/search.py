@@ -9,7 +9,8 @@ to the best known makespan is worked out from the instance's own transfer times.
 CPU: a short run tells how many moves they buy; moves are the same on any machine. ``models``: the
 eight graphs of the design's table at its costs by the method ``auto``, as fractions of one device,
 with the bound; seconds are counted as ``auto`` counts its effort, with those of CPU beside each
-figure. ``speed``: moves per CPU second of one chain on those graphs, from a refined HEFT.
+figure. ``speed``: moves per CPU second of one chain on those graphs, from a refined HEFT, and on
+random layers of 100 and 200 groups.
 """
 
 from __future__ import annotations
@@ -80,6 +81,27 @@ class Coarse:
             np.array(raw["cap"], dtype=np.uint64),
         )
 
+    @classmethod
+    def layered(cls, n: int, k: int, width: int = 10) -> Coarse:
+        """Layers of random groups, each of which reads up to three of the layer before it."""
+        rng = np.random.default_rng(0)
+        dst = np.repeat(np.arange(width, n), 3)
+        src = dst - dst % width - width + rng.integers(width, size=len(dst))
+        src, dst = np.unique([src, dst], axis=1)
+        pairs = [(a, b) for a in range(k) for b in range(k) if b != a]
+        ample = np.full(k, 1 << 40, dtype=np.uint64)
+        return cls(
+            {},
+            fast.Graph(n, src, dst, src, tensor_bytes=rng.integers(1, 1000, n, dtype=np.uint64)),
+            fast.Cluster(
+                [(f"d{d}", "t", 1 << 40) for d in range(k)],
+                [(f"d{a}", f"d{b}", 1e6, 0.0, []) for a, b in pairs],
+            ),
+            rng.integers(100, 1000, (n, 1)) * 1e-6,
+            np.zeros(n, dtype=np.uint64),
+            ample,
+        )
+
     def start(self) -> tuple[Ids, Ids]:
         """HEFT's placement and order; where it finds no room, the first that fits in order."""
         rank = self.time.mean(axis=1)
@@ -119,10 +141,10 @@ class Coarse:
                     ready[v] = max(ready[v], there[to])
         return max(free)
 
-    def search(self, moves: int, seed: int) -> tuple[Ids, Ids, float, int]:
+    def search(self, moves: int, seed: int) -> tuple[Ids, Ids]:
         """So many moves from the start."""
         devices, order = self.start()
-        return fast.search(
+        devices, order, *_ = fast.search(
             self.graph,
             self.cluster,
             self.time,
@@ -133,6 +155,7 @@ class Coarse:
             seed=seed,
             moves=moves,
         )
+        return devices, order
 
     def rate(self) -> float:
         """Moves per CPU second."""
@@ -154,7 +177,7 @@ def coarse(seconds: list[float], moves: list[int], seeds: list[int], only: str) 
         for limit in limits:
             for seed in seeds:
                 budget = int(limit if moves else rate * limit)
-                devices, order, _, _ = instance.search(budget, seed)
+                devices, order = instance.search(budget, seed)
                 gap = instance.makespan(devices, order) / best[name]["makespan"] - 1
                 gaps.setdefault((instance.raw["n"], limit), []).append(gap)
                 row.append(f"{100 * gap:.2f}")
@@ -189,7 +212,7 @@ def models(seconds: list[float], only: str) -> None:
 
 
 def speed(moves: int, only: str) -> None:
-    """Moves per CPU second, the most of three runs."""
+    """Moves per CPU second, the most of three runs; random layers from HEFT itself."""
     print(f"graph | reduced ops | moves/s of {moves} moves")
     for name in (name for name in DESIGN if only in name):
         problem = design_problem(name, "")
@@ -203,6 +226,10 @@ def speed(moves: int, only: str) -> None:
             )
             taken.append(time.process_time() - began)
         print(f"{name:36} {problem.graph.n_ops:5} {moves / min(taken):10.0f}", flush=True)
+    for n in (100, 200):
+        instance = Coarse.layered(n, 4)
+        rate = max(instance.rate() for _ in range(3))
+        print(f"{f'layers of {n} groups':36} {n:5} {rate:10.0f}", flush=True)
 
 
 def main() -> None:

@@ -167,8 +167,9 @@ pub fn search<'py>(
 /// Local search in windows: stretches of the order, one after another, each with all else as it is.
 ///
 /// For large graphs, where moves of all ops cost too much. What a window finds is taken over where the makespan
-/// of the whole, which is that of :func:`search`, gets no longer. Colocated sets stay together, device types
-/// and capacities are obeyed. Without `time_limit` the result depends on the input and `seed` alone. O(V + E)
+/// of the whole, which is that of :func:`search`, gets no longer; where many have found nothing better, one is
+/// searched hot and taken over even so, and the best is kept. Colocated sets stay together, device types and
+/// capacities are obeyed. Without `time_limit` the result depends on the input and `seed` alone. O(V + E)
 /// per window of some 300 ops at worst. Can be interrupted.
 ///
 /// Parameters

@@ -34,9 +34,12 @@ pub struct Cooling {
 }
 
 const TINY_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.03, 1.0, 0.1, 3.0], patience: 1 };
-const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.01, 0.002], patience: 1 };
+const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.01, 0.002], patience: 2 };
 const MIDDLING_COOLING: Cooling = Cooling { portfolio: &[0.001, 0.003, 0.01], patience: 2 };
 const LARGE_COOLING: Cooling = Cooling { portfolio: &[0.0005, 0.003], patience: 16 };
+
+/// Moves after which the critical ops are found anew where many are accepted.
+const REFRESH: u64 = 48;
 
 /// How far a cycle cools.
 const COOLING: f64 = 0.02;
@@ -79,8 +82,8 @@ pub struct Found {
 pub struct Chain<'a> {
     state: State<'a>,
     moves: Moves,
-    /// Moves after which the critical ops are found anew: on large graphs, where few moves are accepted and
-    /// most must shorten the makespan, each is to know them.
+    /// Moves after which the critical ops are found anew: where most must shorten the makespan, few are
+    /// accepted, and each is to know them.
     refresh: u64,
     random: Random,
     best: Found,
@@ -122,7 +125,7 @@ impl<'a> Chain<'a> {
         let best = Found { makespan: state.makespan(), ..start.clone() };
         Self {
             moves: Moves::new(problem.units.n_rows()),
-            refresh: if n < LARGE as u64 { 16 + n / 32 } else { 1 },
+            refresh: if cooling.patience < LARGE_COOLING.patience { REFRESH } else { 1 },
             random: Random::new(seed, number as u64),
             best,
             temperature: 0.0,

@@ -1,40 +1,36 @@
 //! Bottoms: the longest path from each op's finish to the end in a placement and order, over transfers, over
 //! the ops that follow on the same device and over the transfers that follow on the same channel.
 //!
-//! Worked out anew where a change that is kept reaches, from the end backwards: rows that it touches and the
-//! producers of what is read there, and on to where no bottom is another than before. O(V + E) at worst.
+//! Worked out anew where changes that were kept reach, from the end backwards: rows that they touch and the
+//! producers of what is read there, and on to where no bottom is another than before. As late as can be: a
+//! move needs those past all that it touches, and those before wait for one that touches less. O(V + E) at
+//! worst.
 
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::search::problem::Problem;
-use crate::search::state::{Change, State};
+use crate::search::state::State;
 
 impl State<'_> {
-    /// Works out the bottoms of the state that has just been kept.
-    pub(super) fn renew_bottoms(&mut self) {
+    /// Works out the bottoms of what was last kept, in all rows from `first` on: changes that are pending may
+    /// reach none of these.
+    pub(super) fn renew_bottoms(&mut self, first: usize) {
         let width = self.problem.n_devices + self.home_free.len();
-        self.rows.copy_from(&self.touched);
-        for i in 0..self.changes.len() {
-            if let Change::Device(u, _) = self.changes[i] {
-                self.mark_producers(u);
-            }
-        }
-        let n_rows = self.n_rows();
-        let Some(mut row) = self.rows.last_before(n_rows) else { return };
-        self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
-        loop {
+        let mut row = self.n_rows();
+        while let Some(before) = self.stale.last_before(row)
+            && before >= first
+        {
+            row = before;
+            self.now[..width].copy_from_slice(&self.next[(row + 1) * width..(row + 2) * width]);
             self.renew_row(self.problem, &self.problem.work.graph, row);
+            self.stale.set(row, false);
             let next = &mut self.next[row * width..(row + 1) * width];
-            let is_as_before = self.now.iter().zip(&*next).all(|(now, before)| now == before);
-            if !is_as_before {
+            if self.now[..width] != *next {
                 next.copy_from_slice(&self.now[..width]);
+                if row > 0 {
+                    self.stale.mark(row - 1);
+                }
             }
-            let next = if is_as_before { self.rows.last_before(row) } else { row.checked_sub(1) };
-            let Some(next) = next else { return };
-            if next + 1 < row {
-                self.now[..width].copy_from_slice(&self.next[(next + 1) * width..(next + 2) * width]);
-            }
-            row = next;
         }
     }
 
@@ -74,9 +70,9 @@ impl State<'_> {
         }
     }
 
-    fn mark_producers(&mut self, u: OpId) {
+    pub(super) fn mark_producers(&mut self, u: OpId) {
         for &source in self.problem.work.graph.input_ops(u) {
-            self.rows.mark(self.row_of(self.position[source.ix()] as usize));
+            self.stale.mark(self.row_of(self.position[source.ix()] as usize));
         }
     }
 }

@@ -35,11 +35,13 @@ impl State<'_> {
         if self.load.iter().any(|&load| load > limit) {
             return None;
         }
+        let must_shorten = limit < self.makespan;
+        if must_shorten && self.intact == FAR {
+            return None;
+        }
         let graph = &self.problem.work.graph;
-        if limit < self.makespan {
-            if self.intact == FAR {
-                return None;
-            }
+        self.renew_bottoms(self.row_of(self.touched_last) + 1);
+        if must_shorten && self.intact > 0 {
             self.begin::<HOPEFUL>();
             self.run::<HOPEFUL>(self.problem, graph, limit)?;
             self.restore();
@@ -174,16 +176,22 @@ impl State<'_> {
         let d = self.device[u.ix()];
         let free = self.now[d.ix()];
         let mut begin = free;
+        let is_open = u.ix() < problem.open.end;
         for t in problem.reads.row(u.ix()) {
-            begin = begin.max(problem.ready(u, *t, d, self.arrival[t.ix() * k + d.ix()]));
+            let there = self.arrival[t.ix() * k + d.ix()];
+            begin = begin.max(if is_open { there } else { problem.ready(u, *t, d, there) });
         }
-        if u.ix() >= problem.open.end {
+        if !is_open {
             begin = begin.max(self.channels_in_time(u, d));
         }
         let end = begin + problem.length(u, d);
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
         *idle = idle.wrapping_add(begin - free);
-        let rest = if i > self.touched_last { self.bottom[u.ix()] } else { problem.tail[u.ix()] };
+        let rest = if i > self.touched_last | (self.stride - 1) {
+            self.bottom[u.ix()]
+        } else {
+            problem.tail[u.ix()]
+        };
         if end + rest > limit || idle.wrapping_add(self.load[d.ix()]) > limit {
             return false;
         }
@@ -374,12 +382,11 @@ impl State<'_> {
         end: Ticks,
         limit: Ticks,
     ) -> bool {
-        let k = problem.n_devices;
         let mut news = 0;
-        let mut in_time = self.arrive::<IS_HOPEFUL>(t.ix() * k, from, end, limit, &mut news);
+        let mut in_time = self.arrive::<IS_HOPEFUL>(problem, t, from, end, limit, &mut news);
         for to in self.sent_to(t, from) {
-            let there = problem.pass(&mut self.now[k..], t, from, to, end);
-            in_time &= self.arrive::<IS_HOPEFUL>(t.ix() * k, to, there, limit, &mut news);
+            let there = problem.pass(&mut self.now[problem.n_devices..], t, from, to, end);
+            in_time &= self.arrive::<IS_HOPEFUL>(problem, t, to, there, limit, &mut news);
         }
         if news != 0 {
             for v in graph.consumers(t) {
@@ -390,22 +397,38 @@ impl State<'_> {
         in_time
     }
 
-    /// Notes when the tensor of a row of arrivals is on a device, and in `news` whether who reads it there has to
+    /// Notes when a tensor is on a device, and in `news` whether who reads it there has to
     /// be worked out: it is there at another time than before.
     #[inline(always)]
     fn arrive<const IS_HOPEFUL: bool>(
         &mut self,
-        row: usize,
+        problem: &Problem<'_>,
+        t: TensorId,
         to: DeviceId,
         when: Ticks,
         limit: Ticks,
         news: &mut u64,
     ) -> bool {
-        let i = row + to.ix();
+        let i = t.ix() * problem.n_devices + to.ix();
         let Some(old) = self.note(i, when) else { return true };
         *news |= u64::from(!IS_HOPEFUL || when < old) << to.0;
         let (rest, reader) = self.needed[i];
-        when + rest <= limit || reader.is_none() || self.position[reader.ix()] as usize <= self.touched_last
+        when + rest <= limit || reader.is_none() || self.is_in_time(problem, t, to, when, limit, reader)
+    }
+
+    /// The same by a reader, which may have been another device's since.
+    fn is_in_time(
+        &self,
+        problem: &Problem<'_>,
+        t: TensorId,
+        to: DeviceId,
+        when: Ticks,
+        limit: Ticks,
+        reader: OpId,
+    ) -> bool {
+        self.position[reader.ix()] as usize <= self.touched_last | (self.stride - 1)
+            || self.device[reader.ix()] != to
+            || when + problem.rest(reader, t, to, self.bottom[reader.ix()]) <= limit
     }
 
     /// Overwrites an arrival, and tells the one before if that was another.

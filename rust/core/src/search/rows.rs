@@ -50,6 +50,11 @@ impl Rows {
         self.words.copy_from_slice(&other.words);
     }
 
+    /// Puts all of another set of as many in.
+    pub fn join(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
+    }
+
     /// Takes those of another set of as many out that are in, and puts the others in.
     pub fn toggle(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word ^= other);

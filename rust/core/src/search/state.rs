@@ -78,6 +78,8 @@ pub struct State<'a> {
     pub(super) touched_homes: bool,
     /// Rows that are still to be worked out.
     pub(super) rows: Rows,
+    /// Rows whose bottoms are still to be worked out; of what is before the last of them none is known.
+    pub(super) stale: Rows,
     /// The longest path from each op's finish to the end in the placement and order last kept.
     pub(super) bottom: Vec<Ticks>,
     /// The same from each tensor's arrival per device, and the reader it leads through.
@@ -134,6 +136,7 @@ impl<'a> State<'a> {
             touched_last: 0,
             touched_homes: false,
             rows: Rows::new(n_rows),
+            stale: Rows::new(n_rows),
             bottom: vec![0; n],
             needed: vec![(0, OpId::NONE); n_tensors * k],
             next: vec![0; (n_rows + 1) * (k + n_channels)],
@@ -374,7 +377,12 @@ impl<'a> State<'a> {
     pub fn keep(&mut self) {
         self.record();
         self.overwritten.clear();
-        self.renew_bottoms();
+        self.stale.join(&self.touched);
+        for i in 0..self.changes.len() {
+            if let Change::Device(u, _) = self.changes[i] {
+                self.mark_producers(u);
+            }
+        }
         self.critical.is_known = false;
         self.forget();
     }
@@ -404,7 +412,15 @@ impl<'a> State<'a> {
                     }
                     self.put(u, device);
                 }
-                Change::Position { from, to } => self.rotate(to as usize, from as usize),
+                Change::Position { from, to } => {
+                    // Stale rows may have been found while ops were elsewhere.
+                    let (first, last) =
+                        (self.row_of(from.min(to) as usize), self.row_of(from.max(to) as usize));
+                    if self.stale.first_from(first).is_some_and(|row| row <= last) {
+                        self.stale.mark_range(first, last);
+                    }
+                    self.rotate(to as usize, from as usize);
+                }
             }
         }
         self.forget();

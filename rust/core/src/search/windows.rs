@@ -9,6 +9,10 @@
 //! chain finds is taken over where the makespan of the whole gets no longer. Where that is nothing better, the
 //! state that it ended in is: what is as long can lead away from where no window is better for a change.
 //!
+//! Where many passes have found nothing better, one window is searched hot and taken over whatever it costs: the
+//! search goes on from there, and from the best of all the next time (iterated local search: Lourenço, Martin,
+//! Stützle 2003).
+//!
 //! Several windows can be searched at a time, each in its share of the order: they have no op in common. What
 //! they find is taken over one after another, so that the result depends on how many they are, not on threads.
 //!
@@ -32,6 +36,10 @@ const MOVES: u64 = 1000;
 /// A window is searched as coldly as a large graph.
 const COOLING: Cooling = Cooling { portfolio: &[0.001], patience: 16 };
 
+/// Passes over the order without a better state after which one window is searched hot.
+const PASSES: usize = 10;
+const HOT: Cooling = Cooling { portfolio: &[0.01], patience: 1 };
+
 /// The search in windows of a whole problem.
 #[derive(Debug)]
 pub struct Windows<'a> {
@@ -48,6 +56,9 @@ pub struct Windows<'a> {
     /// Visits of ops in windows, and of all when there was a better state last.
     visits: u64,
     found_at: u64,
+    /// Windows since the state last became better, and the best before it was led away.
+    barren: usize,
+    left: Option<Found>,
     stop: Stop,
 }
 
@@ -76,6 +87,8 @@ impl<'a> Windows<'a> {
             threads: threads.max(1),
             visits: 0,
             found_at: 0,
+            barren: 0,
+            left: None,
             stop: Stop { visits: of_all(stop.visits), patience: of_all(stop.patience), ..stop },
         }
     }
@@ -83,12 +96,20 @@ impl<'a> Windows<'a> {
     /// The best state so far.
     pub fn best(&self) -> Found {
         let state = &self.state;
-        Found { device: state.device().to_vec(), order: state.order().to_vec(), makespan: state.makespan() }
+        match &self.left {
+            Some(left) if left.makespan < state.makespan() => left.clone(),
+            _ => Found {
+                device: state.device().to_vec(),
+                order: state.order().to_vec(),
+                makespan: state.makespan(),
+            },
+        }
     }
 
     /// Its makespan.
     pub fn makespan(&self) -> Ticks {
-        self.state.makespan()
+        let makespan = self.state.makespan();
+        self.left.as_ref().map_or(makespan, |left| left.makespan.min(makespan))
     }
 
     /// Whether it has stopped.
@@ -112,6 +133,11 @@ impl<'a> Windows<'a> {
     /// Searches the next window of each share, and says of how many; half of each is part of the one after.
     pub fn run(&mut self) -> u64 {
         let n_rows = self.state.n_rows();
+        // Windows of a pass begin half a window apart.
+        if self.barren >= PASSES * (2 * n_rows / self.size) {
+            self.lead_away();
+        }
+        self.state.renew_bottoms(0);
         let first = self.next;
         self.next = if first + self.size < self.share {
             first + self.size / 2
@@ -121,17 +147,30 @@ impl<'a> Windows<'a> {
         let rows = (first..n_rows).step_by(self.share);
         let tasks: Vec<(usize, u64)> = rows.map(|row| (row, self.random.bits())).collect();
         for searched in self.searched(&tasks) {
-            self.visits += searched.visits;
-            self.take_over(&searched.window, &searched.found);
+            self.take_over(&searched, self.state.makespan());
         }
         tasks.len() as u64
+    }
+
+    /// Changes one window of the best state so that another search begins.
+    fn lead_away(&mut self) {
+        let best = self.best();
+        if best.makespan < self.state.makespan() {
+            self.state.set(&best.device, &best.order);
+        }
+        self.left = Some(best);
+        self.state.renew_bottoms(0);
+        let row = self.random.below(self.state.n_rows() - self.size + 1);
+        let searched = Searched::of(&self.state, row, self.size, self.random.bits(), HOT);
+        self.take_over(&searched, Ticks::MAX);
+        self.barren = 0;
     }
 
     /// Windows from rows on, each searched with a seed.
     fn searched(&self, tasks: &[(usize, u64)]) -> Vec<Searched> {
         let (state, size) = (&self.state, self.size);
         let search = move |tasks: &[(usize, u64)]| -> Vec<Searched> {
-            tasks.iter().map(|&(row, seed)| Searched::of(state, row, size, seed)).collect()
+            tasks.iter().map(|&(row, seed)| Searched::of(state, row, size, seed, COOLING)).collect()
         };
         if self.threads == 1 || tasks.len() == 1 {
             return search(tasks);
@@ -143,8 +182,11 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Changes the whole as a window has been changed, if that takes no longer.
-    fn take_over(&mut self, window: &Window, found: &Found) {
+    /// Changes the whole as a window has been changed, if its makespan is then at most `limit`.
+    fn take_over(&mut self, searched: &Searched, limit: Ticks) {
+        let Searched { window, found, visits } = searched;
+        self.visits += visits;
+        self.barren += 1;
         let (problem, k) = (self.state.problem, self.state.problem.n_devices);
         let ops = &found.order[k..found.order.len() - k];
         for (i, &local) in ops.iter().enumerate() {
@@ -165,12 +207,15 @@ impl<'a> Windows<'a> {
         if self.state.is_overfull() {
             return self.state.undo();
         }
-        let before = self.state.makespan();
-        match self.state.evaluate(before) {
+        let (before, best) = (self.state.makespan(), self.makespan());
+        match self.state.evaluate(limit) {
             None => self.state.undo(),
             Some(makespan) => {
                 self.state.keep();
                 if makespan < before {
+                    self.barren = 0;
+                }
+                if makespan < best {
                     self.found_at = self.visits();
                 }
             }
@@ -186,13 +231,13 @@ struct Searched {
 }
 
 impl Searched {
-    fn of(state: &State<'_>, row: usize, size: usize, seed: u64) -> Self {
+    fn of(state: &State<'_>, row: usize, size: usize, seed: u64, cooling: Cooling) -> Self {
         let end_row = (row + size).min(state.n_rows());
         let window = Window::of(state, row, end_row);
         let work = window.work();
         let problem = window.problem(state, &work);
         let start = window.start(state);
-        let mut chain = Chain::cooled(&problem, &start, seed, 0, Stop::NEVER, COOLING);
+        let mut chain = Chain::cooled(&problem, &start, seed, 0, Stop::NEVER, cooling);
         let before = chain.best().makespan;
         chain.run(MOVES);
         let visits = chain.visits() + ((end_row - row) * state.stride) as u64;
@@ -470,7 +515,8 @@ mod tests {
                 work.graph.ops().map(|_| clock.ticks(1e-6 * random.below(9) as f64)).collect();
             let problem =
                 Problem::new(&work, &cluster, clock, &time, &[], &[0; 3], None).expect("few devices");
-            let state = State::new(&problem, &device, work.graph.topo());
+            let mut state = State::new(&problem, &device, work.graph.topo());
+            state.renew_bottoms(0);
             let n_rows = state.n_rows();
             let mut longest = 0;
             for (row, end_row) in (0..n_rows).flat_map(|a| (a + 1..=n_rows).map(move |b| (a, b))) {
