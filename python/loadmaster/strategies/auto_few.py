@@ -67,7 +67,7 @@ def parts(problem: Metered) -> list[Part]:
 
     Notes
     -----
-    O(devices^3).
+    O(devices^2).
 
     Examples
     --------
@@ -96,20 +96,22 @@ def _half(problem: Problem, some: NDArray[np.int32]) -> NDArray[np.int32]:
     """Half of each kind of these devices: the first of each, and those best joined to the ones
     already taken. The first stay so that types stay in their order.
     """
-    cluster = problem.cluster
-    kind = [(cluster.devices[d].type, cluster.devices[d].memory) for d in some]
-    wanted = {one: -(-kind.count(one) // 2) for one in kind}
-    taken = sorted(kind.index(one) for one in wanted)
+    devices = [problem.cluster.devices[d] for d in some]
+    kinds = [(device.type, device.memory) for device in devices]
+    kind = np.array([kinds.index(one) for one in kinds])
+    left = (np.bincount(kind) + 1) // 2
     n_bytes = int(problem.graph.tensor_bytes.mean()) if len(problem.graph.tensor_bytes) else 0
     apart = np.array([[_seconds(problem, a, b, n_bytes) for b in some] for a in some])
-    while True:
-        count = [kind[i] for i in taken]
-        free = [
-            i for i in range(len(some)) if i not in taken and count.count(kind[i]) < wanted[kind[i]]
-        ]
-        if not free:
-            return some[sorted(taken)]
-        taken.append(min(free, key=lambda i: (apart[i, taken].sum(), i)))
+    is_taken: NDArray[np.bool_] = kind == np.arange(len(some))
+    left[kind[is_taken]] -= 1
+    seconds = apart[:, is_taken].sum(axis=1)
+    while (is_free := ~is_taken & (left[kind] > 0)).any():
+        best = int(np.where(is_free, seconds, np.inf).argmin())
+        is_taken[best] = True
+        left[kind[best]] -= 1
+        seconds += apart[:, best]
+    kept: NDArray[np.int32] = some[is_taken]
+    return kept
 
 
 def _seconds(problem: Problem, a: int, b: int, n_bytes: int) -> float:
