@@ -435,7 +435,7 @@ def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eigh
     seed = auto.SEEDS["partitions"].place
     on_two, on_eight = (seed(problem).schedule.makespan for problem in (two, eight))
     assert on_two < 0.8 * on_eight
-    run = auto._Run(eight, auto.Budget(0.5, None), 0.0, 1, 1, lambda *news: None)
+    run = auto._Run(eight, auto.Budget(5.0, None), 0.0, 1, 1, lambda *news: None)
     assert [len(part.devices) for part in run.parts] == [4, 2]
     run.plant()
     assert {on_two, on_eight} <= {seed.schedule.makespan for seed in run.seeds}

@@ -73,9 +73,15 @@ YEAR = 3.2e7
 #: there is time for its first plan.
 RETRIES = 3.0
 
-#: Share of the time for seeds, and of that for one of them at most; of what is left, for refining
-#: them; and of the search, for finding out which seed goes furthest.
-SEED_SHARE = 0.25
+#: Seconds that are early, in which seeds gain more than searches do; shares of early and of later
+#: time for seeds on all devices, and of later time for those on fewer.
+EARLY = COUNTED * SECONDS["fast"]
+EARLY_SHARE = 0.45
+LATER_SHARE = 0.2
+FEW_SHARE = 0.15
+
+#: Share of that for one seed at most; of what is left, for refining them; and of the search, for
+#: finding out which seed goes furthest.
 SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
@@ -350,28 +356,29 @@ class _Run:
             self.seeds.append(kept)
             self.offer(kept, "warm start")
         is_loose = alone is not None and alone.fits
-        share = (SEED_SHARE if self.is_refinable else 1.0) * self.budget.left
-        most = SEED_MOST * share
+        shares = self.seed_shares
+        most = SEED_MOST * shares[False]
         tried = set()
         ways = len(deciders(self.problem.graph))
         for name in worth_trying(self.problem, is_loose):
             for part in (None, *self.parts):
                 if self.is_good:
                     return
-                if part and not self.has_plan:
+                is_few = part is not None
+                if is_few and not self.has_plan:
                     break
                 seed, problem = SEEDS[name], part.problem if part else self.problem
                 cost = seed.cost(problem, ways)
                 first = seed.first(problem)
-                left = share if self.has_plan else max(share, self.budget.left)
+                left = shares[is_few] if self.has_plan else max(shares[is_few], self.budget.left)
                 if first > left or (self.has_plan and self.budget.lacks(first)):
                     continue
                 granted = max(most, first)
                 if self.has_plan:
-                    granted = min(granted, share, RETRIES * cost)
+                    granted = min(granted, left, RETRIES * cost)
                 spent, is_over = self.sown(name, seed, granted, part)
-                share -= spent
-                if is_over and part is None:
+                shares[is_few] -= spent
+                if is_over and not is_few:
                     tried.add(name)
         for name, strategy in LAST_RESORTS.items():
             if not self.has_plan and name not in tried:
@@ -379,6 +386,18 @@ class _Run:
         if self.best is None:
             assert self.refused is not None
             raise self.refused
+
+    @property
+    def seed_shares(self) -> dict[bool, float]:
+        """Seconds for seeds, by whether they are for fewer devices than there are."""
+        left = self.budget.left
+        if not self.is_refinable:
+            return {False: left, True: 0.0}
+        early = min(left, EARLY)
+        return {
+            False: EARLY_SHARE * early + LATER_SHARE * (left - early),
+            True: FEW_SHARE * (left - early),
+        }
 
     @property
     def has_plan(self) -> bool:
