@@ -80,8 +80,8 @@ EARLY_SHARE = 0.45
 LATER_SHARE = 0.2
 FEW_SHARE = 0.15
 
-#: Share of that for one seed at most; of what is left, for refining them; and of the search, for
-#: finding out which seed goes furthest.
+#: Share of the time for seeds on all devices that one may take; of what is left, for refining them;
+#: and of the search, for finding out which seed goes furthest.
 SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
