@@ -2,12 +2,14 @@
 
 The uncoarsening half of multilevel placement as a stage of its own: a hierarchy of groups is built
 once, and on each level, coarse to fine, groups move where an estimated schedule gets shorter
-(:func:`loadmaster.fast.refine_placement`). The simulator has the last word.
+(:func:`loadmaster.fast.refine_placement`): in the order of the placement's own schedule, by rank,
+in the order of what came of that, and so on. The simulator has the last word.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +27,13 @@ EVENNESS = 3.0
 #: Shares of each device's memory that refinement may fill, in turn, until the result fits.
 SHARES = (1.0, 0.9, 0.7)
 
-#: Visits of ops over all schedules that one refinement tries: about a second.
-BUDGET = 100_000_000
+#: Visits of ops over all moves that one refinement tries: about a second.
+BUDGET = 40_000_000
+
+#: Share of what is left of them that a pass over all levels may take, and the least per op that it
+#: is worth beginning with.
+PASS_SHARE = 0.3
+LEAST_PASS = 4
 
 
 def refined(problem: Problem, candidate: Candidate) -> Candidate:
@@ -58,7 +65,10 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
 def refined_by(
     problem: Problem, candidate: Candidate, levels: list[NDArray[np.int32]], budget: int
 ) -> tuple[Candidate, int]:
-    """The same by given groups, and visits of ops over all schedules tried.
+    """The same by given groups, and visits of ops over all moves tried.
+
+    Passes over all levels in two orders in turn, each from the best so far, until neither order
+    gains.
 
     Parameters
     ----------
@@ -67,37 +77,44 @@ def refined_by(
     budget : int
         Most visits: the time it takes, but the same on any machine.
     """
-    best, visits = candidate, 0
-    for order in _orders(problem, candidate):
-        reordered = _judged(problem, candidate, candidate.devices, order)
-        best = better(problem, best, reordered)
-        left = budget // 2
-        for share in SHARES:
-            devices, _, visited = fast.refine_placement(
-                problem.graph,
-                problem.links,
-                problem.time,
-                order,
-                candidate.devices,
-                levels,
-                op_bytes=problem.reduced.held_at_peak,
-                capacity=(problem.capacity * share).astype(np.uint64),
-                budget=left,
-            )
-            visits += visited
-            found = _judged(problem, candidate, devices, order)
-            best = better(problem, best, found)
-            if found.fits:
-                break
-            left //= 2
-    return best, visits
+    best, visits, barren = candidate, 0, 0
+    for order_of in cycle((_own_order, _rank_order)):
+        most = int(PASS_SHARE * (budget - visits))
+        if barren == 2 or most < LEAST_PASS * problem.graph.n_ops:
+            return best, visits
+        found, visited = _passed(problem, best, order_of(problem, best), levels, most)
+        visits += visited
+        before, best = best, better(problem, best, found)
+        barren = barren + 1 if best is before else 0
+    raise AssertionError("a cycle does not end")
 
 
-def _judged(
-    problem: Problem, candidate: Candidate, devices: NDArray[np.int32], order: NDArray[np.int32]
-) -> Candidate:
-    found = judged(problem, Placement(devices, ranks(order), is_sequence=True), candidate.notes)
-    return replace(found, problem=candidate.problem, splits=candidate.splits)
+def _passed(
+    problem: Problem,
+    candidate: Candidate,
+    order: NDArray[np.int32],
+    levels: list[NDArray[np.int32]],
+    budget: int,
+) -> tuple[Candidate, int]:
+    """A pass in one order; what it finds may be no better, nor fit."""
+    visits = 0
+    for share in SHARES:
+        devices, _, visited = fast.refine_placement(
+            problem.graph,
+            problem.links,
+            problem.time,
+            order,
+            candidate.devices,
+            levels,
+            op_bytes=problem.reduced.held_at_peak,
+            capacity=(problem.capacity * share).astype(np.uint64),
+            budget=budget // 2 if visits else budget,
+        )
+        visits += visited
+        found = judged(problem, Placement(devices, ranks(order), is_sequence=True), candidate.notes)
+        if found.fits:
+            break
+    return replace(found, problem=candidate.problem, splits=candidate.splits), visits
 
 
 def hierarchy(
@@ -126,12 +143,15 @@ def hierarchy(
     return [*levels, np.arange(graph.n_ops, dtype=np.int32)]
 
 
-def _orders(problem: Problem, candidate: Candidate) -> list[NDArray[np.int32]]:
-    """The order of the candidate's own schedule, and by b-level (HEFT's upward rank)."""
+def _own_order(problem: Problem, candidate: Candidate) -> NDArray[np.int32]:
+    """That of the candidate's schedule."""
+    return by_start(problem.graph, candidate.schedule.start, candidate.schedule.finish)
+
+
+def _rank_order(problem: Problem, _candidate: Candidate) -> NDArray[np.int32]:
+    """By b-level (HEFT's upward rank)."""
     graph = problem.graph
-    own = by_start(graph, candidate.schedule.start, candidate.schedule.finish)
     _, b_level = fast.levels(
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
     )
-    rank = np.lexsort((ranks(fast.m_topo(graph)), -b_level)).astype(np.int32)
-    return [own, rank]
+    return np.lexsort((ranks(fast.m_topo(graph)), -b_level)).astype(np.int32)

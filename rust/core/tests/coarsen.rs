@@ -8,9 +8,7 @@ use std::collections::BTreeSet;
 use common::{plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{
-    Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, refine, rules,
-};
+use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, rules};
 use loadmaster_core::colocate::Union;
 use loadmaster_core::contract::contract;
 use loadmaster_core::graph::Graph;

@@ -2,9 +2,7 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{
-    Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, refine, rules,
-};
+use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, rules};
 use loadmaster_core::fusion;
 use loadmaster_core::graph::Graph as CoreGraph;
 use numpy::{IntoPyArray, PyArray1};
@@ -12,11 +10,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cluster::Cluster;
 use crate::convert;
-use crate::functions::{bytes_per_op, control_seconds, device_ids, memory_rules, ticks, times, topological};
+use crate::functions::{bytes_per_op, control_seconds, ticks, topological};
 use crate::graph::{Graph, ids};
-use crate::scheduling::placement;
 
 type Ids<'py> = Bound<'py, PyArray1<i32>>;
 type Groups<'py> = (Ids<'py>, Bound<'py, PyDict>);
@@ -403,92 +399,4 @@ pub fn edges<'py>(py: Python<'py>, graph: &Graph) -> Edges<'py> {
         edges.iter().map(|e| graph.work.tensor_bytes[e.0.ix()]).collect::<Vec<_>>().into_pyarray(py),
         edges.iter().map(|e| inner.is_home(e.0)).collect::<Vec<_>>().into_pyarray(py),
     )
-}
-
-/// Moves groups of ops between devices where that shortens the step, level by level.
-///
-/// Every group is offered the devices it exchanges most with and the one with least to do; a push-list
-/// schedule in the given order judges. O(V + E) per schedule tried.
-///
-/// Parameters
-/// ----------
-/// graph : Graph
-/// cluster : Cluster
-/// time : float64 [n_ops, n_types]
-///     Seconds.
-/// order : int [n_ops]
-///     A topological order; on a device, ops run in it.
-/// devices : int [n_ops]
-///     The placement to begin with.
-/// levels : list of int [n_ops]
-///     Group per op, coarse levels first.
-/// op_bytes : uint64 [n_ops], optional
-///     Bytes each op counts on its device; resident and output bytes if absent.
-/// capacity : uint64 [n_devices], optional
-///     Bytes per device; its memory if absent. A device that holds more takes no more.
-/// budget : int
-///     Most visits of ops, over all schedules tried.
-///
-/// Returns
-/// -------
-/// devices : int32 [n_ops]
-/// makespan : float
-///     Seconds of a step, by the estimate; the simulator has the last word.
-/// visits : int
-///     Visits of ops, over all schedules tried.
-///
-/// Raises
-/// ------
-/// ValueError
-///     A wrong dtype, shape or value; an order that is not topological; a placement that breaks a rule.
-///
-/// Examples
-/// --------
-/// >>> import numpy as np
-/// >>> from loadmaster import fast
-/// >>> g = fast.Graph(2, np.array([], dtype=int), np.array([], dtype=int))
-/// >>> link = ("b", "a", 1e9, 0.0, [])
-/// >>> c = fast.Cluster([("a", "gpu", 9), ("b", "gpu", 9)], [link, ("a", "b", 1e9, 0.0, [])])
-/// >>> both, one = np.array([0, 1]), np.array([0, 0])
-/// >>> devices, makespan, _ = fast.refine_placement(g, c, np.ones(2), both, one, [both])
-/// >>> sorted(devices.tolist()), makespan
-/// ([0, 1], 1.0)
-#[pyfunction]
-#[pyo3(signature = (graph, cluster, time, order, devices, levels, *, op_bytes=None, capacity=None,
-                    budget=100_000_000))]
-#[expect(clippy::too_many_arguments, reason = "a problem and a placement")]
-pub fn refine_placement<'py>(
-    py: Python<'py>,
-    graph: &Graph,
-    cluster: &Cluster,
-    time: &Bound<'py, PyAny>,
-    order: &Bound<'py, PyAny>,
-    devices: &Bound<'py, PyAny>,
-    levels: Vec<Bound<'py, PyAny>>,
-    op_bytes: Option<&Bound<'py, PyAny>>,
-    capacity: Option<&Bound<'py, PyAny>>,
-    budget: u64,
-) -> PyResult<(Ids<'py>, f64, u64)> {
-    let n = graph.work.n_ops();
-    let order = topological("order", graph, order)?;
-    let rules = memory_rules(graph, cluster, op_bytes, capacity, false)?;
-    let time = times(graph, cluster, time)?;
-    let placement = placement(graph, cluster, devices)?;
-    let levels: Vec<Vec<u32>> = levels
-        .iter()
-        .map(|level| Ok(graph.by_op(convert::indices("levels", level, n, n)?, 1)))
-        .collect::<PyResult<_>>()?;
-    let refined = py.detach(|| {
-        let request = refine::Request {
-            order: &order,
-            placement: &placement,
-            levels: &levels,
-            op_bytes: &rules.bytes,
-            capacity: &rules.capacity,
-            budget,
-        };
-        refine::refine(&graph.work, &cluster.core, &time, &request)
-    });
-    let refined = refined.map_err(|e| graph.name(e))?;
-    Ok((device_ids(py, graph, refined.placement), refined.makespan, refined.visits))
 }

@@ -32,7 +32,7 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::coarsening::{
-        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge, refine_placement,
+        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge,
     };
     #[pymodule_export]
     use super::functions::{
@@ -51,7 +51,7 @@ mod fast {
         placed_paths, priority_order, schedule, schedule_earliest, schedule_placed,
     };
     #[pymodule_export]
-    use super::searching::{search, search_windows};
+    use super::searching::{refine_placement, search, search_windows};
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -14,7 +14,6 @@ mod boundary;
 pub mod multilevel;
 pub mod parallel;
 mod quotient;
-pub mod refine;
 pub mod rules;
 
 pub use quotient::Quotient;

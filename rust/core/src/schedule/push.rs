@@ -33,13 +33,6 @@ impl<'a> Push<'a> {
         }
     }
 
-    /// Back to nothing sent.
-    pub fn clear(&mut self) {
-        self.ready.fill(0);
-        self.channel_free.fill(0);
-        self.arrival.fill((TensorId::NONE, 0));
-    }
-
     /// Hands a tensor that is there at `made` to its readers, by transfer where they are elsewhere; the time
     /// that the transfers take.
     pub fn send(&mut self, t: TensorId, made: Ticks, placement: &[DeviceId]) -> Ticks {

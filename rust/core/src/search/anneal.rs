@@ -48,7 +48,7 @@ const COOLING: f64 = 0.02;
 const STEP: u64 = 256;
 
 /// A move takes as long as so many visits of ops, whatever it visits.
-const MOVE: u64 = 8;
+pub(super) const MOVE: u64 = 8;
 
 /// When a chain stops; each can be counted, so that a chain stops at the same move on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

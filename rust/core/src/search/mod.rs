@@ -15,6 +15,7 @@ pub mod evaluate;
 pub mod moves;
 pub mod problem;
 pub mod random;
+pub mod refine;
 pub mod rows;
 pub mod state;
 pub mod windows;

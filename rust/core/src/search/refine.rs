@@ -1,0 +1,252 @@
+//! Refinement of a placement: groups of ops move between devices where that shortens the step.
+//!
+//! The uncoarsening half of a multilevel placement: on each of several levels, coarse to fine, every
+//! group is offered the devices it exchanges most with and the one with least to do, and moves
+//! where the makespan gets shorter, or as long with less sent. Moving a coarse group moves what moving its
+//! ops one by one would never get across a worse placement.
+//!
+//! The judge is a [`State`] whose order stays as it is, so that a move costs what it reaches: a sweep follows
+//! the order, and what is before a group is worked out once. With first-come-first-served channels that is
+//! the simulator's schedule but for ties and for ops that would overtake others; the simulator has the last
+//! word (in Python). O(V + E) per move at worst.
+//!
+//! Whole sets of colocated ops move; memory is counted statically, per op as given.
+
+use crate::clock::Ticks;
+use crate::cluster::Cluster;
+use crate::csr::Csr;
+use crate::error::Error;
+use crate::ids::{DeviceId, OpId, TensorId};
+use crate::search::anneal::MOVE;
+use crate::search::problem::Problem;
+use crate::search::state::State;
+use crate::topo;
+use crate::workload::{Times, Workload};
+
+/// Sweeps over the groups of one level; one that gains no more than this part of the makespan is the last.
+const SWEEPS: usize = 5;
+const PART: Ticks = 100;
+
+/// Devices that a group is offered for what it exchanges with them.
+const OFFERS: usize = 3;
+
+/// Where ops run, as it is refined.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refined {
+    /// Device per op.
+    pub placement: Vec<DeviceId>,
+    /// Estimated seconds of a step.
+    pub makespan: f64,
+    /// Visits of ops over all moves that were tried, or what takes as long.
+    pub visits: u64,
+}
+
+/// What is refined, and within what.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// A topological order: on a device, ops run in it.
+    pub order: &'a [OpId],
+    /// The placement to begin with.
+    pub placement: &'a [DeviceId],
+    /// Group per op, level by level, coarse to fine.
+    pub levels: &'a [Vec<u32>],
+    /// Bytes per op, and per device at most.
+    pub op_bytes: &'a [u64],
+    /// Bytes per device at most; one that holds more already takes no more.
+    pub capacity: &'a [u64],
+    /// Most visits of ops, over all moves.
+    pub budget: u64,
+}
+
+/// Moves groups between devices while that shortens the schedule.
+///
+/// # Errors
+/// An order that is not topological, a placement that breaks a rule, columns of the wrong length, times that
+/// cannot be counted, more devices than [`MAX_DEVICES`](super::problem::MAX_DEVICES).
+pub fn refine(
+    work: &Workload,
+    cluster: &Cluster,
+    times: &Times,
+    request: &Request<'_>,
+) -> Result<Refined, Error> {
+    let n = work.n_ops();
+    times.check_types(cluster)?;
+    work.check_placement(cluster, request.placement)?;
+    if !topo::is_topological(&work.graph, request.order) {
+        let reason = "must list every op once, producers before consumers".into();
+        return Err(Error::BadArgument { argument: "order", reason });
+    }
+    let wrong = |argument, got, want, per| Err(Error::WrongLength { argument, got, want, per });
+    if let Some(level) = request.levels.iter().find(|level| level.len() != n) {
+        return wrong("level", level.len(), n, "op");
+    }
+    if request.op_bytes.len() != n {
+        return wrong("op_bytes", request.op_bytes.len(), n, "op");
+    }
+    if request.capacity.len() != cluster.n_devices() {
+        return wrong("capacity", request.capacity.len(), cluster.n_devices(), "device");
+    }
+    let clock = work.clock(times, cluster)?;
+    let ticks = times.ticks(clock);
+    let problem = Problem::new(work, cluster, clock, &ticks, request.op_bytes, request.capacity, None)?;
+    let mut search = Search::new(&problem, request);
+    for level in request.levels {
+        search.level(level);
+    }
+    Ok(Refined {
+        makespan: clock.seconds(search.state.makespan()),
+        placement: search.state.device().to_vec(),
+        visits: search.visits(),
+    })
+}
+
+/// The placement being refined.
+struct Search<'a> {
+    request: &'a Request<'a>,
+    state: State<'a>,
+    /// Moves tried.
+    moves: u64,
+    /// What is offered: units that move together, and the tensors that they read or make.
+    units: Vec<u32>,
+    tensors: Vec<TensorId>,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem<'a>, request: &'a Request<'a>) -> Self {
+        let state = State::new(problem, request.placement, request.order);
+        Self { request, state, moves: 0, units: Vec::new(), tensors: Vec::new() }
+    }
+
+    fn visits(&self) -> u64 {
+        self.state.visits() + MOVE * self.moves
+    }
+
+    fn is_spent(&self) -> bool {
+        self.visits() >= self.request.budget
+    }
+
+    /// Sweeps over the groups of a level until one gains little.
+    fn level(&mut self, group: &[u32]) {
+        let mut numbers = group.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let dense = |g: u32| numbers.binary_search(&g).unwrap_or(0);
+        // By first op in the order, so that a sweep follows the schedule.
+        let in_order = self.request.order.iter().map(|u| (dense(group[u.ix()]), *u));
+        let members = Csr::from_pairs(numbers.len(), in_order);
+        let mut place = vec![0u32; group.len()];
+        self.request.order.iter().enumerate().for_each(|(i, u)| place[u.ix()] = i as u32);
+        let mut rows: Vec<usize> = (0..members.n_rows()).collect();
+        rows.sort_by_key(|&g| members.row(g).first().map_or(0, |u| place[u.ix()]));
+        for _ in 0..SWEEPS {
+            let before = self.state.makespan();
+            for &g in &rows {
+                if self.is_spent() {
+                    return;
+                }
+                self.offer(members.row(g));
+            }
+            if before - self.state.makespan() <= before / PART {
+                return;
+            }
+        }
+    }
+
+    /// Moves a group to the device that shortens the schedule most, of those it exchanges most with and
+    /// the one with least to do.
+    fn offer(&mut self, group: &[OpId]) {
+        self.take_up(group);
+        for device in self.candidates() {
+            if self.is_spent() {
+                return;
+            }
+            if self.has_room(device) {
+                self.try_move(device);
+            }
+        }
+    }
+
+    /// Takes up the units of a group, and what they read and make.
+    fn take_up(&mut self, group: &[OpId]) {
+        let problem = self.state.problem;
+        self.units.clear();
+        self.units.extend(group.iter().map(|u| problem.unit_of[u.ix()]));
+        self.units.sort_unstable();
+        self.units.dedup();
+        self.tensors.clear();
+        for u in self.units.iter().flat_map(|unit| problem.units.row(*unit as usize)) {
+            self.tensors.extend(problem.reads.row(u.ix()));
+            self.tensors.extend(problem.work.graph.outputs(*u));
+        }
+        self.tensors.sort_unstable();
+        self.tensors.dedup();
+    }
+
+    /// Devices to try, most promising first: those of ops that these exchange tensors with, then
+    /// the one with least to do.
+    fn candidates(&self) -> Vec<DeviceId> {
+        let (state, problem) = (&self.state, self.state.problem);
+        let (graph, bytes_of) = (&problem.work.graph, &problem.work.tensor_bytes);
+        let mut bytes = vec![0u128; problem.n_devices];
+        for u in self.units.iter().flat_map(|unit| problem.units.row(*unit as usize)) {
+            for t in problem.reads.row(u.ix()) {
+                bytes[state.device[graph.source(*t).ix()].ix()] += u128::from(bytes_of[t.ix()]) + 1;
+            }
+            for t in graph.outputs(*u) {
+                for c in graph.consumers(t) {
+                    bytes[state.device[c.ix()].ix()] += u128::from(bytes_of[t.ix()]) + 1;
+                }
+            }
+        }
+        let mut devices: Vec<DeviceId> = problem.cluster.device_ids().collect();
+        let idle = devices.iter().copied().min_by_key(|d| (state.load[d.ix()], *d));
+        devices.sort_by_key(|d| (std::cmp::Reverse(bytes[d.ix()]), *d));
+        devices.retain(|d| bytes[d.ix()] > 0);
+        devices.truncate(OFFERS);
+        devices.extend(idle.filter(|d| !devices.contains(d)));
+        let allowed = |d: &DeviceId| self.units.iter().all(|&u| problem.allowed[u as usize] >> d.0 & 1 == 1);
+        devices.retain(|d| allowed(d));
+        devices
+    }
+
+    /// Units that are not on a device.
+    fn coming(&self, device: DeviceId) -> impl Iterator<Item = usize> {
+        let units = self.units.iter().map(|&unit| unit as usize);
+        units.filter(move |&unit| self.state.device_of(unit) != device)
+    }
+
+    fn has_room(&self, device: DeviceId) -> bool {
+        let problem = self.state.problem;
+        let bytes: u128 = self.coming(device).map(|unit| u128::from(problem.charge[unit])).sum();
+        let held = u128::from(self.state.used[device.ix()]);
+        bytes == 0 || held + bytes <= u128::from(problem.capacity[device.ix()])
+    }
+
+    /// Moves the units to a device if that is better.
+    fn try_move(&mut self, device: DeviceId) {
+        let units: Vec<usize> = self.coming(device).collect();
+        if units.is_empty() {
+            return;
+        }
+        self.state.find_critical();
+        self.moves += 1;
+        let (makespan, sent) = (self.state.makespan(), self.sent());
+        units.into_iter().for_each(|unit| self.state.place(unit, device));
+        let limit = if self.sent() < sent { Some(makespan) } else { makespan.checked_sub(1) };
+        if limit.is_some_and(|limit| self.state.evaluate(limit).is_some()) {
+            self.state.keep();
+        } else {
+            self.state.undo();
+        }
+    }
+
+    /// What the transfers of the tensors that are read or made take.
+    fn sent(&self) -> Ticks {
+        let (state, problem) = (&self.state, self.state.problem);
+        let of = |t: TensorId| {
+            let from = state.device[problem.work.graph.source(t).ix()];
+            state.sent_to(t, from).map(move |to| problem.transfer(t, from, to)).sum::<Ticks>()
+        };
+        self.tensors.iter().map(|&t| of(t)).sum()
+    }
+}
