@@ -77,8 +77,8 @@ RETRIES = 3.0
 #: time for seeds on all devices, and of later time for those on fewer.
 EARLY = COUNTED * SECONDS["fast"]
 EARLY_SHARE = 0.45
-LATER_SHARE = 0.2
-FEW_SHARE = 0.15
+LATER_SHARE = 0.12
+FEW_SHARE = 0.1
 
 #: Share of the time for seeds on all devices that one may take; of what is left, for refining them;
 #: and of the search, for finding out which seed goes furthest.
@@ -86,7 +86,13 @@ SEED_MOST = 0.5
 REFINE_SHARE = 0.3
 TRIAL_SHARE = 0.15
 
-#: Seeds that are tried, where the graph is small enough to search from several.
+#: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
+#: to have, and how many seeds begin at most.
+REFINE_ROUNDS = 3
+ROUND_PER_OP = 300
+REFINED_MOST = 8
+
+#: Seeds that are searched, where the graph is small enough to search from several.
 TRIALS = 2
 SMALL = 10_000
 
@@ -107,11 +113,13 @@ SIMULATION = 0.5
 #: Simulations that judge what a search found.
 JUDGED = 2
 
-#: Visits of ops in a second: by a refinement; by the search of a small graph, and the ops and
-#: devices from which on it has to wait for memory.
-REFINE_RATE = 35e6
+#: Visits of ops in a second: by a refinement and by the search of a small graph, and the ops and
+#: devices from which on they have to wait for memory; a refinement waits this part of what a search
+#: does.
+REFINE_RATE = 45e6
 SEARCH_RATE = 30e6
 CACHED = 40_000.0
+REFINE_WAITS = 0.35
 
 #: Ops from which on windows come first, and their share of the search; visits of ops in a second of
 #: a search in windows, which waits less for memory.
@@ -476,18 +484,18 @@ class _Run:
     def search(self) -> None:
         """Searches from several seeds for a while, then on from the best of what came of them."""
         fitting = [seed for seed in self.seeds if seed.fits]
-        fitting.sort(key=lambda seed: seed.schedule.makespan)
-        distinct: list[Candidate] = []
+        fitting.sort(key=_makespan)
+        trials: list[Candidate] = []
         for seed in fitting:
-            if not any(np.array_equal(seed.devices, other.devices) for other in distinct):
-                distinct.append(seed)
-        trials = distinct[: TRIALS if self.is_small else 1]
+            if not any(np.array_equal(seed.devices, other.devices) for other in trials):
+                trials.append(seed)
         if self.is_refinable:
             trials = self.refined(trials)
+        trials = trials[: TRIALS if self.is_small else 1]
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.begun(trial, each) for trial in trials]
-        start = min(trials, key=lambda candidate: candidate.schedule.makespan)
+        start = min(trials, key=_makespan)
         if not self.is_small:
             start = self.cycled(start)
         start = self.gathered(start)
@@ -531,24 +539,32 @@ class _Run:
         """The least part that holds a candidate; none if only all devices do."""
         return next((part for part in reversed(self.parts) if part.holds(candidate)), None)
 
-    def refined(self, trials: list[Candidate]) -> list[Candidate]:
-        """Seeds with groups of ops moved to better devices, coarse groups first; where there are
-        many ops, to devices of the seed's part: that goes further in the same time.
+    def refined(self, seeds: list[Candidate]) -> list[Candidate]:
+        """Seeds with groups of ops moved to better devices, coarse groups first, the best first:
+        as many as there is time for, then on with the better half of them, and so on (successive
+        halving). Where there are many ops, to devices of the seed's part: that goes further in the
+        same time.
         """
         levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
-        found: list[Candidate] = []
-        for i, trial in enumerate(trials):
-            if self.is_done or (i > 0 and self.budget.lacks(seconds / len(trials))):
-                found.append(trial)
-                continue
-            part = None if self.is_small else self.part_of(trial)
-            found.append(self.refined_by(levels, trial, seconds / len(trials), part))
-            self.offer(found[-1], "refine")
-            if found[-1].schedule.makespan >= trial.schedule.makespan:
-                # Groups that are of no use to one are of none to the next.
-                return [*found, *trials[i + 1 :]]
-        return found
+        rounds = self.refine_rate * seconds / (ROUND_PER_OP * self.problem.graph.n_ops)
+        field = seeds[: min(max(int(rounds / REFINE_ROUNDS), 1), REFINED_MOST)]
+        done: list[Candidate] = []
+        for left in range(REFINE_ROUNDS, 0, -1):
+            each = seconds / left / len(field)
+            found: list[Candidate] = []
+            for seed in field:
+                if self.is_done:
+                    return sorted([*done, *found, *field], key=_makespan)
+                part = None if self.is_small else self.part_of(seed)
+                before = self.budget.spent
+                found.append(self.refined_by(levels, seed, each, part))
+                seconds -= self.budget.spent - before
+                self.offer(found[-1], "refine")
+            found.sort(key=_makespan)
+            field = found[: -(-len(found) // 2)]
+            done += found[len(field) :]
+        return sorted([*field, *done], key=_makespan)
 
     def cycled(self, start: Candidate) -> Candidate:
         """A candidate refined again and again by groups that its own placement guides: coarsened
@@ -576,13 +592,13 @@ class _Run:
         if clock is not None and clock < seconds:
             self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
             seconds = max(clock, 0.0)
-        most = int(REFINE_RATE * seconds)
+        most = int(self.refine_rate * seconds)
         if part is None:
             found, visits = refined_by(self.problem, start, levels, most)
         else:
             found, visits = refined_by(part.problem, part.inside(start), levels, most)
             found = part.opened(found)
-        self.budget.spent += visits / REFINE_RATE
+        self.budget.spent += visits / self.refine_rate
         return found
 
     @property
@@ -603,8 +619,18 @@ class _Run:
     @cached_property
     def rate(self) -> float:
         """Visits of ops that the search makes in a second of the reference machine."""
+        return SEARCH_RATE / (1 + self.waits)
+
+    @cached_property
+    def refine_rate(self) -> float:
+        """The same of a refinement."""
+        return REFINE_RATE / (1 + REFINE_WAITS * self.waits)
+
+    @cached_property
+    def waits(self) -> float:
+        """How long the search waits for memory, of the time that it does not."""
         size = self.problem.graph.n_ops * self.problem.cluster.n_devices
-        return SEARCH_RATE / (1 + float(np.sqrt(size / CACHED)))
+        return float(np.sqrt(size / CACHED))
 
     def begun(self, start: Candidate, seconds: float) -> Candidate:
         """The best that the search's first stage finds from a candidate."""
@@ -688,6 +714,10 @@ class _Run:
         self.judging = time.perf_counter() - began
         self.offer(found, "search")
         return found
+
+
+def _makespan(candidate: Candidate) -> float:
+    return candidate.schedule.makespan
 
 
 @dataclass

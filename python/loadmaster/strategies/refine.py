@@ -30,10 +30,11 @@ SHARES = (1.0, 0.9, 0.7)
 #: Visits of ops over all moves that one refinement tries: about a second.
 BUDGET = 40_000_000
 
-#: Share of what is left of them that a pass over all levels may take, and the least per op that it
-#: is worth beginning with.
+#: Share of what is left of them that a pass over all levels may take, the least per op that it is
+#: worth beginning with, and what it takes as long as before and after.
 PASS_SHARE = 0.3
-LEAST_PASS = 4
+LEAST_PASS = 60
+AROUND_PASS = 25
 
 
 def refined(problem: Problem, candidate: Candidate) -> Candidate:
@@ -65,7 +66,7 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
 def refined_by(
     problem: Problem, candidate: Candidate, levels: list[NDArray[np.int32]], budget: int
 ) -> tuple[Candidate, int]:
-    """The same by given groups, and visits of ops over all moves tried.
+    """The same by given groups, and visits of ops over all moves tried, or what takes as long.
 
     Passes over all levels in two orders in turn, each from the best so far, until neither order
     gains.
@@ -79,9 +80,10 @@ def refined_by(
     """
     best, visits, barren = candidate, 0, 0
     for order_of in cycle((_own_order, _rank_order)):
-        most = int(PASS_SHARE * (budget - visits))
-        if barren == 2 or most < LEAST_PASS * problem.graph.n_ops:
+        left, least = budget - visits, LEAST_PASS * problem.graph.n_ops
+        if barren == 2 or left < least:
             return best, visits
+        most = max(int(PASS_SHARE * left), least)
         found, visited = _passed(problem, best, order_of(problem, best), levels, most)
         visits += visited
         before, best = best, better(problem, best, found)
@@ -110,7 +112,7 @@ def _passed(
             capacity=(problem.capacity * share).astype(np.uint64),
             budget=budget // 2 if visits else budget,
         )
-        visits += visited
+        visits += visited + AROUND_PASS * problem.graph.n_ops
         found = judged(problem, Placement(devices, ranks(order), is_sequence=True), candidate.notes)
         if found.fits:
             break
