@@ -2,7 +2,7 @@
 //!
 //! The uncoarsening half of a multilevel placement: on each of several levels, coarse to fine, every
 //! group is offered the devices it exchanges most with and the one with least to do, and moves
-//! where the makespan gets shorter, or as long with less sent. Moving a coarse group moves what moving its
+//! where the makespan gets shorter. Moving a coarse group moves what moving its
 //! ops one by one would never get across a worse placement.
 //!
 //! The judge is a [`State`] whose order stays as it is, so that a move costs what it reaches: a sweep follows
@@ -16,7 +16,7 @@ use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
-use crate::ids::{DeviceId, OpId, TensorId};
+use crate::ids::{DeviceId, OpId};
 use crate::search::anneal::MOVE;
 use crate::search::problem::Problem;
 use crate::search::state::State;
@@ -106,15 +106,14 @@ struct Search<'a> {
     state: State<'a>,
     /// Moves tried.
     moves: u64,
-    /// What is offered: units that move together, and the tensors that they read or make.
+    /// What is offered: units that move together.
     units: Vec<u32>,
-    tensors: Vec<TensorId>,
 }
 
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem<'a>, request: &'a Request<'a>) -> Self {
         let state = State::new(problem, request.placement, request.order);
-        Self { request, state, moves: 0, units: Vec::new(), tensors: Vec::new() }
+        Self { request, state, moves: 0, units: Vec::new() }
     }
 
     fn visits(&self) -> u64 {
@@ -166,20 +165,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes up the units of a group, and what they read and make.
+    /// Takes up the units of a group.
     fn take_up(&mut self, group: &[OpId]) {
         let problem = self.state.problem;
         self.units.clear();
         self.units.extend(group.iter().map(|u| problem.unit_of[u.ix()]));
         self.units.sort_unstable();
         self.units.dedup();
-        self.tensors.clear();
-        for u in self.units.iter().flat_map(|unit| problem.units.row(*unit as usize)) {
-            self.tensors.extend(problem.reads.row(u.ix()));
-            self.tensors.extend(problem.work.graph.outputs(*u));
-        }
-        self.tensors.sort_unstable();
-        self.tensors.dedup();
     }
 
     /// Devices to try, most promising first: those of ops that these exchange tensors with, then
@@ -230,23 +222,12 @@ impl<'a> Search<'a> {
         }
         self.state.find_critical();
         self.moves += 1;
-        let (makespan, sent) = (self.state.makespan(), self.sent());
+        let shorter = self.state.makespan().checked_sub(1);
         units.into_iter().for_each(|unit| self.state.place(unit, device));
-        let limit = if self.sent() < sent { Some(makespan) } else { makespan.checked_sub(1) };
-        if limit.is_some_and(|limit| self.state.evaluate(limit).is_some()) {
+        if shorter.is_some_and(|limit| self.state.evaluate(limit).is_some()) {
             self.state.keep();
         } else {
             self.state.undo();
         }
-    }
-
-    /// What the transfers of the tensors that are read or made take.
-    fn sent(&self) -> Ticks {
-        let (state, problem) = (&self.state, self.state.problem);
-        let of = |t: TensorId| {
-            let from = state.device[problem.work.graph.source(t).ix()];
-            state.sent_to(t, from).map(move |to| problem.transfer(t, from, to)).sum::<Ticks>()
-        };
-        self.tensors.iter().map(|&t| of(t)).sum()
     }
 }
