@@ -89,7 +89,7 @@ TRIAL_SHARE = 0.15
 #: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
 #: to have, and how many seeds begin at most.
 REFINE_ROUNDS = 3
-ROUND_PER_OP = 300
+ROUND_PER_OP = 400
 REFINED_MOST = 8
 
 #: Seeds that are searched, where the graph is small enough to search from several.
@@ -98,7 +98,7 @@ SMALL = 10_000
 
 #: Where there are many ops, share of what is left that a cycle takes, and the least that it must
 #: gain to be followed by another.
-CYCLE_SHARE = 0.2
+CYCLE_SHARE = 0.35
 CYCLE_GAIN = 0.001
 
 #: Seconds per op that building groups takes, and the most of what is left that this may be.

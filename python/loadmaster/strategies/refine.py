@@ -32,7 +32,7 @@ BUDGET = 40_000_000
 
 #: Share of what is left of them that a pass over all levels may take, the least per op that it is
 #: worth beginning with, and what it takes as long as before and after.
-PASS_SHARE = 0.3
+PASS_SHARE = 0.7
 LEAST_PASS = 60
 AROUND_PASS = 25
 
