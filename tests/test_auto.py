@@ -372,20 +372,47 @@ def test_a_search_that_ends_early_spends_what_it_used():
     assert visits / run.rate <= run.budget.spent < 10
 
 
-def test_groups_that_gain_nothing_are_not_tried_on_the_next_seed(monkeypatch):
+def test_half_of_the_seeds_are_refined_on(monkeypatch):
     problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
     run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
-    trials = [single.place(problem), heft.place(problem)]
-    run.best = trials[0]
+    seeds = [single.place(problem) for _ in range(5)]
+    run.best = seeds[0]
+    number = {id(seed): i for i, seed in enumerate(seeds)}
     asked = []
 
-    def refined_by(run, levels, trial, seconds, part):
-        asked.append(trial)
-        return trial
+    def refined_by(run, levels, seed, seconds, part):
+        asked.append((number[id(seed)], seconds))
+        return seed
 
     monkeypatch.setattr(auto._Run, "refined_by", refined_by)
-    assert run.refined(trials) == trials
-    assert asked == trials[:1]
+    assert sorted(number[id(seed)] for seed in run.refined(seeds)) == [0, 1, 2, 3, 4]
+    rounds = [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1]]
+    assert [which for which, _ in asked] == [which for each in rounds for which in each]
+    assert asked[-1][1] > asked[0][1]
+
+
+def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
+    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
+    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    run.plant()
+    begun = []
+
+    def searched(run, start, reserve):
+        assert 0 <= reserve < run.budget.left
+        begun.append(start.devices.tolist())
+
+    monkeypatch.setattr(auto._Run, "searched", searched)
+    run.search()
+    assert len(begun) > 1
+
+
+def test_more_devices_than_can_be_searched_get_a_seed_and_a_note():
+    cluster = v100_mesh(65)
+    plan = lm.place(example("lenet"), cluster)
+    assert any("65 devices" in note for note in plan.notes)
+    assert plan.makespan <= lm.place(example("lenet"), cluster, "heft").makespan
+    refined = lm.place(example("lenet"), cluster, "round-robin", refine=True)
+    assert any("not refined: 65 devices" in note for note in refined.notes)
 
 
 # -- fewer devices ---------------------------------------------------------------------------

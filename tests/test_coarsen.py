@@ -18,7 +18,7 @@ from loadmaster.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.problem import Problem
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.refine import hierarchy, refined, refined_by
+from loadmaster.strategies.refine import AROUND_PASS, hierarchy, refined, refined_by
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
@@ -196,11 +196,16 @@ def test_a_refinement_counts_its_visits():
     problem = plan.problem
     before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
     levels = hierarchy(problem)
-    none, few = (refined_by(problem, before, levels, visits) for visits in (0, 500))
-    # Each of the two orders is worked out once, whatever the budget.
-    assert none[1] == 2 * problem.graph.n_ops
-    assert none[1] < few[1] <= 500 + none[1]
-    assert few[0].schedule.makespan <= none[0].schedule.makespan
+    n_ops = problem.graph.n_ops
+    none, few, many = (
+        refined_by(problem, before, levels, per_op * n_ops) for per_op in (0, 100, 10**4)
+    )
+    assert none[0] is before
+    assert none[1] == 0
+    # The last pass is done with the op, and what comes after, that spend its budget.
+    assert 0 < few[1] <= (100 + AROUND_PASS + 2) * n_ops
+    assert few[1] < many[1] < 10**4 * n_ops
+    assert many[0].schedule.makespan <= few[0].schedule.makespan < before.schedule.makespan
 
 
 def test_refine_is_an_option_of_every_method(tmp_path):

@@ -97,7 +97,8 @@ def place(
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
         Whether the method's placement is then refined
-        (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse.
+        (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse; on 64
+        devices at most.
     warm_start : Plan, optional
         A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
         ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make

@@ -3,14 +3,16 @@ local search from there.
 
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes, and where transfers are dear on fewer devices, too (see
-:mod:`~loadmaster.strategies.auto_few`). The best are refined, and searched from
+:mod:`~loadmaster.strategies.auto_few`). The best are refined by halves: eight of them a
+little, the better four of these more, and so on; the best of what came of them are searched from
 (:func:`loadmaster.fast.search`). Where there are many ops, a seed for few devices is refined on
 those, and cycles on all devices come between: the graph is coarsened within the devices of the best
 plan so far, groups move where that makes it shorter, coarse to fine, and again. The search begins
 with windows, stretches of the order one after another with all else as it is
 (:func:`loadmaster.fast.search_windows`), and ends with moves of all ops. Before the search, and at
 the end, ops that no longer have a reason to be apart from their inputs go back to them
-(:mod:`~loadmaster.strategies.auto_gather`). What is found is simulated before it counts, so that
+(:mod:`~loadmaster.strategies.auto_gather`). A search that ends early leaves the rest to those from
+other seeds. What is found is simulated before it counts, so that
 the plan is never worse than the best strategy tried, nor than one device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine, shared out
@@ -54,7 +56,7 @@ from loadmaster.strategies.auto_seeds import (
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.fused import deciders
-from loadmaster.strategies.refine import hierarchy, refined_by
+from loadmaster.strategies.refine import MOST_DEVICES, hierarchy, refined_by
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -104,6 +106,9 @@ CYCLE_GAIN = 0.001
 #: Seconds per op that building groups takes, and the most of what is left that this may be.
 HIERARCHY = 3e-6
 HIERARCHY_SHARE = 0.2
+
+#: What must be left of the time to search from another seed.
+RESTART_SHARE = 0.1
 
 #: Share of the time for sending less, before the search and once more after it, and
 #: microseconds per op on eight devices of a simulation.
@@ -202,13 +207,16 @@ def place(
     )
     try:
         run.plant()
-        if not run.is_done:
+        if run.is_searchable and not run.is_done:
             run.search()
     except KeyboardInterrupt:
         if run.best is None:
             raise
         return replace(run.best, notes=(*run.best.notes, INTERRUPTED))
     assert run.best is not None
+    if not (run.is_searchable or run.sole or run.is_good):
+        note = f"not searched: {problem.cluster.n_devices} devices, at most {MOST_DEVICES} can be"
+        return replace(run.best, notes=(*run.best.notes, note))
     if run.budget.is_cut and not run.is_good:
         note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
         return replace(run.best, notes=(*run.best.notes, note))
@@ -482,7 +490,9 @@ class _Run:
     # -- search ------------------------------------------------------------------------------------
 
     def search(self) -> None:
-        """Searches from several seeds for a while, then on from the best of what came of them."""
+        """Searches from several seeds for a while, then on from the best of what came of them; from
+        others where that ended early.
+        """
         fitting = [seed for seed in self.seeds if seed.fits]
         fitting.sort(key=_makespan)
         trials: list[Candidate] = []
@@ -491,7 +501,9 @@ class _Run:
                 trials.append(seed)
         if self.is_refinable:
             trials = self.refined(trials)
-        trials = trials[: TRIALS if self.is_small else 1]
+        trials, others = trials[:TRIALS], trials[TRIALS:]
+        if not self.is_small:
+            trials, others = trials[:1], []
         if len(trials) > 1:
             each = TRIAL_SHARE * self.budget.left / len(trials)
             trials = [self.begun(trial, each) for trial in trials]
@@ -501,6 +513,11 @@ class _Run:
         start = self.gathered(start)
         if not self.is_done:
             self.searched(start, GATHER_SHARE * self.budget.left)
+        while others and not self.is_done and self.budget.left > RESTART_SHARE * self.budget.whole:
+            share = 1 / len(others)
+            start = self.gathered(others.pop(0))
+            self.searched(start, (1 - share) * self.budget.left)
+        if not self.is_done:
             assert self.best is not None
             self.gathered(self.best)
 
@@ -529,6 +546,11 @@ class _Run:
         if not self.offer(found, "gather") and start is self.best:
             self.best = found
         return found
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether there are few enough devices to search."""
+        return self.problem.cluster.n_devices <= MOST_DEVICES
 
     @property
     def is_small(self) -> bool:

@@ -18,6 +18,9 @@ from loadmaster import fast
 from loadmaster.problem import Problem, by_start, ranks
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 
+#: Devices that refinement and search take at most: they are kept as bits of a word.
+MOST_DEVICES = 64
+
 #: Groups on each level of the hierarchy; the finest level is single ops.
 LEVELS = (32, 128, 512, 2048)
 
@@ -58,8 +61,12 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
     >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
     True
     """
-    if problem.cluster.n_devices == 1:
+    n_devices = problem.cluster.n_devices
+    if n_devices == 1:
         return candidate
+    if n_devices > MOST_DEVICES:
+        note = f"not refined: {n_devices} devices, and refinement takes at most {MOST_DEVICES}"
+        return replace(candidate, notes=(*candidate.notes, note))
     return refined_by(problem, candidate, hierarchy(problem), BUDGET)[0]
 
 

@@ -12,9 +12,11 @@ use loadmaster_core::search::chains::{Chains, ROUND};
 use loadmaster_core::search::moves::Moves;
 use loadmaster_core::search::problem::Problem;
 use loadmaster_core::search::random::Random;
+use loadmaster_core::search::refine;
 use loadmaster_core::search::state::State;
 use loadmaster_core::search::windows::Windows;
 use loadmaster_core::simulate::{LinkOrder, Options, Policy};
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Whether every channel serves one pair of devices.
@@ -203,4 +205,83 @@ fn a_start_that_does_not_fit_is_refused() {
     let error = problem.check(&on(&[0, 0])).expect_err("12 bytes on device 0").to_string();
     assert!(error.contains("device 0 take 12 bytes: it may hold 11"), "{error}");
     problem.check(&on(&[1, 1])).expect("12 bytes");
+}
+
+// -- refinement -----------------------------------------------------------------------------------
+
+proptest! {
+    #![proptest_config(config(200))]
+
+    #[test]
+    fn refinement_keeps_rules_and_never_gets_worse(
+        case in cases(14),
+        group in vec(0u32..5, 14),
+    ) {
+        let work = &case.work;
+        let n = work.n_ops();
+        let order = work.graph.topo().to_vec();
+        let levels = [group[..n].to_vec(), (0..n as u32).collect()];
+        let (bytes, capacity) = (vec![1; n], vec![n as u64; case.cluster.n_devices()]);
+        let run = |budget| {
+            let request = refine::Request {
+                order: &order,
+                placement: &case.placement,
+                levels: &levels,
+                op_bytes: &bytes,
+                capacity: &capacity,
+                budget,
+            };
+            refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request")
+        };
+        let (before, after) = (run(0), run(1_000_000));
+        prop_assert_eq!(&before.placement, &case.placement);
+        prop_assert!(after.makespan <= before.makespan);
+        prop_assert!(work.check_placement(&case.cluster, &after.placement).is_ok());
+        prop_assert_eq!(&after, &run(1_000_000));
+        if is_mesh(&case) {
+            let clock = work.clock(&case.times, &case.cluster).expect("times that can be counted");
+            let ticks = case.times.ticks(clock);
+            let of = append(work, &case.cluster, clock, &ticks, &after.placement, &order, true);
+            let last = of.finish.iter().copied().max().unwrap_or(0);
+            prop_assert_eq!(after.makespan, clock.seconds(last));
+        }
+    }
+
+    #[test]
+    fn a_full_device_takes_no_more(case in cases(12)) {
+        let work = &case.work;
+        let n = work.n_ops();
+        let order = work.graph.topo().to_vec();
+        let mut held = vec![0u64; case.cluster.n_devices()];
+        case.placement.iter().for_each(|d| held[d.ix()] += 1);
+        let request = refine::Request {
+            order: &order,
+            placement: &case.placement,
+            levels: &[(0..n as u32).collect()],
+            op_bytes: &vec![1; n],
+            capacity: &held,
+            budget: 1_000_000,
+        };
+        let after = refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request");
+        let mut now = vec![0u64; held.len()];
+        after.placement.iter().for_each(|d| now[d.ix()] += 1);
+        prop_assert_eq!(now, held);
+    }
+}
+
+#[test]
+fn two_free_ops_are_spread_over_two_devices() {
+    let work = plain(2, &[], &[]);
+    let (cluster, times) = (mesh(2, 1.0), micros(&[5, 5]));
+    let order = work.graph.topo().to_vec();
+    let request = refine::Request {
+        order: &order,
+        placement: &on(&[0, 0]),
+        levels: &[vec![0, 1]],
+        op_bytes: &[0, 0],
+        capacity: &[0, 0],
+        budget: 100,
+    };
+    let refined = refine::refine(&work, &cluster, &times, &request).expect("a valid request");
+    assert_eq!(refined.makespan, 5e-6);
 }
