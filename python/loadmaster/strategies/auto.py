@@ -569,24 +569,40 @@ class _Run:
         """
         levels = self.levels()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
+        end = self.budget.spent + seconds
         rounds = self.refine_rate * seconds / (ROUND_PER_OP * self.problem.graph.n_ops)
-        field = seeds[: min(max(int(rounds / REFINE_ROUNDS), 1), REFINED_MOST)]
-        done: list[Candidate] = []
+        least = TRIALS if self.is_small else 1
+        field = [
+            (seed, True)
+            for seed in seeds[: min(max(int(rounds / REFINE_ROUNDS), least), REFINED_MOST)]
+        ]
+        done: list[tuple[Candidate, bool]] = []
         for left in range(REFINE_ROUNDS, 0, -1):
-            each = seconds / left / len(field)
-            found: list[Candidate] = []
-            for seed in field:
-                if self.is_done:
-                    return sorted([*done, *found, *field], key=_makespan)
-                part = None if self.is_small else self.part_of(seed)
-                before = self.budget.spent
-                found.append(self.refined_by(levels, seed, each, part))
-                seconds -= self.budget.spent - before
-                self.offer(found[-1], "refine")
-            found.sort(key=_makespan)
-            field = found[: -(-len(found) // 2)]
-            done += found[len(field) :]
-        return sorted([*field, *done], key=_makespan)
+            each = (end - self.budget.spent) / left / len(field)
+            field = [
+                self.refined_on(levels, seed, each) if is_open else (seed, False)
+                for seed, is_open in field
+            ]
+            field.sort(key=lambda pair: _makespan(pair[0]))
+            half = -(-len(field) // 2)
+            field, done = field[:half], [*field[half:], *done]
+        return sorted((seed for seed, _ in [*field, *done]), key=_makespan)
+
+    def refined_on(
+        self, levels: list[NDArray[np.int32]], seed: Candidate, seconds: float
+    ) -> tuple[Candidate, bool]:
+        """A seed refined for some seconds, and whether more may help: not where half of them were
+        enough to find nothing.
+        """
+        if self.is_done:
+            return seed, False
+        before = self.budget.spent
+        found = self.refined_by(
+            levels, seed, seconds, None if self.is_small else self.part_of(seed)
+        )
+        self.offer(found, "refine")
+        is_settled = 0 < self.budget.spent - before < 0.5 * seconds
+        return found, not is_settled or _makespan(found) < _makespan(seed)
 
     def cycled(self, start: Candidate) -> Candidate:
         """A candidate refined again and again by groups that its own placement guides: coarsened
