@@ -85,7 +85,7 @@ FEW_SHARE = 0.1
 #: Share of the time for seeds on all devices that one may take; of what is left, for refining them;
 #: and of the search, for finding out which seed goes furthest.
 SEED_MOST = 0.5
-REFINE_SHARE = 0.3
+REFINE_SHARE = 0.4
 TRIAL_SHARE = 0.15
 
 #: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
