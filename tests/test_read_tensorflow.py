@@ -393,6 +393,18 @@ def test_a_step_by_hand(tmp_path):
     assert graph.meta["loops"] == []
 
 
+def test_what_onednn_ran_is_what_it_stands_for(tmp_path):
+    made = Made().node("x", "Placeholder", dtype=F32).variable("w", (4, 8))
+    made.node("rewritten", "_MklMatMul", "x w", ((2, 8),))
+    made.node("product", "MatMul", "x w", ((2, 8),))
+    made.ran("rewritten", 1000, kind="_MklMatMul", outputs=((2, 8),))
+    made.ran("product", 2000, kind="_MklFusedMatMul", outputs=((2, 8),))
+    graph = made.read(tmp_path)
+    at = [graph.index("rewritten"), graph.index("product")]
+    assert [graph.kinds[i] for i in at] == ["MatMul", "_FusedMatMul"]
+    assert graph.flops[at].tolist() == [2 * 2 * 4 * 8, 2 * 2 * 4 * 8 + 16]
+
+
 def test_outputs_and_control_inputs(tmp_path):
     made = Made().node("x", "Placeholder").node("dim", "Const", shapes=((),), dtype=I32)
     made.node("split", "Split", "dim x", ((2, 2), (2, 2)))

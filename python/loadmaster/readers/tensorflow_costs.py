@@ -8,6 +8,7 @@ once. Filters are spatial, in, out (``HWIO``), as TensorFlow has them whatever `
 from __future__ import annotations
 
 import math
+import re
 
 from loadmaster.readers.onnx_costs import (
     Cost,
@@ -35,6 +36,9 @@ HANDLES = frozenset(("resource", "variant"))
 
 INPUTS = frozenset(("Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"))
 VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
+
+#: How names of ops begin that oneDNN runs.
+_ONEDNN = re.compile("_Mkl(Native|Eager)?(?=[A-Z])")
 
 #: These hand on their first input's storage, perhaps under another shape.
 VIEWS = frozenset(
@@ -76,6 +80,18 @@ def is_optimizer(kind: str) -> bool:
 def is_update(kind: str) -> bool:
     """Whether ops of a kind change their first input, a variable, in place."""
     return kind.startswith((*OPTIMIZERS, *_UPDATES)) and kind not in _NO_UPDATES
+
+
+def plain_kind(kind: str) -> str:
+    """The kind of an op before oneDNN took it over, as it does on some CPUs.
+
+    >>> [plain_kind(kind) for kind in ("_MklMatMul", "_MklNativeFusedConv2D", "_MklToTf", "Relu")]
+    ['MatMul', '_FusedConv2D', '_MklToTf', 'Relu']
+    """
+    if _ONEDNN.match(kind):
+        rest = _ONEDNN.sub("", kind)
+        return next((name for name in (f"_{rest}", rest) if is_known(name)), kind)
+    return kind
 
 
 def is_known(kind: str) -> bool:

@@ -24,6 +24,7 @@ from loadmaster.readers.tensorflow_costs import (
     SWITCHES,
     VARIABLES,
     VIEWS,
+    plain_kind,
 )
 
 #: An output of a node: its name and the output's number.
@@ -56,7 +57,7 @@ def parse(graph: Any) -> dict[str, Node]:
     for proto in graph.node:
         if proto.name in nodes:
             raise InputError(f"two nodes are called {proto.name!r}")
-        nodes[proto.name] = Node(proto.name, proto.op, proto)
+        nodes[proto.name] = Node(proto.name, plain_kind(proto.op), proto)
     for node in nodes.values():
         for text in node.proto.input:
             if text.startswith("^"):

@@ -21,7 +21,7 @@ import numpy as np
 from loadmaster.errors import InputError
 from loadmaster.profile import Profile
 from loadmaster.readers.onnx_costs import Tensor
-from loadmaster.readers.tensorflow_costs import ELEMENT_TYPES, HANDLES
+from loadmaster.readers.tensorflow_costs import ELEMENT_TYPES, HANDLES, plain_kind
 from loadmaster.readers.tensorflow_protos import load_run
 
 #: What truncation to whole microseconds takes off on average, in seconds.
@@ -167,7 +167,7 @@ def _add(execution: Execution, node: Any, seconds: float) -> None:
     execution.workspace = max(execution.workspace, node.memory_stats.temp_memory_size)
     kind = _LABEL.search(node.timeline_label)
     if kind:
-        execution.kind = kind[1]
+        execution.kind = plain_kind(kind[1])
     for output in node.output:
         told = output.tensor_description
         size = told.allocation_description.requested_bytes
