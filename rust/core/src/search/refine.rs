@@ -2,8 +2,8 @@
 //!
 //! The uncoarsening half of a multilevel placement: on each of several levels, coarse to fine, every
 //! group is offered the devices it exchanges most with and the one with least to do, and moves
-//! where the makespan gets shorter. Moving a coarse group moves what moving its
-//! ops one by one would never get across a worse placement.
+//! where the makespan gets shorter. Moving a coarse group moves what moving its ops one by one would never get
+//! across a worse placement.
 //!
 //! The judge is a [`State`] whose order stays as it is, so that a move costs what it reaches: a sweep follows
 //! the order, and what is before a group is worked out once. With first-come-first-served channels that is
