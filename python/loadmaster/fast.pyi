@@ -9,7 +9,7 @@ is a ``ValueError`` that says which argument, what it got and what it wants; a b
 op has one output); messages without data take ``control_time``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, final, overload
 
 import numpy as np
@@ -225,6 +225,15 @@ def batch_merge(
     max_time: float | None = None,
     max_bytes: int | None = None,
 ) -> tuple[NDArray[np.int32], _Obstacles]: ...
+def repeated_groups(
+    graph: Graph,
+    op_time: _Seconds,
+    tensor_time: _Seconds,
+    rounds: int,
+    max_times: Sequence[float],
+    *,
+    control_time: float = 0.0,
+) -> list[NDArray[np.int32]]: ...
 def multilevel_partition(
     graph: Graph,
     op_time: _Seconds,

@@ -3,11 +3,12 @@ local search from there.
 
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes, and where transfers are dear on fewer devices, too (see
-:mod:`~loadmaster.strategies.auto_few`). The best are refined by halves: eight of them a
-little, the better four of these more, and so on; the best of what came of them are searched from
-(:func:`loadmaster.fast.search`). Where there are many ops, a seed for few devices is refined on
-those, and cycles on all devices come between: the graph is coarsened within the devices of the best
-plan so far, groups move where that makes it shorter, coarse to fine, and again. The search begins
+:mod:`~loadmaster.strategies.auto_few`). The best are refined by halves: many of them a
+little, the better half of these more, and so on, by groups of ops near each other and by groups of
+ops that play the same part in every layer (:mod:`~loadmaster.strategies.refine`); the best of what
+came of them are searched from (:func:`loadmaster.fast.search`). Where there are many ops, cycles
+come between: the graph is coarsened within the devices of the best plan so far, groups move where
+that makes it shorter, coarse to fine, and again. The search begins
 with windows, stretches of the order one after another with all else as it is
 (:func:`loadmaster.fast.search_windows`), and ends with moves of all ops. Before the search, and at
 the end, ops that no longer have a reason to be apart from their inputs go back to them
@@ -56,7 +57,7 @@ from loadmaster.strategies.auto_seeds import (
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.fused import deciders
-from loadmaster.strategies.refine import MOST_DEVICES, hierarchy, refined_by
+from loadmaster.strategies.refine import MOST_DEVICES, hierarchy, refined_by, repeats
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -89,10 +90,16 @@ REFINE_SHARE = 0.4
 TRIAL_SHARE = 0.15
 
 #: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
-#: to have, and how many seeds begin at most.
+#: to have, and how many begin at most.
 REFINE_ROUNDS = 3
-ROUND_PER_OP = 400
-REFINED_MOST = 8
+ROUND_PER_OP = 500
+REFINED_MOST = 24
+
+#: What seeds are refined by, in turns: groups of what repeats as far as so many steps show, then
+#: groups of ops near each other; None: these alone. Each seed begins with each of them, by so many
+#: ranks later than with the first.
+HIERARCHIES = (6, None, 4)
+LAGS = (0.0, 0.1, 2.0)
 
 #: Seeds that are searched, where the graph is small enough to search from several.
 TRIALS = 2
@@ -103,8 +110,10 @@ SMALL = 10_000
 CYCLE_SHARE = 0.35
 CYCLE_GAIN = 0.001
 
-#: Seconds per op that building groups takes, and the most of what is left that this may be.
+#: Seconds per op that building groups takes, and groups of what repeats; and the most of what is
+#: left that the first may be.
 HIERARCHY = 3e-6
+REPEATS = 1e-6
 HIERARCHY_SHARE = 0.2
 
 #: What must be left of the time to search from another seed.
@@ -493,12 +502,7 @@ class _Run:
         """Searches from several seeds for a while, then on from the best of what came of them; from
         others where that ended early.
         """
-        fitting = [seed for seed in self.seeds if seed.fits]
-        fitting.sort(key=_makespan)
-        trials: list[Candidate] = []
-        for seed in fitting:
-            if not any(np.array_equal(seed.devices, other.devices) for other in trials):
-                trials.append(seed)
+        trials = _distinct([seed for seed in self.seeds if seed.fits])
         if self.is_refinable:
             trials = self.refined(trials)
         trials, others = trials[:TRIALS], trials[TRIALS:]
@@ -557,52 +561,44 @@ class _Run:
         """Whether the graph is small enough to search from several seeds."""
         return self.problem.graph.n_ops <= SMALL
 
-    def part_of(self, candidate: Candidate) -> Part | None:
-        """The least part that holds a candidate; none if only all devices do."""
-        return next((part for part in reversed(self.parts) if part.holds(candidate)), None)
-
     def refined(self, seeds: list[Candidate]) -> list[Candidate]:
-        """Seeds with groups of ops moved to better devices, coarse groups first, the best first:
-        as many as there is time for, then on with the better half of them, and so on (successive
-        halving). Where there are many ops, to devices of the seed's part: that goes further in the
-        same time.
+        """Seeds with groups of ops moved to better devices, coarse groups first: as many as there
+        is time for, each by one hierarchy or another, then on with the better half of them by the
+        next hierarchy, and so on (successive halving).
         """
-        levels = self.levels()
+        hierarchies = self.hierarchies()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         end = self.budget.spent + seconds
         rounds = self.refine_rate * seconds / (ROUND_PER_OP * self.problem.graph.n_ops)
-        least = TRIALS if self.is_small else 1
-        field = [
-            (seed, True)
-            for seed in seeds[: min(max(int(rounds / REFINE_ROUNDS), least), REFINED_MOST)]
-        ]
-        done: list[tuple[Candidate, bool]] = []
+        most = min(max(int(rounds / REFINE_ROUNDS), TRIALS if self.is_small else 1), REFINED_MOST)
+        starts = [(i + lag, i, turn) for i in range(len(seeds)) for turn, lag in enumerate(LAGS)]
+        field = [(seeds[i], turn) for _, i, turn in sorted(starts)[:most]]
+        done: list[tuple[Candidate, int]] = []
         for left in range(REFINE_ROUNDS, 0, -1):
             each = (end - self.budget.spent) / left / len(field)
             field = [
-                self.refined_on(levels, seed, each) if is_open else (seed, False)
-                for seed, is_open in field
+                (
+                    self.refined_by(hierarchies[turn % len(hierarchies)], seed, each, "refine"),
+                    turn + 1,
+                )
+                for seed, turn in field
             ]
             field.sort(key=lambda pair: _makespan(pair[0]))
             half = -(-len(field) // 2)
             field, done = field[:half], [*field[half:], *done]
-        return sorted((seed for seed, _ in [*field, *done]), key=_makespan)
+        return _distinct([seed for seed, _ in [*field, *done]])
 
-    def refined_on(
-        self, levels: list[NDArray[np.int32]], seed: Candidate, seconds: float
-    ) -> tuple[Candidate, bool]:
-        """A seed refined for some seconds, and whether more may help: not where half of them were
-        enough to find nothing.
-        """
-        if self.is_done:
-            return seed, False
-        before = self.budget.spent
-        found = self.refined_by(
-            levels, seed, seconds, None if self.is_small else self.part_of(seed)
-        )
-        self.offer(found, "refine")
-        is_settled = 0 < self.budget.spent - before < 0.5 * seconds
-        return found, not is_settled or _makespan(found) < _makespan(seed)
+    def hierarchies(self) -> list[list[NDArray[np.int32]]]:
+        """Levels of groups to refine by, in turns."""
+        near = self.levels()
+        found = []
+        for rounds in HIERARCHIES:
+            if rounds is None:
+                found.append(near)
+            else:
+                self.budget.spent += REPEATS * self.problem.graph.n_ops
+                found.append([*repeats(self.problem, rounds), *near])
+        return found
 
     def cycled(self, start: Candidate) -> Candidate:
         """A candidate refined again and again by groups that its own placement guides: coarsened
@@ -610,8 +606,7 @@ class _Run:
         """
         while not self.is_done and self.is_refinable:
             levels = self.levels(start.devices)
-            found = self.refined_by(levels, start, CYCLE_SHARE * self.budget.left)
-            self.offer(found, "cycle")
+            found = self.refined_by(levels, start, CYCLE_SHARE * self.budget.left, "cycle")
             gain = 1 - found.schedule.makespan / start.schedule.makespan
             start = found
             if gain < CYCLE_GAIN:
@@ -619,24 +614,18 @@ class _Run:
         return start
 
     def refined_by(
-        self,
-        levels: list[NDArray[np.int32]],
-        start: Candidate,
-        seconds: float,
-        part: Part | None = None,
+        self, levels: list[NDArray[np.int32]], start: Candidate, seconds: float, stage: str
     ) -> Candidate:
-        """A candidate refined by groups for some seconds at most, on all devices or on a part."""
+        """A candidate refined by groups for some seconds at most, offered as the best."""
+        if self.is_done:
+            return start
         clock = self.budget.clock
         if clock is not None and clock < seconds:
             self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
             seconds = max(clock, 0.0)
-        most = int(self.refine_rate * seconds)
-        if part is None:
-            found, visits = refined_by(self.problem, start, levels, most)
-        else:
-            found, visits = refined_by(part.problem, part.inside(start), levels, most)
-            found = part.opened(found)
+        found, visits = refined_by(self.problem, start, levels, int(self.refine_rate * seconds))
         self.budget.spent += visits / self.refine_rate
+        self.offer(found, stage)
         return found
 
     @property
@@ -756,6 +745,15 @@ class _Run:
 
 def _makespan(candidate: Candidate) -> float:
     return candidate.schedule.makespan
+
+
+def _distinct(candidates: list[Candidate]) -> list[Candidate]:
+    """Candidates by makespan, one for each placement."""
+    found: list[Candidate] = []
+    for candidate in sorted(candidates, key=_makespan):
+        if not any(np.array_equal(candidate.devices, other.devices) for other in found):
+            found.append(candidate)
+    return found
 
 
 @dataclass

@@ -1,9 +1,8 @@
 """Fewer devices: where else seeds of :mod:`~loadmaster.strategies.auto` come from.
 
 A plan for some of the devices is a plan for all of them. Where transfers are dear, a strategy that
-may use eight devices often makes a longer plan than it does for two, and groups of ops are refined
-on two in less time. So seeds are made for half of the devices, too, for half of those, and so on;
-the search has all devices again.
+may use eight devices often makes a longer plan than it does for two. So seeds are made for half of
+the devices, too, for half of those, and so on; what comes after has all devices again.
 """
 
 from __future__ import annotations
@@ -40,23 +39,11 @@ class Part:
     whole: Metered
     devices: NDArray[np.int32]
 
-    def holds(self, candidate: Candidate) -> bool:
-        """Whether a candidate for the whole needs no other devices."""
-        return bool(np.isin(candidate.devices, self.devices).all())
-
-    def inside(self, candidate: Candidate) -> Candidate:
-        """A candidate for the whole, as one of the part, which holds it."""
-        there = np.searchsorted(self.devices, candidate.devices).astype(np.int32)
-        return _on(self.problem, candidate, there)
-
     def opened(self, candidate: Candidate) -> Candidate:
         """A candidate for the part, as one of the whole."""
-        return _on(self.whole, candidate, self.devices[candidate.devices])
-
-
-def _on(problem: Problem, candidate: Candidate, devices: NDArray[np.int32]) -> Candidate:
-    schedule = problem.simulate(devices, candidate.priority, policy=candidate.policy)
-    return replace(candidate, devices=devices, schedule=schedule)
+        devices = self.devices[candidate.devices]
+        schedule = self.whole.simulate(devices, candidate.priority, policy=candidate.policy)
+        return replace(candidate, devices=devices, schedule=schedule)
 
 
 def parts(problem: Metered) -> list[Part]:

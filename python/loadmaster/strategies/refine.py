@@ -27,6 +27,9 @@ LEVELS = (32, 128, 512, 2048)
 #: A group of a level takes this many times the mean at most.
 EVENNESS = 3.0
 
+#: Shares of all time that groups of what repeats take at most, coarse to fine.
+REPEATED_SHARES = (0.6, 0.4, 0.25, 0.125, 0.0625, 0.015625)
+
 #: Shares of each device's memory that refinement may fill, in turn, until the result fits.
 SHARES = (1.0, 0.9, 0.7)
 
@@ -150,6 +153,21 @@ def hierarchy(
         )
         levels.append(group)
     return [*levels, np.arange(graph.n_ops, dtype=np.int32)]
+
+
+def repeats(problem: Problem, rounds: int) -> list[NDArray[np.int32]]:
+    """Groups of ops that play the same part in every layer or step, ever finer; ops are alike as
+    far as ``rounds`` steps around them show (:func:`loadmaster.fast.repeated_groups`).
+    """
+    graph, op_time = problem.graph, problem.op_time
+    return fast.repeated_groups(
+        graph,
+        op_time,
+        problem.tensor_time(graph),
+        rounds,
+        [share * float(op_time.sum()) for share in REPEATED_SHARES],
+        control_time=problem.control_time,
+    )
 
 
 def _own_order(problem: Problem, candidate: Candidate) -> NDArray[np.int32]:

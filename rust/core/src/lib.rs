@@ -22,6 +22,7 @@ pub mod lifetime;
 pub mod numbering;
 pub mod opgraph;
 pub mod place;
+pub mod random;
 pub mod reduce;
 pub mod schedule;
 pub mod search;

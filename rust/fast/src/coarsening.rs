@@ -2,7 +2,9 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::{Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, rules};
+use loadmaster_core::coarsen::{
+    Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, repeats, rules,
+};
 use loadmaster_core::fusion;
 use loadmaster_core::graph::Graph as CoreGraph;
 use numpy::{IntoPyArray, PyArray1};
@@ -88,6 +90,74 @@ fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("cycle", found.cycle)?;
     dict.set_item("slow", found.slow)?;
     Ok(dict)
+}
+
+/// Groups of ops that play the same part wherever a graph repeats itself, in every layer and step.
+///
+/// Color refinement (Weisfeiler and Leman 1968) by time, allowed types, inputs and readers; colors that
+/// exchange most for the time they take then join. For moving ops together (:func:`refine_placement`), not for
+/// placing: groups are neither connected nor acyclic. O(rounds (V + E) + E log E) per limit.
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// op_time : float64 [n_ops]
+///     Seconds.
+/// tensor_time : float64 [n_tensor_ids]
+///     Seconds a transfer takes, by tensor id.
+/// rounds : int
+///     How many steps around itself an op is compared by.
+/// max_times : list of float
+///     Most seconds of compute in a group, for each result; what takes longer alone stays alone.
+/// control_time : float
+///     Seconds a message without data takes.
+///
+/// Returns
+/// -------
+/// levels : list of int32 [n_ops]
+///     Group per op for each of the limits, then the colors themselves.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> chain = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> op_time, tensor_time = np.array([1.0, 2.0, 1.0, 2.0]), np.ones(4)
+/// >>> [level.tolist() for level in fast.repeated_groups(chain, op_time, tensor_time, 0, [6.0])]
+/// [[0, 0, 0, 0], [0, 1, 0, 1]]
+#[pyfunction]
+#[pyo3(signature = (graph, op_time, tensor_time, rounds, max_times, *, control_time=0.0))]
+pub fn repeated_groups<'py>(
+    py: Python<'py>,
+    graph: &Graph,
+    op_time: &Bound<'py, PyAny>,
+    tensor_time: &Bound<'py, PyAny>,
+    rounds: &Bound<'py, PyAny>,
+    max_times: Vec<f64>,
+    control_time: f64,
+) -> PyResult<Vec<Ids<'py>>> {
+    let op_time = graph.by_op(convert::seconds("op_time", op_time, graph.work.n_ops(), false)?, 1);
+    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
+    let control = control_seconds(control_time)?;
+    // As many rounds as there are ops tell all apart that can be.
+    let rounds = convert::count("rounds", rounds)?.min(graph.work.n_ops());
+    max_times.iter().try_for_each(|s| most_seconds(Some(*s)).map(|_| ()))?;
+    let levels = py.detach(|| -> Result<Vec<Vec<u32>>, Error> {
+        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
+        let (op_bytes, class) = (&graph.work.static_bytes(), &graph.work.allowed);
+        let weights = Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes, class };
+        let graph = &graph.work.graph;
+        let colors = repeats::colors(graph, &weights, rounds)?;
+        let joined = max_times.iter().map(|s| repeats::joined(graph, &weights, &colors, clock.ticks(*s)));
+        Ok(joined.chain([colors.clone()]).collect())
+    });
+    let levels = levels.map_err(|e| graph.name(e))?;
+    Ok(levels.into_iter().map(|level| ids(py, graph.by_index(level).into_iter())).collect())
 }
 
 /// Batch merging (Pesto 3.3): rounds of conflict-free merges, heaviest edge first.

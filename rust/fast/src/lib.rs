@@ -32,7 +32,7 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::coarsening::{
-        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge,
+        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge, repeated_groups,
     };
     #[pymodule_export]
     use super::functions::{

@@ -7,13 +7,15 @@
 //! * [`crate::fusion`]: segments of an order (Celeritas).
 //!
 //! Each gives a group per op, numbered in a topological order of the quotient, which has no cycle.
-//! A group runs as one op; [`crate::contract`] makes the coarse graph.
+//! A group runs as one op; [`crate::contract`] makes the coarse graph. [`repeats`] finds groups of another
+//! kind, which are only moved together: ops that play the same part in every layer.
 
 pub mod batch;
 mod boundary;
 pub mod multilevel;
 pub mod parallel;
 mod quotient;
+pub mod repeats;
 pub mod rules;
 
 pub use quotient::Quotient;

@@ -7,9 +7,9 @@
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId};
+use crate::random::Random;
 use crate::search::moves::Moves;
 use crate::search::problem::Problem;
-use crate::search::random::Random;
 use crate::search::state::State;
 
 /// Ops from which on a graph is middling, and large: the more moves there are, the nearer to zero is the

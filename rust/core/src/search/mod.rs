@@ -15,7 +15,6 @@ pub mod critical;
 pub mod evaluate;
 pub mod moves;
 pub mod problem;
-pub mod random;
 pub mod refine;
 pub mod rows;
 pub mod state;

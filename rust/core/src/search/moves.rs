@@ -5,7 +5,7 @@
 //! goes is drawn from the devices of its neighbours as often as from all.
 
 use crate::ids::{DeviceId, OpId};
-use crate::search::random::Random;
+use crate::random::Random;
 use crate::search::state::State;
 
 /// Most units of a connected part.

@@ -23,9 +23,9 @@ use crate::clock::Ticks;
 use crate::csr::Csr;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{DeviceId, OpId, TensorId};
+use crate::random::Random;
 use crate::search::anneal::{Chain, Cooling, Found, Stop};
 use crate::search::problem::{Problem, Surroundings, ranks, reads};
-use crate::search::random::Random;
 use crate::search::state::State;
 use crate::workload::{Columns, Workload};
 
