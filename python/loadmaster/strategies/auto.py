@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Real
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,20 +86,20 @@ FEW_SHARE = 0.1
 #: Share of the time for seeds on all devices that one may take; of what is left, for refining them;
 #: and of the search, for finding out which seed goes furthest.
 SEED_MOST = 0.5
-REFINE_SHARE = 0.4
+REFINE_SHARE = 0.5
 TRIAL_SHARE = 0.15
 
 #: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
 #: to have, and how many begin at most.
 REFINE_ROUNDS = 3
-ROUND_PER_OP = 500
+ROUND_PER_OP = 400
 REFINED_MOST = 24
 
 #: What seeds are refined by, in turns: groups of what repeats as far as so many steps show, then
 #: groups of ops near each other; None: these alone. Each seed begins with each of them, by so many
 #: ranks later than with the first.
-HIERARCHIES = (6, None, 4)
-LAGS = (0.0, 0.1, 2.0)
+HIERARCHIES = (6, None, 4, 12)
+LAGS = (0.0, 0.1, 2.0, 2.1)
 
 #: Seeds that are searched, where the graph is small enough to search from several.
 TRIALS = 2
@@ -502,7 +502,8 @@ class _Run:
         """Searches from several seeds for a while, then on from the best of what came of them; from
         others where that ended early.
         """
-        trials = _distinct([seed for seed in self.seeds if seed.fits])
+        seeds = _distinct([_Refined(seed) for seed in self.seeds if seed.fits])
+        trials = [seed.candidate for seed in seeds]
         if self.is_refinable:
             trials = self.refined(trials)
         trials, others = trials[:TRIALS], trials[TRIALS:]
@@ -572,21 +573,19 @@ class _Run:
         rounds = self.refine_rate * seconds / (ROUND_PER_OP * self.problem.graph.n_ops)
         most = min(max(int(rounds / REFINE_ROUNDS), TRIALS if self.is_small else 1), REFINED_MOST)
         starts = [(i + lag, i, turn) for i in range(len(seeds)) for turn, lag in enumerate(LAGS)]
-        field = [(seeds[i], turn) for _, i, turn in sorted(starts)[:most]]
-        done: list[tuple[Candidate, int]] = []
+        field = [_Refined(seeds[i], turn) for _, i, turn in sorted(starts)[:most]]
+        done: list[_Refined] = []
         for left in range(REFINE_ROUNDS, 0, -1):
             each = (end - self.budget.spent) / left / len(field)
-            field = [
-                (
-                    self.refined_by(hierarchies[turn % len(hierarchies)], seed, each, "refine"),
-                    turn + 1,
-                )
-                for seed, turn in field
-            ]
-            field.sort(key=lambda pair: _makespan(pair[0]))
-            half = -(-len(field) // 2)
-            field, done = field[:half], [*field[half:], *done]
-        return _distinct([seed for seed, _ in [*field, *done]])
+            found = []
+            for one in field:
+                levels = hierarchies[one.turn % len(hierarchies)]
+                refined = self.refined_by(levels, one.candidate, each, "refine")
+                found.append(_Refined(refined, one.turn + 1))
+            found = _distinct(found)
+            half = -(-len(found) // 2)
+            field, done = found[:half], [*found[half:], *done]
+        return [one.candidate for one in _distinct([*field, *done])]
 
     def hierarchies(self) -> list[list[NDArray[np.int32]]]:
         """Levels of groups to refine by, in turns."""
@@ -747,13 +746,19 @@ def _makespan(candidate: Candidate) -> float:
     return candidate.schedule.makespan
 
 
-def _distinct(candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates by makespan, one for each placement."""
-    found: list[Candidate] = []
-    for candidate in sorted(candidates, key=_makespan):
-        if not any(np.array_equal(candidate.devices, other.devices) for other in found):
-            found.append(candidate)
-    return found
+class _Refined(NamedTuple):
+    """A candidate, and whose turn it is of the hierarchies that it is refined by."""
+
+    candidate: Candidate
+    turn: int = 0
+
+
+def _distinct(some: list[_Refined]) -> list[_Refined]:
+    """By makespan, one for each placement: refinement often comes to the same from several."""
+    found: dict[bytes, _Refined] = {}
+    for one in sorted(some, key=lambda one: _makespan(one.candidate)):
+        found.setdefault(one.candidate.devices.tobytes(), one)
+    return [*found.values()]
 
 
 @dataclass

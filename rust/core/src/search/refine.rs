@@ -27,6 +27,9 @@ use crate::workload::{Times, Workload};
 const SWEEPS: usize = 5;
 const PART: Ticks = 100;
 
+/// What moving a unit there and back takes, in visits of ops.
+const UNIT: u64 = 4;
+
 /// Devices that a group is offered for what it exchanges with them.
 const OFFERS: usize = 3;
 
@@ -104,8 +107,9 @@ pub fn refine(
 struct Search<'a> {
     request: &'a Request<'a>,
     state: State<'a>,
-    /// Moves tried.
+    /// Moves tried, and units that they moved.
     moves: u64,
+    moved: u64,
     /// What is offered: units that move together.
     units: Vec<u32>,
 }
@@ -113,11 +117,11 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem<'a>, request: &'a Request<'a>) -> Self {
         let state = State::new(problem, request.placement, request.order);
-        Self { request, state, moves: 0, units: Vec::new() }
+        Self { request, state, moves: 0, moved: 0, units: Vec::new() }
     }
 
     fn visits(&self) -> u64 {
-        self.state.visits() + MOVE * self.moves
+        self.state.visits() + MOVE * self.moves + UNIT * self.moved
     }
 
     fn is_spent(&self) -> bool {
@@ -222,6 +226,7 @@ impl<'a> Search<'a> {
         }
         self.state.find_critical();
         self.moves += 1;
+        self.moved += units.len() as u64;
         let shorter = self.state.makespan().checked_sub(1);
         units.into_iter().for_each(|unit| self.state.place(unit, device));
         if shorter.is_some_and(|limit| self.state.evaluate(limit).is_some()) {
