@@ -160,6 +160,7 @@ CALLS = {
     "batch_merge": lambda g, a, b: fast.batch_merge(g, a, b, 1),
     "parallel_merge": lambda g, a, b: fast.parallel_merge(g, a, np.zeros(3), 2, op_bytes=b),
     "multilevel_partition": lambda g, a, b: fast.multilevel_partition(g, a, b, 2, max_time=1.0),
+    "repeated_groups": lambda g, a, b: fast.repeated_groups(g, a, b, 3, [1.0, 0.0]),
     "fuse": lambda g, a, b: fast.fuse(g, a, b, [[[0], [1]]], 1),
     "exact_breakpoints": lambda g, a, b: fast.exact_breakpoints(g, a, b, 2),
     "refine_placement": lambda g, a, b: fast.refine_placement(g, TWO, np.ones(3), a, b, [a]),

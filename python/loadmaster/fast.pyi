@@ -48,6 +48,7 @@ __all__ = [
     "placed_paths",
     "priority_order",
     "refine_placement",
+    "repeated_groups",
     "round_robin",
     "schedule",
     "schedule_earliest",
