@@ -18,7 +18,14 @@ from loadmaster.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.problem import Problem
 from loadmaster.simulation import as_costs
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.refine import AROUND_PASS, hierarchy, refined, refined_by
+from loadmaster.strategies.refine import (
+    AROUND_PASS,
+    REPEATED_SHARES,
+    hierarchy,
+    refined,
+    refined_by,
+    repeats,
+)
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
@@ -188,6 +195,38 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     after = refined(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits
+
+
+def test_what_repeats_is_grouped_in_all_layers():
+    """Four layers of three ops: the heavy pair of each in one group, whatever layer it is in."""
+    layers = np.arange(12)
+    graph = fast.Graph(12, layers[:-1], layers[1:])
+    op_time, sent = np.tile([1.0, 2.0, 3.0], 4), np.tile([1.0, 9.0, 1.0], 4)
+    *joined, colors = fast.repeated_groups(graph, op_time, sent, 1, [24.0, 17.0, 0.0])
+    # The first op reads nothing, and nothing reads the last: colors of their own.
+    inner = [colors[layer : 9 + layer : 3].tolist() for layer in (3, 4)]
+    assert [len(set(group)) for group in inner] == [1, 1]
+    assert len(set(colors.tolist())) == 5
+    assert [len(set(level.tolist())) for level in joined] == [1, 4, 5]
+    assert joined[1][4] == joined[1][5] == joined[1][7] != joined[1][3]
+
+
+@given(graph=op_graphs(), cluster=clusters(), rounds=st.integers(0, 5))
+def test_groups_of_what_repeats_get_finer_and_keep_to_their_limit(graph, cluster, rounds):
+    problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
+    levels = repeats(problem, rounds)
+    finer = repeats(problem, rounds + 1)[-1]
+    op_time, colors = problem.op_time, levels[-1]
+    for share, level in zip(REPEATED_SHARES, levels, strict=False):
+        # A color is never split; a group of several keeps to the limit.
+        assert len(set(zip(colors.tolist(), level.tolist(), strict=True))) == len(set(colors))
+        for group in set(level.tolist()):
+            inside = level == group
+            if len(set(colors[inside])) > 1:
+                assert op_time[inside].sum() <= share * op_time.sum() * (1 + 1e-9)
+    assert len(set(zip(finer.tolist(), colors.tolist(), strict=True))) == len(set(finer))
+    for color in set(colors.tolist()):
+        assert len(set(op_time[colors == color])) == 1
 
 
 def test_a_refinement_counts_its_visits():
