@@ -4,6 +4,9 @@ The uncoarsening half of multilevel placement as a stage of its own: a hierarchy
 once, and on each level, coarse to fine, groups move where an estimated schedule gets shorter
 (:func:`loadmaster.fast.refine_placement`): in the order of the placement's own schedule, by rank,
 in the order of what came of that, and so on. The simulator has the last word.
+
+Groups are of ops near each other (:func:`hierarchy`), or of ops that play the same part in every
+layer (:func:`repeats`): where all layers wait for one device, what helps is to move a part of all.
 """
 
 from __future__ import annotations
