@@ -1,8 +1,9 @@
-"""Local search: how near the best known it comes, and how fast, on one core.
+"""Local search: how near the best known it comes, and how fast, on one core and on more.
 
     python benches/search.py coarse [--seconds 1 10 | --moves 700000] [--seeds 0 1 2] [--only TEXT]
     python benches/search.py models [--seconds 0.75 11 45] [--only TEXT]
     python benches/search.py speed [--moves 20000] [--only TEXT]
+    python benches/search.py threads [--seconds 11.25] [--threads 1 2] [--only TEXT]
 
 ``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
@@ -10,7 +11,8 @@ CPU: a short run tells how many moves they buy; moves are the same on any machin
 eight graphs of the design's table at its costs by the method ``auto``, as fractions of one device,
 with the bound; seconds are counted as ``auto`` counts its effort, with those of CPU beside each
 figure. ``speed``: moves per CPU second of one chain on those graphs, from a refined HEFT, and on
-random layers of 100 and 200 groups.
+random layers of 100 and 200 groups. ``threads``: seconds on the clock and of CPU that ``auto``
+takes on those graphs with so many threads, which change no plan.
 """
 
 from __future__ import annotations
@@ -198,7 +200,7 @@ def models(seconds: list[float], only: str) -> None:
         row = []
         for limit in seconds:
             began = time.process_time()
-            found = auto.place(problem, effort=limit)
+            found = auto.place(problem, effort=limit, threads=1)
             spent = time.process_time() - began
             fraction = found.schedule.makespan / one
             fractions.setdefault(limit, []).append(fraction)
@@ -232,19 +234,46 @@ def speed(moves: int, only: str) -> None:
         print(f"{f'layers of {n} groups':36} {n:5} {rate:10.0f}", flush=True)
 
 
+def threads(seconds: float, counts: list[int], only: str) -> None:
+    """What ``auto`` takes by threads; exits where they change a plan."""
+    print(
+        f"graph | reduced ops | seconds on the clock (CPU) of {seconds:g} counted, threads {counts}"
+    )
+    shares: dict[int, list[float]] = {}
+    for name in (name for name in DESIGN if only in name):
+        problem = design_problem(name, "")
+        takes, plans = [], set()
+        for count in counts:
+            began, cpu = time.perf_counter(), time.process_time()
+            found = auto.place(problem, effort=seconds, threads=count)
+            takes.append((time.perf_counter() - began, time.process_time() - cpu))
+            shares.setdefault(count, []).append(takes[-1][0] / takes[0][0])
+            plans.add(found.devices.tobytes() + found.priority.tobytes())
+        row = " ".join(f"{clock:.1f} ({cpu:.1f})" for clock, cpu in takes)
+        print(f"{name:36} {problem.graph.n_ops:5} {row}", flush=True)
+        if len(plans) > 1:
+            raise SystemExit(f"{name}: {len(plans)} plans")
+    for count, values in shares.items():
+        mean = statistics.geometric_mean(values)
+        print(f"{count} threads: {mean:.2f} of the time that {counts[0]} take, geometric mean")
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("what", choices=["coarse", "models", "speed"])
+    parser.add_argument("what", choices=["coarse", "models", "speed", "threads"])
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0])
     parser.add_argument("--moves", type=int, nargs="+", default=[], help="instead of seconds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="names that contain this")
     arguments = parser.parse_args()
     if arguments.what == "coarse":
         coarse(arguments.seconds, arguments.moves, arguments.seeds, arguments.only)
     elif arguments.what == "speed":
         speed((arguments.moves or [20_000])[0], arguments.only)
+    elif arguments.what == "threads":
+        threads(arguments.seconds[0], arguments.threads, arguments.only)
     else:
         models(arguments.seconds, arguments.only)
 

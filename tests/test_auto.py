@@ -383,12 +383,12 @@ def test_half_of_what_is_refined_goes_on_with_the_next_hierarchy(monkeypatch):
     monkeypatch.setattr(auto._Run, "hierarchies", lambda run: list("abcd"))
     asked = []
 
-    def refined_by(run, levels, start, seconds, stage):
+    def refinement(run, levels, start, seconds):
         which = next(i for i, seed in enumerate(seeds) if seed.devices is start.devices)
         asked.append((levels, which, seconds))
-        return start
+        return start, 0
 
-    monkeypatch.setattr(auto._Run, "refined_by", refined_by)
+    monkeypatch.setattr(auto._Run, "refinement", refinement)
     assert [found.devices.tolist() for found in run.refined(seeds)] == [
         seed.devices.tolist() for seed in seeds
     ]
@@ -396,6 +396,48 @@ def test_half_of_what_is_refined_goes_on_with_the_next_hierarchy(monkeypatch):
     both = [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("c", 0), ("d", 0), ("c", 1), ("d", 1)]
     assert [(levels, which) for levels, which, _ in asked] == [*both, ("b", 0), ("c", 0)]
     assert asked[-1][2] > asked[0][2]
+
+
+def test_seeds_are_refined_on_any_number_of_threads():
+    graph, cluster = lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe")
+    found = []
+    for threads in (1, 2, 5):
+        news = []
+        plan = auto.place(
+            problem_of(graph, cluster),
+            effort=0.3,
+            threads=threads,
+            progress=lambda *one, news=news: news.append(one),
+        )
+        found.append((news, plan.devices.tolist(), plan.priority.tolist()))
+    assert any(stage == "refine" for stage, _ in found[0][0])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads):
+    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
+    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, threads, lambda *news: None)
+    one = single.place(problem)
+    run.best = one
+    good = replace(one, priority=one.priority.copy())
+    results = [one, good, replace(one)]
+    shorter = []
+
+    def offer(run, candidate, stage):
+        shorter.append(candidate)
+        run.sole = candidate is good
+        return False
+
+    def refinement(run, levels, start, seconds):
+        return results[levels[0]], 10
+
+    monkeypatch.setattr(auto._Run, "refinement", refinement)
+    monkeypatch.setattr(auto._Run, "offer", offer)
+    found = run.refined_each([[0], [1], [2]], [one] * 3, 1.0, "refine")
+    assert shorter == [one, good]
+    assert [*map(id, found)] == [*map(id, (one, good, one))]
+    assert run.budget.spent == pytest.approx(20 / run.refine_rate)
 
 
 def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):

@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Real
@@ -161,6 +162,9 @@ NEGLIGIBLE = 0.005
 
 Progress = Callable[[str, float | None], None]
 
+#: Groups per op, level by level.
+Levels = list[NDArray[np.int32]]
+
 #: Devices, order, makespan, moves or windows of a search, and visits.
 Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]
 
@@ -192,7 +196,8 @@ def place(
     chains : int
         Independent chains of moves, which learn from each other; each takes the effort.
     threads : int, optional
-        How many of them run at a time; as many as there are cores if absent. Changes no result.
+        How many of them run at a time, and how many seeds are refined at a time; as many as there
+        are cores if absent. Changes no result.
     time_limit : float, optional
         Seconds; a stage under way is finished first.
     warm_start : Placement, optional
@@ -577,17 +582,15 @@ class _Run:
         done: list[_Refined] = []
         for left in range(REFINE_ROUNDS, 0, -1):
             each = (end - self.budget.spent) / left / len(field)
-            found = []
-            for one in field:
-                levels = hierarchies[one.turn % len(hierarchies)]
-                refined = self.refined_by(levels, one.candidate, each, "refine")
-                found.append(_Refined(refined, one.turn + 1))
-            found = _distinct(found)
+            levels = [hierarchies[one.turn % len(hierarchies)] for one in field]
+            refined = self.refined_each(levels, [one.candidate for one in field], each, "refine")
+            turns = [one.turn + 1 for one in field]
+            found = _distinct([_Refined(*one) for one in zip(refined, turns, strict=True)])
             half = -(-len(found) // 2)
             field, done = found[:half], [*found[half:], *done]
         return [one.candidate for one in _distinct([*field, *done])]
 
-    def hierarchies(self) -> list[list[NDArray[np.int32]]]:
+    def hierarchies(self) -> list[Levels]:
         """Levels of groups to refine by, in turns."""
         near = self.levels()
         found = []
@@ -612,27 +615,48 @@ class _Run:
                 break
         return start
 
-    def refined_by(
-        self, levels: list[NDArray[np.int32]], start: Candidate, seconds: float, stage: str
-    ) -> Candidate:
+    def refined_by(self, levels: Levels, start: Candidate, seconds: float, stage: str) -> Candidate:
         """A candidate refined by groups for some seconds at most, offered as the best."""
-        if self.is_done:
-            return start
-        clock = self.budget.clock
-        if clock is not None and clock < seconds:
-            self.budget.is_cut = self.budget.is_cut or self.budget.effort is not None
-            seconds = max(clock, 0.0)
-        found, visits = refined_by(self.problem, start, levels, int(self.refine_rate * seconds))
-        self.budget.spent += visits / self.refine_rate
-        self.offer(found, stage)
+        return self.refined_each([levels], [start], seconds, stage)[0]
+
+    def refined_each(
+        self, levels: list[Levels], starts: list[Candidate], seconds: float, stage: str
+    ) -> list[Candidate]:
+        """Candidates refined by groups, each for some seconds at most, as many at a time as there
+        are threads; offered in their order, up to one that ends the search.
+        """
+        found = [*starts]
+        with ThreadPoolExecutor(min(self.threads, len(starts))) as pool:
+            running = [
+                pool.submit(self.refinement, *one, seconds)
+                for one in zip(levels, starts, strict=True)
+            ]
+            try:
+                for i, one in enumerate(running):
+                    if self.is_done:
+                        break
+                    found[i], visits = one.result()
+                    self.budget.spent += visits / self.refine_rate
+                    self.offer(found[i], stage)
+            finally:
+                pool.shutdown(cancel_futures=True)
         return found
+
+    def refinement(self, levels: Levels, start: Candidate, seconds: float) -> tuple[Candidate, int]:
+        """A candidate refined for some seconds, less where the clock forbids it, and visits.
+        Changes nothing that a thread beside it reads.
+        """
+        clock = self.budget.clock
+        if clock is not None and self.budget.lacks(seconds):
+            seconds = max(clock, 0.0)
+        return refined_by(self.problem, start, levels, int(self.refine_rate * seconds))
 
     @property
     def is_refinable(self) -> bool:
         """Whether what is left is worth building groups for."""
         return HIERARCHY * self.problem.graph.n_ops <= HIERARCHY_SHARE * self.budget.left
 
-    def levels(self, devices: NDArray[np.int32] | None = None) -> list[NDArray[np.int32]]:
+    def levels(self, devices: NDArray[np.int32] | None = None) -> Levels:
         """Groups to refine by, which count as spent."""
         self.budget.spent += HIERARCHY * self.problem.graph.n_ops
         return hierarchy(self.problem, devices)

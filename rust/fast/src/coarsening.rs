@@ -106,7 +106,7 @@ fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
 /// tensor_time : float64 [n_tensor_ids]
 ///     Seconds a transfer takes, by tensor id.
 /// rounds : int
-///     How many steps around itself an op is compared by.
+///     How many steps around itself an op is compared by; fewer where more tell no ops apart.
 /// max_times : list of float
 ///     Most seconds of compute in a group, for each result; what takes longer alone stays alone.
 /// control_time : float
