@@ -438,6 +438,11 @@ def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads
     assert shorter == [one, good]
     assert [*map(id, found)] == [*map(id, (one, good, one))]
     assert run.budget.spent == pytest.approx(20 / run.refine_rate)
+    begun = []
+    monkeypatch.setattr(auto._Run, "refinement", lambda run, *args: begun.append(args))
+    assert run.refined_each([[0]], [one], 1.0, "refine") == [one]
+    assert not begun
+    assert run.budget.spent == pytest.approx(20 / run.refine_rate)
 
 
 def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):

@@ -626,6 +626,8 @@ class _Run:
         are threads; offered in their order, up to one that ends the search.
         """
         found = [*starts]
+        if self.is_done:
+            return found
         with ThreadPoolExecutor(min(self.threads, len(starts))) as pool:
             running = [
                 pool.submit(self.refinement, *one, seconds)
@@ -644,7 +646,7 @@ class _Run:
 
     def refinement(self, levels: Levels, start: Candidate, seconds: float) -> tuple[Candidate, int]:
         """A candidate refined for some seconds, less where the clock forbids it, and visits.
-        Changes nothing that a thread beside it reads.
+        No thread beside it depends on what it changes: the meter, and whether the clock cut it.
         """
         clock = self.budget.clock
         if clock is not None and self.budget.lacks(seconds):
