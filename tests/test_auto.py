@@ -373,28 +373,29 @@ def test_a_search_that_ends_early_spends_what_it_used():
     assert visits / run.rate <= run.budget.spent < 10
 
 
-def test_half_of_what_is_refined_goes_on_with_the_next_hierarchy(monkeypatch):
+def test_half_of_what_is_refined_goes_on_in_the_next_way(monkeypatch):
     problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    run = auto._Run(problem, auto.Budget(10.0, None), 0.0, 1, 1, lambda *news: None)
     one = single.place(problem)
     devices = np.arange(problem.graph.n_ops, dtype=np.int32) % 4
     seeds = [one, replace(one, devices=devices)]
     run.best = one
-    monkeypatch.setattr(auto._Run, "hierarchies", lambda run: list("abcd"))
     asked = []
 
-    def refinement(run, levels, start, seconds):
+    def refinement(run, start, groups, way, seconds):
         which = next(i for i, seed in enumerate(seeds) if seed.devices is start.devices)
-        asked.append((levels, which, seconds))
+        turn = auto.WAYS.index(way)
+        assert groups is run.hierarchies[turn]
+        asked.append((turn, which, seconds))
         return start, 0
 
     monkeypatch.setattr(auto._Run, "refinement", refinement)
     assert [found.devices.tolist() for found in run.refined(seeds)] == [
         seed.devices.tolist() for seed in seeds
     ]
-    # Every seed begins with every hierarchy; of what came to the same, one goes on.
-    both = [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("c", 0), ("d", 0), ("c", 1), ("d", 1)]
-    assert [(levels, which) for levels, which, _ in asked] == [*both, ("b", 0), ("c", 0)]
+    # Every seed begins in every way; of what came to the same, one goes on.
+    both = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
+    assert [(turn, which) for turn, which, _ in asked] == [*both, (1, 0), (2, 0)]
     assert asked[-1][2] > asked[0][2]
 
 
@@ -429,25 +430,31 @@ def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads
         run.sole = candidate is good
         return False
 
-    def refinement(run, levels, start, seconds):
-        return results[levels[0]], 10
+    turns = iter(range(3))
+    assert len(run.hierarchies) == len(auto.WAYS)
+    begin = run.budget.spent
+
+    def refinement(run, *which):
+        return results[next(turns)], 10
 
     monkeypatch.setattr(auto._Run, "refinement", refinement)
     monkeypatch.setattr(auto._Run, "offer", offer)
-    found = run.refined_each([[0], [1], [2]], [one] * 3, 1.0, "refine")
+    found = run.refined_each([0, 1, 2], [one] * 3, 1.0, "refine")
     assert shorter == [one, good]
     assert [*map(id, found)] == [*map(id, (one, good, one))]
-    assert run.budget.spent == pytest.approx(20 / run.refine_rate)
+    assert run.budget.spent - begin == pytest.approx(20 / run.refine_rate)
     begun = []
     monkeypatch.setattr(auto._Run, "refinement", lambda run, *args: begun.append(args))
-    assert run.refined_each([[0]], [one], 1.0, "refine") == [one]
+    assert run.refined_each([0], [one], 1.0, "refine") == [one]
     assert not begun
-    assert run.budget.spent == pytest.approx(20 / run.refine_rate)
+    assert run.budget.spent - begin == pytest.approx(20 / run.refine_rate)
 
 
 def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
-    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    problem = Metered.of(
+        problem_of(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    )
+    run = auto._Run(problem, auto.Budget(4.0, None), 0.0, 1, 1, lambda *news: None)
     run.plant()
     begun = []
 

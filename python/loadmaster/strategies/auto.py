@@ -4,11 +4,11 @@ local search from there.
 Loadmaster's own. Seeds are tried in the order of what they are worth, as far as their share of the
 time goes, and where transfers are dear on fewer devices, too (see
 :mod:`~loadmaster.strategies.auto_few`). The best are refined by halves: many of them a
-little, the better half of these more, and so on, by groups of ops near each other and by groups of
-ops that play the same part in every layer (:mod:`~loadmaster.strategies.refine`); the best of what
-came of them are searched from (:func:`loadmaster.fast.search`). Where there are many ops, cycles
-come between: the graph is coarsened within the devices of the best plan so far, groups move where
-that makes it shorter, coarse to fine, and again. The search begins
+little, the better half of these more, and so on: on coarse graphs first
+(:mod:`~loadmaster.strategies.v_cycle`), by groups of ops near each other and by groups of ops that
+play the same part in every layer (:mod:`~loadmaster.strategies.refine`); the best of what came of
+them are searched from (:func:`loadmaster.fast.search`). Where there are many ops, the best is
+refined again and again before, as long as that makes it shorter. The search begins
 with windows, stretches of the order one after another with all else as it is
 (:func:`loadmaster.fast.search_windows`), and ends with moves of all ops. Before the search, and at
 the end, ops that no longer have a reason to be apart from their inputs go back to them
@@ -58,7 +58,8 @@ from loadmaster.strategies.auto_seeds import (
 )
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.fused import deciders
-from loadmaster.strategies.refine import MOST_DEVICES, hierarchy, refined_by, repeats
+from loadmaster.strategies.refine import MOST_DEVICES, hierarchy, repeats
+from loadmaster.strategies.v_cycle import Hierarchy, Way, v_cycle
 
 Effort = Literal["fast", "normal", "max"]
 
@@ -90,16 +91,16 @@ SEED_MOST = 0.5
 REFINE_SHARE = 0.5
 TRIAL_SHARE = 0.15
 
-#: Rounds in which seeds are refined, each with half as many; visits per op that a round of one is
-#: to have, and how many begin at most.
+#: Rounds in which seeds are refined, each with half as many; visits that a round of one is to have,
+#: and per op; and how many begin at most.
 REFINE_ROUNDS = 3
+ROUND = 6e6
 ROUND_PER_OP = 400
-REFINED_MOST = 24
+REFINED_MOST = 12
 
-#: What seeds are refined by, in turns: groups of what repeats as far as so many steps show, then
-#: groups of ops near each other; None: these alone. Each seed begins with each of them, by so many
-#: ranks later than with the first.
-HIERARCHIES = (6, None, 4, 12)
+#: How seeds are refined, in turns. Each seed begins in each of these ways, by so many ranks later
+#: than in the first.
+WAYS = (Way(6, 30.0), Way(6, 0.0), Way(0, 8.0), Way(4, 8.0, is_given=True))
 LAGS = (0.0, 0.1, 2.0, 2.1)
 
 #: Seeds that are searched, where the graph is small enough to search from several.
@@ -568,70 +569,68 @@ class _Run:
         return self.problem.graph.n_ops <= SMALL
 
     def refined(self, seeds: list[Candidate]) -> list[Candidate]:
-        """Seeds with groups of ops moved to better devices, coarse groups first: as many as there
-        is time for, each by one hierarchy or another, then on with the better half of them by the
-        next hierarchy, and so on (successive halving).
+        """Seeds with groups of ops moved to better devices: as many as there is time for, each in
+        one way or another, then on with the better half of them in the next way, and so on
+        (successive halving).
         """
-        hierarchies = self.hierarchies()
         seconds = REFINE_SHARE * max(self.budget.left, 0.0)
         end = self.budget.spent + seconds
-        rounds = self.refine_rate * seconds / (ROUND_PER_OP * self.problem.graph.n_ops)
-        most = min(max(int(rounds / REFINE_ROUNDS), TRIALS if self.is_small else 1), REFINED_MOST)
+        each = ROUND + ROUND_PER_OP * self.problem.graph.n_ops
+        most = int(self.refine_rate * seconds / (REFINE_ROUNDS * each))
+        most = min(max(most, TRIALS if self.is_small else 1), REFINED_MOST)
         starts = [(i + lag, i, turn) for i in range(len(seeds)) for turn, lag in enumerate(LAGS)]
         field = [_Refined(seeds[i], turn) for _, i, turn in sorted(starts)[:most]]
         done: list[_Refined] = []
         for left in range(REFINE_ROUNDS, 0, -1):
-            each = (end - self.budget.spent) / left / len(field)
-            levels = [hierarchies[one.turn % len(hierarchies)] for one in field]
-            refined = self.refined_each(levels, [one.candidate for one in field], each, "refine")
-            turns = [one.turn + 1 for one in field]
-            found = _distinct([_Refined(*one) for one in zip(refined, turns, strict=True)])
+            share = (end - self.budget.spent) / left / len(field)
+            turns = [one.turn for one in field]
+            refined = self.refined_each(turns, [one.candidate for one in field], share, "refine")
+            found = _distinct(
+                [_Refined(one, turn + 1) for one, turn in zip(refined, turns, strict=True)]
+            )
             half = -(-len(found) // 2)
             field, done = found[:half], [*found[half:], *done]
         return [one.candidate for one in _distinct([*field, *done])]
 
-    def hierarchies(self) -> list[Levels]:
-        """Levels of groups to refine by, in turns."""
-        near = self.levels()
-        found = []
-        for rounds in HIERARCHIES:
-            if rounds is None:
-                found.append(near)
-            else:
-                self.budget.spent += REPEATS * self.problem.graph.n_ops
-                found.append([*repeats(self.problem, rounds), *near])
-        return found
+    @cached_property
+    def hierarchies(self) -> list[Hierarchy]:
+        """Groups to refine by on the graph of the ops, for each way."""
+        n_ops = self.problem.graph.n_ops
+        self.budget.spent += HIERARCHY * n_ops
+        near = hierarchy(self.problem)
+        repeated: dict[int, Levels] = {0: []}
+        for rounds in {way.rounds for way in WAYS} - {0}:
+            self.budget.spent += REPEATS * n_ops
+            repeated[rounds] = repeats(self.problem, rounds)
+        return [Hierarchy(repeated[way.rounds], near) for way in WAYS]
 
     def cycled(self, start: Candidate) -> Candidate:
-        """A candidate refined again and again by groups that its own placement guides: coarsened
-        within its devices, searched, expanded.
+        """A candidate refined again and again, each time by groups that its own placement guides,
+        until no way finds anything.
         """
-        while not self.is_done and self.is_refinable:
-            levels = self.levels(start.devices)
-            found = self.refined_by(levels, start, CYCLE_SHARE * self.budget.left, "cycle")
+        barren = turn = 0
+        while barren < len(WAYS) and not self.is_done and self.is_refinable:
+            found = self.refined_each([turn], [start], CYCLE_SHARE * self.budget.left, "cycle")[0]
             gain = 1 - found.schedule.makespan / start.schedule.makespan
-            start = found
-            if gain < CYCLE_GAIN:
-                break
+            barren = barren + 1 if gain < CYCLE_GAIN else 0
+            start, turn = found, turn + 1
         return start
 
-    def refined_by(self, levels: Levels, start: Candidate, seconds: float, stage: str) -> Candidate:
-        """A candidate refined by groups for some seconds at most, offered as the best."""
-        return self.refined_each([levels], [start], seconds, stage)[0]
-
     def refined_each(
-        self, levels: list[Levels], starts: list[Candidate], seconds: float, stage: str
+        self, turns: list[int], starts: list[Candidate], seconds: float, stage: str
     ) -> list[Candidate]:
-        """Candidates refined by groups, each for some seconds at most, as many at a time as there
-        are threads; offered in their order, up to one that ends the search.
+        """Candidates refined by groups, each in the way whose turn it is for some seconds at most,
+        as many at a time as there are threads; offered in their order, up to one that ends the
+        search.
         """
         found = [*starts]
         if self.is_done:
             return found
+        ways = [(self.hierarchies[turn % len(WAYS)], WAYS[turn % len(WAYS)]) for turn in turns]
         with ThreadPoolExecutor(min(self.threads, len(starts))) as pool:
             running = [
-                pool.submit(self.refinement, *one, seconds)
-                for one in zip(levels, starts, strict=True)
+                pool.submit(self.refinement, start, *way, seconds)
+                for start, way in zip(starts, ways, strict=True)
             ]
             try:
                 for i, one in enumerate(running):
@@ -644,24 +643,21 @@ class _Run:
                 pool.shutdown(cancel_futures=True)
         return found
 
-    def refinement(self, levels: Levels, start: Candidate, seconds: float) -> tuple[Candidate, int]:
+    def refinement(
+        self, start: Candidate, groups: Hierarchy, way: Way, seconds: float
+    ) -> tuple[Candidate, int]:
         """A candidate refined for some seconds, less where the clock forbids it, and visits.
         No thread beside it depends on what it changes: the meter, and whether the clock cut it.
         """
         clock = self.budget.clock
         if clock is not None and self.budget.lacks(seconds):
             seconds = max(clock, 0.0)
-        return refined_by(self.problem, start, levels, int(self.refine_rate * seconds))
+        return v_cycle(self.problem, start, groups, way, int(self.refine_rate * seconds))
 
     @property
     def is_refinable(self) -> bool:
         """Whether what is left is worth building groups for."""
         return HIERARCHY * self.problem.graph.n_ops <= HIERARCHY_SHARE * self.budget.left
-
-    def levels(self, devices: NDArray[np.int32] | None = None) -> Levels:
-        """Groups to refine by, which count as spent."""
-        self.budget.spent += HIERARCHY * self.problem.graph.n_ops
-        return hierarchy(self.problem, devices)
 
     @cached_property
     def simulation(self) -> float:

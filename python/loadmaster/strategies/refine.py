@@ -132,16 +132,9 @@ def _passed(
     return replace(found, problem=candidate.problem, splits=candidate.splits), visits
 
 
-def hierarchy(
-    problem: Problem, devices: NDArray[np.int32] | None = None
-) -> list[NDArray[np.int32]]:
-    """Groups of even time with little between them, ever finer, down to single ops; given a
-    placement, none with ops of two devices.
-    """
+def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:
+    """Groups of even time with little between them, ever finer, down to single ops."""
     graph, op_time = problem.graph, problem.op_time
-    if devices is not None:
-        # Ops that allow different types never share a group: here, each device is one.
-        graph = graph.restricted(np.left_shift(np.uint64(1), devices.astype(np.uint64)))
     levels = []
     for groups in LEVELS:
         if 2 * groups > graph.n_ops:

@@ -122,6 +122,40 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
     })
 }
 
+/// The same for moving ops group by group: groups share a device where ops of theirs have to, and hold no
+/// memory, for when they would hold it is the fine graph's matter.
+///
+/// # Errors
+/// As [`contract`]; a set of groups that allow no common device type.
+pub fn contract_colocated(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
+    let coarse = contract(work, group)?;
+    let n_groups = coarse.n_ops();
+    let mut union = colocate::Union::new(n_groups);
+    for set in 0..work.sets.n_rows() {
+        let groups = work.sets.row(set).iter().map(|u| group[u.ix()] as usize);
+        groups.reduce(|a, b| {
+            union.join(a, b);
+            b
+        });
+    }
+    let (set_of, sets) = union.sets(n_groups);
+    let mut allowed = coarse.allowed;
+    colocate::share_allowed(&sets, &mut allowed).map_err(|error| match error {
+        Error::NoCommonType { first, second } => {
+            let member = |g: OpId| {
+                let ops = work.graph.ops().filter(|u| group[u.ix()] == g.0);
+                ops.min_by_key(|&u| work.graph.index(u)).unwrap_or_default()
+            };
+            Error::NoCommonType { first: member(first.id).into(), second: member(second.id).into() }
+        }
+        other => other,
+    })?;
+    let lead = colocate::leads(&coarse.graph, &set_of, &sets, |_| None, &allowed);
+    let storages = coarse.storages.into_iter().map(|storage| Storage { bytes: 0, ..storage }).collect();
+    let (resident, workspace) = (vec![0; n_groups], vec![0; n_groups]);
+    Ok(Workload { set_of, sets, lead, allowed, storages, resident, workspace, ..coarse })
+}
+
 /// Bytes per user's tensor id. Several tensors of one id (a plain tensor and none else) agree.
 fn key_bytes(work: &Workload) -> Vec<u64> {
     let graph = &work.graph;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::{graph, plain, works};
 use loadmaster_core::Error;
-use loadmaster_core::contract::{contract, flows};
+use loadmaster_core::contract::{contract, contract_colocated, flows};
 use loadmaster_core::fusion::{Limits, breakpoints, segments};
 use loadmaster_core::ids::OpId;
 use loadmaster_core::workload::{ANY_TYPE, Columns, Workload};
@@ -125,6 +125,39 @@ proptest! {
             }
             Err(other) => prop_assert!(false, "{other}"),
         }
+    }
+
+    #[test]
+    fn groups_share_a_device_where_ops_of_theirs_do(work in works(12), codes in vec(0u8..9, 12)) {
+        let group = dense(&codes[..work.n_ops()]);
+        let Ok(free) = contract(&work, &group) else { return Ok(()) };
+        let coarse = match contract_colocated(&work, &group) {
+            Ok(coarse) => coarse,
+            Err(error) => {
+                let is_type = matches!(error, Error::NoCommonType { .. });
+                prop_assert!(is_type);
+                return Ok(());
+            }
+        };
+        for ops in (0..work.sets.n_rows()).map(|s| work.sets.row(s)) {
+            let mut sets = ops.iter().map(|u| coarse.set_of[group[u.ix()] as usize]);
+            let first = sets.next();
+            prop_assert!(sets.all(|set| Some(set) == first));
+        }
+        // Never more than that joins groups: there are as many sets as parts of a graph whose
+        // vertices are groups and sets of ops.
+        let n = free.n_ops();
+        let mut part: Vec<usize> = (0..n + work.sets.n_rows()).collect();
+        for u in work.graph.ops() {
+            let (a, b) = (part[group[u.ix()] as usize], part[n + work.set_of[u.ix()] as usize]);
+            part.iter_mut().filter(|p| **p == a).for_each(|p| *p = b);
+        }
+        part.sort_unstable();
+        part.dedup();
+        prop_assert_eq!(coarse.sets.n_rows(), part.len());
+        prop_assert!(coarse.static_bytes().iter().all(|&bytes| bytes == 0));
+        prop_assert_eq!(&coarse.graph, &free.graph);
+        prop_assert_eq!(&coarse.tensor_bytes, &free.tensor_bytes);
     }
 
     #[test]

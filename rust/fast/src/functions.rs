@@ -400,6 +400,9 @@ pub fn needed_control<'py>(py: Python<'py>, graph: &Graph) -> PyResult<(Ids<'py>
 /// graph : Graph
 /// group : int [n_ops]
 ///     Group per op, numbered from 0 without gaps.
+/// colocated : bool
+///     Whether groups share a device where ops of theirs have to, and hold no memory: for moving ops
+///     group by group. If not, each is placed for itself, and holds what its ops allocate.
 ///
 /// Returns
 /// -------
@@ -419,7 +422,8 @@ pub fn needed_control<'py>(py: Python<'py>, graph: &Graph) -> PyResult<(Ids<'py>
 /// >>> fast.contract(g, np.array([0, 0, 1, 1])).n_ops
 /// 2
 #[pyfunction]
-pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyResult<Graph> {
+#[pyo3(signature = (graph, group, *, colocated=false))]
+pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>, colocated: bool) -> PyResult<Graph> {
     let n = graph.work.n_ops();
     let group = convert::indices("group", group, n, n)?;
     let mut first = vec![u32::MAX; n];
@@ -427,7 +431,8 @@ pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>) -> PyRe
         first[g as usize] = index as u32;
     }
     let group = graph.by_op(group, 1);
-    let work = py.detach(|| core_contract::contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
+    let contract = if colocated { core_contract::contract_colocated } else { core_contract::contract };
+    let work = py.detach(|| contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
     let fine = graph.names.clone();
     let names: Names = Arc::new(move |g| {
         let index = *first.get(g as usize)?;

@@ -228,6 +228,28 @@ impl Graph {
         Ok(Self { work: Arc::new(Workload { allowed, ..(**work).clone() }), names: self.names.clone() })
     }
 
+    /// The same graph with every op kept to a device, as if devices were types: no group that a
+    /// coarsener makes has ops of two. O(V + E).
+    ///
+    /// Parameters
+    /// ----------
+    /// devices : int32 [n_ops]
+    ///     Below 64, the same for colocated ops.
+    ///
+    /// Raises
+    /// ------
+    /// InputError
+    ///     Colocated ops on two devices.
+    /// ValueError
+    ///     A wrong dtype or length; a device out of range.
+    fn kept_to(&self, devices: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let work = &self.work;
+        let devices = convert::indices("devices", devices, work.n_ops(), u64::BITS as usize)?;
+        let mut allowed: Vec<u64> = self.by_op(devices, 1).into_iter().map(|d| 1 << d).collect();
+        colocate::share_allowed(&work.sets, &mut allowed).map_err(|e| self.name(e))?;
+        Ok(Self { work: Arc::new(Workload { allowed, ..(**work).clone() }), names: self.names.clone() })
+    }
+
     /// Source, destination, distinct tensors and bytes between each pair of ops.
     fn flows<'py>(&self, py: Python<'py>) -> Flows<'py> {
         let flows = py.detach(|| contract::flows(&self.work));

@@ -1,0 +1,142 @@
+"""Refinement on coarse graphs: a placement stays one, never gets worse, and gets further than
+without.
+"""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import clusters, op_graphs
+
+import loadmaster as lm
+from loadmaster import fast
+from loadmaster.problem import Problem
+from loadmaster.simulation import as_costs
+from loadmaster.strategies import v_cycle as module
+from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.refine import hierarchy, repeats
+from loadmaster.strategies.v_cycle import CoarseProblem, Hierarchy, Way, v_cycle
+
+WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
+
+
+def placed(graph: lm.OpGraph, cluster: lm.Cluster, seed: int) -> tuple[Problem, Candidate] | None:
+    """A problem and a placement at random; none where that finds no room."""
+    try:
+        plan = lm.place(graph, cluster, "random", seed=seed)
+    except lm.InfeasibleError:
+        return None
+    problem = plan.problem
+    return problem, judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+
+
+def groups_of(problem: Problem, way: Way) -> Hierarchy:
+    return Hierarchy(repeats(problem, way.rounds) if way.rounds else [], hierarchy(problem))
+
+
+@given(
+    graph=op_graphs(max_ops=12),
+    cluster=clusters(),
+    way=WAYS,
+    budget=st.sampled_from([0, 100, 10**5]),
+    seed=st.integers(0, 3),
+)
+def test_what_comes_of_it_keeps_the_rules_and_is_no_worse(graph, cluster, way, budget, seed):
+    case = placed(graph, cluster, seed)
+    if case is None:
+        return
+    problem, before = case
+    with mock.patch.multiple(module, FEWEST=1, LEAST=0):
+        after, visits = v_cycle(problem, before, groups_of(problem, way), way, budget)
+    assert better(problem, before, after) is before or after is not before
+    assert visits >= 0
+    # The simulator refuses what breaks a rule.
+    again = problem.simulate(after.devices, after.priority, policy=after.policy)
+    assert again.makespan == after.schedule.makespan
+    if before.fits:
+        assert after.fits
+        assert after.schedule.makespan <= before.schedule.makespan
+
+
+@given(graph=op_graphs(max_ops=12), cluster=clusters(), seed=st.integers(0, 3))
+def test_coarse_graphs_hold_the_placement_as_it_is(graph, cluster, seed):
+    case = placed(graph, cluster, seed)
+    if case is None:
+        return
+    problem, before = case
+    with mock.patch.object(module, "FEWEST", 1):
+        coarse, _ = module._coarsened(problem, before, 8.0)
+    finer = problem
+    for level in coarse:
+        assert level.finer is finer
+        assert level.graph.n_ops < finer.graph.n_ops
+        for fine, rough in ((finer.time, level.time), (held(finer), held(level))):
+            assert np.allclose(fine.sum(axis=0), rough.sum(axis=0))
+        finer = level
+    current = module._on_coarsest(before, coarse)
+    for level in reversed(coarse):
+        current = level.expanded(current)
+    assert current.devices.tolist() == before.devices.tolist()
+
+
+def held(problem: Problem) -> np.ndarray:
+    return problem.reduced.held_at_peak.astype(float)
+
+
+def test_groups_that_hold_one_set_of_ops_move_together():
+    ops = {
+        "name": list("abcd"),
+        "time": {"*": [1.0, 1.0, 1.0, 1.0]},
+        "colocation": ["s", "", "", "s"],
+    }
+    graph = lm.OpGraph(ops, {"src": [0, 1, 2], "dst": [1, 2, 3], "bytes": [4, 4, 4]})
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, latency=0.0)
+    problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
+    level = CoarseProblem.of(problem, np.array([0, 0, 1, 1], dtype=np.int32))
+    assert level.graph.colocation.tolist() == [0, 0]
+    assert fast.contract(problem.graph, level.group).colocation.tolist() == [0, 1]
+    with pytest.raises(lm.InputError, match="share a device"):
+        level.simulate(np.array([0, 1], dtype=np.int32), np.array([0, 1], dtype=np.int32))
+
+
+def test_ops_kept_to_devices_never_share_a_group():
+    problem = lm.place(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe"), "m-topo").problem
+    graph = problem.graph
+    devices = np.arange(graph.n_ops, dtype=np.int32) % 3
+    devices = devices[graph.colocation]
+    group, _ = fast.batch_merge(
+        graph.kept_to(devices), problem.op_time, problem.tensor_time(graph), 4
+    )
+    assert len(np.unique(group)) < graph.n_ops
+    for g in np.unique(group):
+        assert len(np.unique(devices[group == g])) == 1
+    with pytest.raises(ValueError, match=r"devices\[0\] is 64"):
+        graph.kept_to(np.full(graph.n_ops, 64, dtype=np.int32))
+
+
+@pytest.mark.parametrize("name", ["bert-large", "inception-v3"])
+def test_it_gets_further_than_without_coarse_graphs(name):
+    plan = lm.place(lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
+    problem = plan.problem
+    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    without, coarse = (
+        v_cycle(problem, before, groups_of(problem, way), way, 20_000_000)[0].schedule.makespan
+        for way in (Way(6, 0.0), Way(6, 30.0))
+    )
+    assert coarse < without < before.schedule.makespan
+
+
+def test_few_visits_build_no_coarse_graphs(monkeypatch):
+    plan = lm.place(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
+    problem = plan.problem
+    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    monkeypatch.setattr(CoarseProblem, "of", None)
+    way = Way(0, 8.0)
+    few = module.LEAST * problem.graph.n_ops - 1
+    after, visits = v_cycle(problem, before, groups_of(problem, way), way, few)
+    assert after.schedule.makespan < before.schedule.makespan
+    assert visits > 0
