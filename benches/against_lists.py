@@ -251,6 +251,21 @@ def section(found: list[Case], options: list[str]) -> str:
         f"{max(c.seconds for c in found):.1f} at most.",
         "",
     ]
+    each = [[name, *compared([c.auto / c.lists[name] for c in found])] for name in LISTS]
+    lines += [
+        "By one list scheduler at a time, as Loadmaster does it, where it fits:",
+        "",
+        *table(
+            [
+                "list scheduler",
+                "how many",
+                "auto is shorter by",
+                "more steps per second",
+                "where auto is longer",
+            ],
+            sorted(each, key=lambda row: float(row[2].rstrip("%") or 0)),
+        ),
+    ]
     if alone:
         where = ", ".join(f"{c.graph} on {c.cluster}" for c in alone)
         lines += [f"Where no list schedule fits, but `auto` does: {where}.", ""]
