@@ -1,7 +1,7 @@
 """Local search: how near the best known it comes, and how fast, on one core and on more.
 
     python benches/search.py coarse [--seconds 1 10 | --moves 700000] [--seeds 0 1 2] [--only TEXT]
-    python benches/search.py models [--seconds 0.75 11 45] [--only TEXT]
+    python benches/search.py models [--seconds 0.75 11.25 45] [--only TEXT]
     python benches/search.py speed [--moves 20000] [--only TEXT]
     python benches/search.py threads [--seconds 11.25] [--threads 1 2] [--only TEXT]
 
