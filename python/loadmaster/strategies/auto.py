@@ -769,7 +769,7 @@ def _makespan(candidate: Candidate) -> float:
 
 
 class _Refined(NamedTuple):
-    """A candidate, and whose turn it is of the hierarchies that it is refined by."""
+    """A candidate, and whose turn it is of the ways to refine it."""
 
     candidate: Candidate
     turn: int = 0
