@@ -140,3 +140,17 @@ def test_few_visits_build_no_coarse_graphs(monkeypatch):
     after, visits = v_cycle(problem, before, groups_of(problem, way), way, few)
     assert after.schedule.makespan < before.schedule.makespan
     assert visits > 0
+
+
+def test_devices_are_no_types_of_what_ops_allow():
+    """The second device is of the first type: ops that allow this type alone may be there."""
+    graph = fast.Graph(
+        2,
+        np.array([0]),
+        np.array([1]),
+        allowed=np.array([1, 1], dtype=np.uint64),
+        colocation=np.array([0, 0]),
+    )
+    assert graph.kept_to(np.array([1, 1], dtype=np.int32)).allowed.tolist() == [2, 2]
+    with pytest.raises(lm.InputError, match="must share a device"):
+        graph.kept_to(np.array([0, 1], dtype=np.int32))
