@@ -46,7 +46,7 @@ from loadmaster.strategies import METHODS
 from loadmaster.strategies.base import Candidate, better, judged
 from loadmaster.strategies.celeritas import adjusting_placement
 from loadmaster.strategies.fused import Fused, deciders
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.v_cycle import refined
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"

@@ -34,7 +34,7 @@ from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError
 from loadmaster.problem import by_start
 from loadmaster.strategies import auto, heft
-from loadmaster.strategies.refine import refined
+from loadmaster.strategies.v_cycle import refined
 
 Ids = NDArray[np.int32]
 

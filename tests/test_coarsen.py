@@ -22,10 +22,10 @@ from loadmaster.strategies.refine import (
     AROUND_PASS,
     REPEATED_SHARES,
     hierarchy,
-    refined,
     refined_by,
     repeats,
 )
+from loadmaster.strategies.v_cycle import refined
 from loadmaster.writers.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")

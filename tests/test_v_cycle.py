@@ -4,6 +4,7 @@ without.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -16,10 +17,11 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.problem import Problem
 from loadmaster.simulation import as_costs
+from loadmaster.strategies import METHODS
 from loadmaster.strategies import v_cycle as module
 from loadmaster.strategies.base import Candidate, Placement, better, judged
 from loadmaster.strategies.refine import hierarchy, repeats
-from loadmaster.strategies.v_cycle import CoarseProblem, Hierarchy, Way, v_cycle
+from loadmaster.strategies.v_cycle import CoarseProblem, Hierarchy, Way, refined, v_cycle
 
 WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
 
@@ -154,3 +156,17 @@ def test_devices_are_no_types_of_what_ops_allow():
     assert graph.kept_to(np.array([1, 1], dtype=np.int32)).allowed.tolist() == [2, 2]
     with pytest.raises(lm.InputError, match="must share a device"):
         graph.kept_to(np.array([0, 1], dtype=np.int32))
+
+
+def test_a_refined_plan_still_says_how_it_came_about():
+    """Notes and the graph that was placed stay with it through the coarse graphs."""
+    cluster = lm.Cluster.preset("4xV100-PCIe")
+    graph = lm.read("example:inception-v3")
+    whole = Problem.make(graph, cluster, as_costs(None, graph, cluster))
+    before = METHODS["data-parallel"][0](whole)
+    assert before.problem is not None
+    told = replace(before, notes=("a note",))
+    after = refined(before.problem, told)
+    assert after.schedule.makespan < before.schedule.makespan
+    assert after.problem is before.problem
+    assert after.notes == ("a note",)

@@ -23,8 +23,8 @@ from loadmaster.simulation import CostsLike, Placed, as_costs, check_seed
 from loadmaster.strategies import expert
 from loadmaster.strategies.base import Candidate, better, check_allowed
 from loadmaster.strategies.contiguous import Stages, contiguous
-from loadmaster.strategies.refine import refined
 from loadmaster.strategies.registry import Method, function_of, takes
+from loadmaster.strategies.v_cycle import refined
 from loadmaster.strategies.warm import mapped, started
 from loadmaster.units import format_seconds
 
@@ -97,7 +97,7 @@ def place(
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
         Whether the method's placement is then refined
-        (:func:`loadmaster.strategies.refine.refined`): about a second, and never worse; on 64
+        (:func:`loadmaster.strategies.v_cycle.refined`): about a second, and never worse; on 64
         devices at most.
     warm_start : Plan, optional
         A plan for the same ops, on whatever cluster, that the answer shall be no worse than.

@@ -1,7 +1,7 @@
 """Refinement: a placement of any strategy, made better by moving groups of ops between devices.
 
-The uncoarsening half of multilevel placement as a stage of its own: a hierarchy of groups is built
-once, and on each level, coarse to fine, groups move where an estimated schedule gets shorter
+The uncoarsening half of multilevel placement: a hierarchy of groups is built once, and on each
+level, coarse to fine, groups move where an estimated schedule gets shorter
 (:func:`loadmaster.fast.refine_placement`): in the order of the placement's own schedule, by rank,
 in the order of what came of that, and so on. The simulator has the last word.
 
@@ -36,9 +36,6 @@ REPEATED_SHARES = (0.6, 0.4, 0.25, 0.125, 0.0625, 0.015625)
 #: Shares of each device's memory that refinement may fill, in turn, until the result fits.
 SHARES = (1.0, 0.9, 0.7)
 
-#: Visits of ops over all moves that one refinement tries: about a second.
-BUDGET = 40_000_000
-
 #: Share of what is left of them that a pass over all levels may take, the least per op that it is
 #: worth beginning with, and what it takes as long as before and after.
 PASS_SHARE = 0.7
@@ -46,40 +43,11 @@ LEAST_PASS = 60
 AROUND_PASS = 25
 
 
-def refined(problem: Problem, candidate: Candidate) -> Candidate:
-    """The candidate, or a better one near it: never worse, for the simulator decides.
-
-    Parameters
-    ----------
-    problem : Problem
-        That of the candidate.
-    candidate : Candidate
-        From any strategy.
-
-    Examples
-    --------
-    >>> import loadmaster as lm
-    >>> from loadmaster.strategies.refine import refined
-    >>> cluster = lm.Cluster.preset("4xV100-PCIe")
-    >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
-    >>> from loadmaster.strategies.base import Placement, judged
-    >>> before = judged(plan.problem, Placement(plan.placed.devices, plan.placed.priority))
-    >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
-    True
-    """
-    n_devices = problem.cluster.n_devices
-    if n_devices == 1:
-        return candidate
-    if n_devices > MOST_DEVICES:
-        note = f"not refined: {n_devices} devices, and refinement takes at most {MOST_DEVICES}"
-        return replace(candidate, notes=(*candidate.notes, note))
-    return refined_by(problem, candidate, hierarchy(problem), BUDGET)[0]
-
-
 def refined_by(
     problem: Problem, candidate: Candidate, levels: list[NDArray[np.int32]], budget: int
 ) -> tuple[Candidate, int]:
-    """The same by given groups, and visits of ops over all moves tried, or what takes as long.
+    """The candidate, or a better one near it, and visits of ops over all moves tried, or what takes
+    as long: never worse, for the simulator decides.
 
     Passes over all levels in two orders in turn, each from the best so far, until neither order
     gains.
