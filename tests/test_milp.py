@@ -246,6 +246,23 @@ def test_what_gurobis_licence_does_not_allow_is_told():
     assert not said or "2100 variables and 0 rows" in said, "a licence of the user's own allows it"
 
 
+@pytest.mark.parametrize(
+    ("number", "picked"), [("1.15.1", "highs"), ("1.16.0", "cbc"), ("2.0", "cbc")]
+)
+def test_a_highspy_that_cannot_be_called_is_not_picked(monkeypatch, number, picked):
+    known = importlib.util.find_spec
+
+    def found(name):
+        return None if name == "highsbox" else known("json" if name == "highspy" else name)
+
+    monkeypatch.setattr(worker, "find_spec", found)
+    monkeypatch.setattr(worker, "version", lambda name: number)
+    assert worker._chosen("auto") == picked
+    if picked == "cbc":
+        with pytest.raises(MissingExtraError, match="highs"):
+            worker._chosen("highs")
+
+
 def test_a_missing_package_names_the_extra(monkeypatch):
     known = importlib.util.find_spec
     hidden = ("highspy", "highsbox")

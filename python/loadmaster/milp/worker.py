@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from numbers import Real
 from typing import Literal, get_args
@@ -149,7 +150,7 @@ def _chosen(solver: Solver) -> str:
     """The solver's name, once it is known to be there (without importing it)."""
     if find_spec("mip") is None:
         raise MissingExtraError("mip", "highs", "solving linear programs")
-    has_highs = find_spec("highspy") is not None or find_spec("highsbox") is not None
+    has_highs = _has_highs()
     if solver == "highs" and not has_highs:
         raise MissingExtraError("highspy", "highs", "the solver HiGHS")
     if solver == "gurobi" and find_spec("gurobipy") is None:
@@ -157,6 +158,19 @@ def _chosen(solver: Solver) -> str:
     if solver == "auto":
         return "highs" if has_highs else "cbc"
     return solver
+
+
+def _has_highs() -> bool:
+    """Whether python-mip can call HiGHS: through highsbox, or through highspy as long as that exports
+    the C interface (up to 1.15).
+    """
+    if find_spec("highsbox") is not None:
+        return True
+    try:
+        major, minor = version("highspy").split(".")[:2]
+    except PackageNotFoundError:
+        return False
+    return find_spec("highspy") is not None and (int(major), int(minor)) < (1, 16)
 
 
 def _unsolved(model: Model, solver: str) -> Solution:
