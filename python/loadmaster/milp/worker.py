@@ -161,8 +161,8 @@ def _chosen(solver: Solver) -> str:
 
 
 def _has_highs() -> bool:
-    """Whether python-mip can call HiGHS: through highsbox, or through highspy as long as that exports
-    the C interface (up to 1.15).
+    """Whether python-mip can call HiGHS: by highsbox, or by highspy up to 1.15, which exports the C
+    interface.
     """
     if find_spec("highsbox") is not None:
         return True
