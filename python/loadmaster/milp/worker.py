@@ -152,7 +152,7 @@ def _chosen(solver: Solver) -> str:
         raise MissingExtraError("mip", "highs", "solving linear programs")
     has_highs = _has_highs()
     if solver == "highs" and not has_highs:
-        raise MissingExtraError("highspy", "highs", "the solver HiGHS")
+        raise MissingExtraError("highspy<1.16", "highs", "the solver HiGHS")
     if solver == "gurobi" and find_spec("gurobipy") is None:
         raise InputError("the solver Gurobi needs its own package: python -m pip install gurobipy")
     if solver == "auto":
