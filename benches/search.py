@@ -4,6 +4,7 @@
     python benches/search.py models [--seconds 0.75 11.25 45] [--only TEXT]
     python benches/search.py speed [--moves 20000] [--only TEXT]
     python benches/search.py threads [--seconds 11.25] [--threads 1 2] [--only TEXT]
+    python benches/search.py windows [--visits 30000000] [--only TEXT]
 
 ``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
@@ -12,7 +13,8 @@ eight graphs of the design's table at its costs by the method ``auto``, as fract
 with the bound; seconds are counted as ``auto`` counts its effort, with those of CPU beside each
 figure. ``speed``: moves per CPU second of one chain on those graphs, from a refined HEFT, and on
 random layers of 100 and 200 groups. ``threads``: seconds on the clock and of CPU that ``auto``
-takes on those graphs with so many threads, which change no plan.
+takes on those graphs with so many threads, which change no plan. ``windows``: from one and the same
+refined HEFT of large graphs, what windows find and what moves of all ops do, within as many visits.
 """
 
 from __future__ import annotations
@@ -27,16 +29,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quality import DATA, DESIGN, design_problem
+from quality import DATA, DESIGN, design_problem, model_problem
 
 from loadmaster import fast
 from loadmaster.bounds import bound
 from loadmaster.errors import InfeasibleError
-from loadmaster.problem import by_start
+from loadmaster.problem import by_start, ranks
 from loadmaster.strategies import auto, heft
+from loadmaster.strategies.base import Placement, judged
 from loadmaster.strategies.v_cycle import refined
 
 Ids = NDArray[np.int32]
+
+#: Graphs and clusters of the ledger where most of a search by ``auto`` is in windows.
+LARGE = [
+    (graph, cluster)
+    for graph in ("nasneta_large_train_b32", "nmt_4x2048_train_b512", "mamba_130m_train_b4_s64")
+    for cluster in ("4 PCIe", "8 PCIe", "8 NVLink")
+]
 
 
 @dataclass(frozen=True)
@@ -258,14 +268,44 @@ def threads(seconds: float, counts: list[int], only: str) -> None:
         print(f"{count} threads: {mean:.2f} of the time that {counts[0]} take, geometric mean")
 
 
+def windows(visits: int, only: str) -> None:
+    """Fractions of one device by either search, from the same plan."""
+    print(f"graph, cluster | reduced ops | start | CPU seconds, fraction after {visits} visits of")
+    for name, cluster in (place for place in LARGE if only in place[0]):
+        problem = model_problem(name, cluster)
+        one = float(problem.time.sum(axis=0)[problem.cluster.device_types].min())
+        start = refined(problem, heft.place(problem))
+        order = by_start(problem.graph, start.schedule.start, start.schedule.finish)
+        row = []
+        for kind, search in (("windows", fast.search_windows), ("all ops", fast.search)):
+            began = time.process_time()
+            devices, ordered, *_ = search(
+                problem.graph,
+                problem.links,
+                problem.time,
+                start.devices,
+                order,
+                op_bytes=problem.reduced.held_at_peak,
+                capacity=problem.capacity,
+                visits=visits,
+            )
+            spent = time.process_time() - began
+            found = judged(problem, Placement(devices, ranks(ordered), is_sequence=True))
+            row.append(f"{kind} {found.schedule.makespan / one:.3f} ({spent:.1f} s)")
+        head = f"{name}, {cluster}"
+        begun = start.schedule.makespan / one
+        print(f"{head:36} {problem.graph.n_ops:5} {begun:.3f} {' '.join(row)}", flush=True)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("what", choices=["coarse", "models", "speed", "threads"])
+    parser.add_argument("what", choices=["coarse", "models", "speed", "threads", "windows"])
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0])
     parser.add_argument("--moves", type=int, nargs="+", default=[], help="instead of seconds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--visits", type=int, default=30_000_000)
     parser.add_argument("--only", default="", help="names that contain this")
     arguments = parser.parse_args()
     if arguments.what == "coarse":
@@ -274,6 +314,8 @@ def main() -> None:
         speed((arguments.moves or [20_000])[0], arguments.only)
     elif arguments.what == "threads":
         threads(arguments.seconds[0], arguments.threads, arguments.only)
+    elif arguments.what == "windows":
+        windows(arguments.visits, arguments.only)
     else:
         models(arguments.seconds, arguments.only)
 
