@@ -27,9 +27,9 @@ from quality import DATA, HERE, KINDS, Task, package_digest, records, table, tas
 from sections import write_section
 
 from loadmaster import fast
-from loadmaster.bounds import bound
-from loadmaster.errors import InfeasibleError
-from loadmaster.problem import Problem
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
 
 #: All of the list schedulers; ``getf`` is ``etf`` where devices are alike.

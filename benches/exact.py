@@ -35,15 +35,15 @@ from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.bounds import bound
-from loadmaster.errors import SolverError
+from loadmaster.base.errors import SolverError
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem, by_start
 from loadmaster.milp import cpsat, ilp, moirai, pesto, solve
 from loadmaster.milp.formulation import Formulation
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.timing import Timed, settled, timed
-from loadmaster.problem import Problem, by_start
-from loadmaster.strategies import auto
-from loadmaster.strategies.exact import Level, searched
+from loadmaster.strategies.auto import auto
+from loadmaster.strategies.exact.solving import Level, searched
 
 HERE = Path(__file__).parent
 KEPT = HERE / ".exact.jsonl"

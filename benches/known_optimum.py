@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster as lm
-from loadmaster.strategies import auto
+from loadmaster.strategies.auto import auto
 
 #: Microseconds of a mean op, and of what every transfer takes at least; bytes per microsecond.
 MEAN_OP, LATENCY, BYTES_PER_US = 1000, 10, 12_000

@@ -39,14 +39,14 @@ from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.coarsening import Coarse, Coarsener, coarsen_problem
-from loadmaster.errors import InfeasibleError, LoadmasterError
-from loadmaster.problem import Problem
+from loadmaster.base.errors import InfeasibleError, LoadmasterError
+from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
+from loadmaster.strategies.auto.v_cycle import refined
 from loadmaster.strategies.base import Candidate, better, judged
-from loadmaster.strategies.celeritas import adjusting_placement
-from loadmaster.strategies.fused import Fused, deciders
-from loadmaster.strategies.v_cycle import refined
+from loadmaster.strategies.groups.celeritas import adjusting_placement
+from loadmaster.strategies.groups.fused import Fused, deciders
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"

@@ -27,8 +27,8 @@ from PIL import Image
 from test_writers import layered
 
 import loadmaster as lm
+from loadmaster.writers.pictures.trace import write_trace
 from loadmaster.writers.report import write_report
-from loadmaster.writers.trace import write_trace
 
 MARKS = """
 const paint = performance.getEntriesByName('first-contentful-paint')[0];

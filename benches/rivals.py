@@ -19,7 +19,7 @@ from typing import Any
 from quality import DATA
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.strategies import Method
 
 GRAPHS = (

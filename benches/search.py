@@ -32,12 +32,13 @@ from numpy.typing import NDArray
 from quality import DATA, DESIGN, design_problem, model_problem
 
 from loadmaster import fast
-from loadmaster.bounds import bound
-from loadmaster.errors import InfeasibleError
-from loadmaster.problem import by_start, ranks
-from loadmaster.strategies import auto, heft
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import by_start, ranks
+from loadmaster.strategies.auto import auto
+from loadmaster.strategies.auto.v_cycle import refined
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.v_cycle import refined
+from loadmaster.strategies.lists import heft
 
 Ids = NDArray[np.int32]
 

@@ -16,11 +16,11 @@ import time
 
 from quality import CLUSTERS, DATA, model_problem
 
-from loadmaster.errors import InfeasibleError
-from loadmaster.problem import Problem
-from loadmaster.strategies import single
-from loadmaster.strategies.auto_seeds import SEEDS, Metered, Seed, microseconds
-from loadmaster.strategies.fused import deciders
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.seeds import SEEDS, Metered, Seed, microseconds
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.simple import single
 
 #: Graphs of fewer ops are planned in milliseconds, whatever that takes per op.
 LEAST_OPS = 1000

@@ -9,11 +9,11 @@ import numpy as np
 from strategies import MS
 
 import loadmaster as lm
-from loadmaster.bounds import bound
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem, ranks
 from loadmaster.milp.instance import Instance, Message, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, timed
-from loadmaster.problem import Problem, ranks
 
 
 def drawn(seed: int, max_ops: int = 6, max_devices: int = 3, shared: bool = False) -> Problem:

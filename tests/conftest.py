@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import loadmaster as lm
-from loadmaster.examples import EXAMPLES
+from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
 
 settings.register_profile(

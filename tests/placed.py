@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.simulation import reduced_placement
+from loadmaster.judge.simulation import reduced_placement
 
 
 def with_devices(graph, devices, cluster=None):

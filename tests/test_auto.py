@@ -12,15 +12,18 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, placements, v100_
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
-from loadmaster.strategies import auto, heft, noised, registry, single
-from loadmaster.strategies.assigned import on_allowed
-from loadmaster.strategies.auto_few import parts
-from loadmaster.strategies.auto_gather import gathered
-from loadmaster.strategies.auto_seeds import Metered, OverdrawnError, Seed, worth_trying
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies import registry
+from loadmaster.strategies.auto import auto
+from loadmaster.strategies.auto.few import parts
+from loadmaster.strategies.auto.gather import gathered
+from loadmaster.strategies.auto.seeds import Metered, OverdrawnError, Seed, worth_trying
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.fused import deciders
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.lists import heft, noised
+from loadmaster.strategies.simple import single
+from loadmaster.strategies.simple.assigned import on_allowed
 
 METHODS = ("single", *(name for name in registry.METHODS if name in auto.SEEDS))
 

@@ -11,7 +11,7 @@ import pytest
 from strategies import graph_of, ms_mesh, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError
 
 
 def write(path, document) -> str:

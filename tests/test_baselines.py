@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, tried, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError, InputError, MissingExtraError
-from loadmaster.problem import Problem
-from loadmaster.strategies import expert, metis
-from loadmaster.strategies import random as dice
+from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.simple import expert, metis
+from loadmaster.strategies.simple import random as dice
 
 BASELINES = [expert, metis, dice]
 by_name = pytest.mark.parametrize("method", BASELINES, ids=lambda m: m.__name__.rpartition(".")[2])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import MS, brief, clusters, graph_of, ms_mesh, op_graphs, placements, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.strategies import METHODS
 
 

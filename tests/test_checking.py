@@ -8,9 +8,9 @@ import pytest
 from strategies import graph_of, ms_mesh
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import parse_seconds
 from loadmaster.cli import main
-from loadmaster.errors import InputError
-from loadmaster.units import parse_seconds
 
 #: Two ops of 4 ms with 60 and 20 bytes, on two devices.
 PLAN = lm.place(

@@ -11,8 +11,8 @@ from strategies import V100, clusters, v100_mesh
 
 import loadmaster as lm
 from loadmaster import Cluster, Device, DeviceType, Link
-from loadmaster.errors import InputError
-from loadmaster.units import format_bytes, format_count, format_seconds, parse_bytes
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import format_bytes, format_count, format_seconds, parse_bytes
 
 
 def named(n: int, memory: int = 2**30) -> list[Device]:

@@ -14,19 +14,19 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.cli import main
-from loadmaster.coarsening import Coarsener, default_rules, read_rules
-from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
-from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.refine import (
+from loadmaster.judge.coarsening import Coarsener, default_rules, read_rules
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import as_costs
+from loadmaster.strategies.auto.refine import (
     AROUND_PASS,
     REPEATED_SHARES,
     hierarchy,
     refined_by,
     repeats,
 )
-from loadmaster.strategies.v_cycle import refined
-from loadmaster.writers.coarse import to_dot, to_graphml, write
+from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.base import Placement, judged
+from loadmaster.writers.pictures.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from strategies import brief, clusters, graph_of, ms_mesh, op_graphs
 
 import loadmaster as lm
-from loadmaster.binding import bind
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
-from loadmaster.constraints import selected
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
+from loadmaster.judge.problem import Problem
+from loadmaster.rules.binding import bind
+from loadmaster.rules.constraints import selected
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.base import Placement, judged
 from loadmaster.strategies.contiguous import Stages, contiguous, cut, knots

@@ -8,8 +8,8 @@ from strategies import V100, graph_of, ms_mesh, v100_mesh
 
 import loadmaster as lm
 from loadmaster import Cluster, Costs, Device, DeviceType, Link, OpGraph
+from loadmaster.base.errors import InputError
 from loadmaster.costs import PROVENANCES, estimate
-from loadmaster.errors import InputError
 
 
 def ops(**columns) -> OpGraph:

@@ -9,9 +9,9 @@ import pytest
 from test_writers import hand_made
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.difference import MAX_MOVES
-from loadmaster.errors import InputError
+from loadmaster.plans.difference import MAX_MOVES
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,15 @@ from solve_batch import solve_all
 from strategies import MS, graph_of, ms_mesh, v100_mesh
 
 import loadmaster as lm
-from loadmaster.bounds import bound
-from loadmaster.errors import InfeasibleError, InputError, MissingExtraError
+from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem
 from loadmaster.milp import cpsat, ilp, moirai, pesto, process, worker
 from loadmaster.milp.instance import instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import in_order, settled, timed
-from loadmaster.problem import Problem
-from loadmaster.strategies import exact, heft
+from loadmaster.strategies.exact import solving as exact
+from loadmaster.strategies.lists import heft
 
 #: Of the 200 instances of ``benches/exact.py agree``.
 SAMPLE = range(12)

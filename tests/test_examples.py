@@ -9,8 +9,8 @@ import pytest
 from strategies import tried, v100_mesh
 
 import loadmaster as lm
-from loadmaster.examples import EXAMPLES
-from loadmaster.graph import PLACEHOLDERS
+from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.readers.examples import EXAMPLES
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 GRAPHS = sorted((DATA / "graphs").glob("*.json.gz"))

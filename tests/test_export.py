@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from placed import by_module, with_devices
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.writers.export import TARGETS, export
-from loadmaster.writers.segments import segments
+from loadmaster.plans.segments import segments
+from loadmaster.writers.targets.export import TARGETS, export
 
 CPU_AND_GPUS = lm.Cluster(
     [lm.Device("cpu", "EPYC", "1TiB"), *(lm.Device(f"gpu{i}", "V100", "1TiB") for i in range(3))],

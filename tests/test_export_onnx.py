@@ -14,7 +14,7 @@ from onnx_models import MODELS, saved  # noqa: E402
 from placed import at_random, with_devices  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.errors import InputError, LoadmasterError  # noqa: E402
+from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
 from loadmaster.readers.onnx import op_names, to_columns  # noqa: E402
 
 

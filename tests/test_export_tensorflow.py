@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow", reason="needs tensorflow")
 from placed import at_random, with_devices  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.errors import InputError  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
 
 tf1 = tf.compat.v1
 NAMES = {"gpu0": "/device:CPU:0", "gpu1": "/device:CPU:1"}

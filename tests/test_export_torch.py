@@ -14,7 +14,7 @@ from placed import at_random, by_module  # noqa: E402
 from torch_models import Model, example, export, graph_of  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.errors import InputError  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strategies import MS, Plain, clusters, in_ms, ms_mesh, plain_graphs, tried
 
 from loadmaster import fast
-from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.base.errors import InfeasibleError, InputError
 
 I32, I64, F64, U64 = np.int32, np.int64, np.float64, np.uint64
 

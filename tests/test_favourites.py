@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from strategies import graph_of, ms_mesh, op_graphs
 
 import loadmaster as lm
-from loadmaster.errors import SolverError
+from loadmaster.base.errors import SolverError
+from loadmaster.judge.problem import Problem
 from loadmaster.milp import solve
-from loadmaster.problem import Problem
-from loadmaster.strategies import favourites
-from loadmaster.strategies.favourites import favourite_children
+from loadmaster.strategies.lists import favourites
+from loadmaster.strategies.lists.favourites import favourite_children
 
 
 def problem_of(graph: lm.OpGraph, cluster: lm.Cluster | None = None) -> Problem:

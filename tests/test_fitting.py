@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.errors import InputError
-from loadmaster.fitting import METHODS
-from loadmaster.footprint import footprints, largest_op
+from loadmaster.plans.footprint import footprints, largest_op
+from loadmaster.tasks.fit import METHODS
 from loadmaster.transforms.batch import scaled_batch
 
 #: Four ops that keep 60 bytes each.

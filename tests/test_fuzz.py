@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import LoadmasterError
+from loadmaster.base.errors import LoadmasterError
 
 LENET = lm.read("example:lenet").to_document()
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from strategies import MS, graph_of, ms_mesh, op_graphs
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError, SolverError
+from loadmaster.base.errors import InfeasibleError, SolverError
+from loadmaster.judge.problem import Problem
 from loadmaster.milp import solve
-from loadmaster.problem import Problem
-from loadmaster.strategies import getf_groups
-from loadmaster.strategies.getf_groups import type_masks
+from loadmaster.strategies.lists import getf_groups
+from loadmaster.strategies.lists.getf_groups import type_masks
 
 
 def cluster_of(*types: str) -> lm.Cluster:

@@ -8,7 +8,7 @@ from strategies import graph_of, in_ms, ms_mesh
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 
 def by_name(graph: lm.OpGraph, seconds) -> dict[str, int]:

@@ -15,8 +15,8 @@ from strategies import MS, graph_of, op_graphs
 
 import loadmaster as lm
 from loadmaster import OpGraph
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.graph import Reduced
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.model.graph import Reduced
 from loadmaster.readers import opgraph
 
 nx = pytest.importorskip("networkx")

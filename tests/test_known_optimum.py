@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
-from loadmaster.strategies import heft
+from loadmaster.strategies.lists import heft
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benches"))
 

@@ -14,13 +14,14 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, tried, v100_mesh
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
-from loadmaster.strategies import METHODS, cpop, etf, heft, peft
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import as_costs
+from loadmaster.strategies import METHODS
 from loadmaster.strategies.base import Outcome, Placement, judged
-from loadmaster.strategies.listing import no_slower_than_one
-from loadmaster.strategies.mapping import guided_load_balancing
+from loadmaster.strategies.groups.mapping import guided_load_balancing
+from loadmaster.strategies.lists import cpop, etf, heft, peft
+from loadmaster.strategies.lists.listing import no_slower_than_one
 
 #: Those that take ``contention``, and those that map groups.
 LISTED = ["heft", "cpop", "peft", "etf", "m-etf", "dpos"]

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from torch_models import LSTM, BertMini, Model, ResNet18, example  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.errors import InputError  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
 
 GRAPHS = Path(__file__).parents[2] / "shared" / "data" / "graphs"
 TRACES = GRAPHS.parent / "artifacts" / "torch"

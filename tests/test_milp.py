@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.errors import InputError, MissingExtraError, SolverError
+from loadmaster.base.errors import InputError, MissingExtraError, SolverError
 from loadmaster.milp import Builder, Model, process, solve, worker
 
 pytest.importorskip("mip")

@@ -10,10 +10,10 @@ from strategies import graph_of, v100_mesh
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem, ranks
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.base import Candidate, Placement, judged
-from loadmaster.strategies.os_dpos import split_search
+from loadmaster.strategies.lists.os_dpos import split_search
 from loadmaster.transforms import Split, data_parallel
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from strategies import EXACT, V100, brief, clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.examples import EXAMPLES
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import parse_bytes
+from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
-from loadmaster.units import parse_bytes
 
 
 def cluster_for(graph: lm.OpGraph, n_devices: int, memory: str = "32GiB") -> lm.Cluster:

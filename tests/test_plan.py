@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 GRAPH = graph_of(
     {"w": 0, "a": 1, "v": 0, "b": 2, "c": 3},

@@ -12,8 +12,8 @@ import pytest
 import loadmaster
 from loadmaster import progress as module
 from loadmaster.cli import main
-from loadmaster.placing import Incumbent
-from loadmaster.progress import Progress, clock_of
+from loadmaster.cli.progress import Progress, clock_of
+from loadmaster.tasks.place import Incumbent
 
 
 class Clock:
@@ -85,7 +85,9 @@ def test_a_trace_alone_saves_no_plan(tmp_path, capsys):
 
 @pytest.mark.parametrize("flag", ["-o", "--trace", "--timeline"])
 def test_where_nothing_can_be_written_is_told_before_any_work(flag, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("loadmaster.placing.place", lambda *_, **__: pytest.fail("it was placed"))
+    monkeypatch.setattr(
+        "loadmaster.tasks.place.place", lambda *_, **__: pytest.fail("it was placed")
+    )
     for path, why in (("no/where.png", "there is no folder"), (".", "it is a folder")):
         assert main(["place", "example:lenet", flag, str(tmp_path / path)]) == 2
         if flag != "--timeline" or path != ".":
@@ -118,7 +120,8 @@ def test_the_last_line_says_where_the_results_went(tmp_path, capsys):
 def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     """The command on a pseudo-terminal, told to say at once what it would say after 2 s."""
     code = (
-        "import sys, loadmaster.progress as p; p.PATIENCE = 0.0; from loadmaster.cli import main;"
+        "import sys, loadmaster.cli.progress as p; p.PATIENCE = 0.0;"
+        " from loadmaster.cli import main;"
         " sys.exit(main(['place', 'example:bert-large', '--time-limit', '2',"
         f" '-o', {str(tmp_path / 'plan.json')!r}]))"
     )

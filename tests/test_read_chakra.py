@@ -26,8 +26,8 @@ from kineto_traces import (
 )
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.errors import InputError
 from loadmaster.readers import chakra, chakra_nodes, kineto, kineto_events
 
 TORCH = ARTIFACTS / "torch"

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
-from loadmaster.errors import InputError, LoadmasterError
+from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.readers import hlo, hlo_text, jaxpr, stablehlo, xla_graph
 from loadmaster.readers.xla_costs import Axis
 from loadmaster.readers.xla_graph import to_graph

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kineto_traces import ARTIFACTS, call, kernel, launch, mark, memory, write_trace
 
 import loadmaster as lm
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers import kineto
 
 GPU = {"deviceProperties": [{"id": 0, "name": "V9"}]}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
-from loadmaster.errors import InputError, LoadmasterError
 from loadmaster.readers import msr
 
 UNITS = {"time_unit": "ms", "size_unit": "B"}

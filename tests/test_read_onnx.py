@@ -14,7 +14,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from loadmaster.errors import InputError  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.readers.onnx import read, to_columns  # noqa: E402
 
 ARTIFACTS = Path(__file__).parents[2] / "shared" / "data" / "artifacts" / "onnx"

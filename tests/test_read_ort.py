@@ -16,8 +16,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
+from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
 from loadmaster.cli import main  # noqa: E402
-from loadmaster.errors import InputError, LoadmasterError  # noqa: E402
 from loadmaster.readers import ort_profile  # noqa: E402
 from loadmaster.readers.ort_profile import profile, read  # noqa: E402
 

@@ -21,8 +21,8 @@ from test_fuzz import damaged
 pytest.importorskip("google.protobuf")
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
-from loadmaster.errors import InputError, LoadmasterError
 from loadmaster.readers import tensorflow_protos as protos
 from loadmaster.readers.onnx_costs import Op, Tensor
 from loadmaster.readers.tensorflow import profile, read

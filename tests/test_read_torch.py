@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers import symbolic, torch_export
 from loadmaster.readers.aten_costs import Tensor, cost, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph

@@ -11,8 +11,8 @@ from strategies import graph_of, in_ms, ms_mesh, op_graphs
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InputError
-from loadmaster.graph import PLACEHOLDERS
+from loadmaster.base.errors import InputError
+from loadmaster.model.graph import PLACEHOLDERS
 
 
 def sent(graph: lm.OpGraph, devices: dict[str, int], n_devices: int = 2) -> set[tuple]:

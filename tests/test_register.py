@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.strategies import METHODS, Placement, single
+from loadmaster.strategies import METHODS, Placement
 from loadmaster.strategies.registry import function_of
+from loadmaster.strategies.simple import single
 
 CLUSTER = lm.Cluster.preset("2xV100-NVLink")
 
@@ -75,7 +76,7 @@ def test_time_limit_and_progress_are_passed_on(alexnet):
 def test_names_that_cannot_be(name):
     with pytest.raises(InputError, match="name"):
         lm.strategy(name, "")
-    assert function_of("heft", {}).__module__ == "loadmaster.strategies.heft"
+    assert function_of("heft", {}).__module__ == "loadmaster.strategies.lists.heft"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from browser import chromium
 from test_writers import hand_made, layered, planned
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.cli import main
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.units import format_bytes, format_seconds
 from loadmaster.writers.report import write_report
 from loadmaster.writers.report.contents import facts
 from loadmaster.writers.report.figures import figures

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
-from loadmaster.strategies import cross_entropy, mcmc, policy_gradient
-from loadmaster.strategies.trials import Groups, Trials
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.rivals import cross_entropy, mcmc, policy_gradient
+from loadmaster.strategies.rivals.trials import Groups, Trials
 
 METHODS = ("mcmc", "cross-entropy", "policy-gradient")
 

@@ -23,7 +23,7 @@ from strategies import (
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.errors import InfeasibleError, InputError
+from loadmaster.base.errors import InfeasibleError, InputError
 
 # -- against the reference -------------------------------------------------------------------
 

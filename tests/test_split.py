@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import graph_of, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.transforms import dimensions, split_op
 from loadmaster.transforms.base import format_output, parse_output
 from loadmaster.transforms.rules import rules, rules_for

@@ -16,9 +16,9 @@ import pytest
 from strategies import graph_of, ms_mesh, v100_mesh
 
 import loadmaster as lm
+from loadmaster.base.errors import InputError, LoadmasterError, MissingExtraError
 from loadmaster.cli import main
-from loadmaster.errors import InputError, LoadmasterError, MissingExtraError
-from loadmaster.table import COLUMNS, Table
+from loadmaster.tasks.sweep_table import COLUMNS, Table
 
 CHAIN = graph_of({"a": 1, "b": 2}, [("a", "b", 10)], output_bytes=[10, 10])
 OTHER = graph_of({"c": 1, "d": 2}, [("c", "d", 10)], output_bytes=[10, 10])

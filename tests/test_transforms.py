@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import op_graphs, v100_mesh
 
 import loadmaster as lm
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.transforms import Transformed, data_parallel, replicate
 from loadmaster.transforms.base import even_shares, shares
 

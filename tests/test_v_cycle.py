@@ -15,13 +15,13 @@ from strategies import clusters, op_graphs
 
 import loadmaster as lm
 from loadmaster import fast
-from loadmaster.problem import Problem
-from loadmaster.simulation import as_costs
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import as_costs
 from loadmaster.strategies import METHODS
-from loadmaster.strategies import v_cycle as module
+from loadmaster.strategies.auto import v_cycle as module
+from loadmaster.strategies.auto.refine import hierarchy, repeats
+from loadmaster.strategies.auto.v_cycle import CoarseProblem, Hierarchy, Way, refined, v_cycle
 from loadmaster.strategies.base import Candidate, Placement, better, judged
-from loadmaster.strategies.refine import hierarchy, repeats
-from loadmaster.strategies.v_cycle import CoarseProblem, Hierarchy, Way, refined, v_cycle
 
 WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
 

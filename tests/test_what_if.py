@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import Problem
-from loadmaster.scenarios import CHANGES
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies.base import Placement
 from loadmaster.strategies.warm import NOWHERE, mapped, started
+from loadmaster.tasks.what_if import CHANGES
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.writers.lanes import Lane, lanes_of
-from loadmaster.writers.timeline import MAX_LANES, draw
-from loadmaster.writers.trace import trace_document, write_trace
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.writers.pictures.lanes import Lane, lanes_of
+from loadmaster.writers.pictures.timeline import MAX_LANES, draw
+from loadmaster.writers.pictures.trace import trace_document, write_trace
 
 CLUSTER = "4xV100-PCIe"
 
@@ -356,7 +356,7 @@ def test_only_the_busiest_channels_are_drawn(plans):
 
 
 def test_merging_by_pixel_keeps_time_and_colour():
-    from loadmaster.writers.timeline import _SHADES, _bars, _Frame
+    from loadmaster.writers.pictures.timeline import _SHADES, _bars, _Frame
 
     # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
     start = np.append(np.arange(1000.0), 1000.0)
@@ -372,7 +372,7 @@ def test_merging_by_pixel_keeps_time_and_colour():
 
 
 def test_memory_per_pixel_keeps_the_peak():
-    from loadmaster.writers.timeline import _highest
+    from loadmaster.writers.pictures.timeline import _highest
 
     times = np.array([0.0, 0.1, 0.2, 2.5])
     used = np.array([1.0, 9.0, 2.0, 3.0])

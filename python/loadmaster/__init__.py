@@ -11,36 +11,38 @@ True
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadmaster import costs, errors, fast, readers, transforms, writers
-    from loadmaster.bounds import Bound, lower_bound
-    from loadmaster.calibration import Calibration, calibrate
-    from loadmaster.checking import Check, check
-    from loadmaster.cluster import Cluster, Device, DeviceType, Link, Route, presets
-    from loadmaster.coarsening import Coarse, coarsen
-    from loadmaster.constraints import Constraints
-    from loadmaster.costs import Costs
-    from loadmaster.costs.measuring_links import measure_links
-    from loadmaster.errors import (
+    import loadmaster.fast as fast
+    from loadmaster import costs, readers, transforms, writers
+    from loadmaster.base import errors
+    from loadmaster.base.errors import (
         InfeasibleError,
         InputError,
         LoadmasterError,
         MissingExtraError,
         SolverError,
     )
-    from loadmaster.fitting import Fit, fit
-    from loadmaster.graph import OpGraph
-    from loadmaster.measuring import measuring_plan
-    from loadmaster.ordering import optimise_order
-    from loadmaster.placing import Comparison, Incumbent, compare, place
-    from loadmaster.plan import Plan
-    from loadmaster.profile import Profile
+    from loadmaster.costs import Costs
+    from loadmaster.costs.measuring_links import measure_links
+    from loadmaster.judge.bounds import Bound, lower_bound
+    from loadmaster.judge.coarsening import Coarse, coarsen
+    from loadmaster.judge.simulation import Simulation, simulate
+    from loadmaster.model.cluster import Cluster, Device, DeviceType, Link, Route, presets
+    from loadmaster.model.graph import OpGraph
+    from loadmaster.model.profile import Profile
+    from loadmaster.plans.plan import Plan
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
-    from loadmaster.scenarios import WhatIf, what_if
-    from loadmaster.simulation import Simulation, simulate
+    from loadmaster.rules.constraints import Constraints
     from loadmaster.strategies import strategy
-    from loadmaster.sweeping import Sweep, sweep
+    from loadmaster.tasks.calibrate import Calibration, calibrate
+    from loadmaster.tasks.check import Check, check
+    from loadmaster.tasks.fit import Fit, fit
+    from loadmaster.tasks.measuring_plan import measuring_plan
+    from loadmaster.tasks.order import optimise_order
+    from loadmaster.tasks.place import Comparison, Incumbent, compare, place
+    from loadmaster.tasks.sweep import Sweep, sweep
+    from loadmaster.tasks.what_if import WhatIf, what_if
 
     __version__: str
 
@@ -99,39 +101,53 @@ __all__ = [
 #: Where names of the face are defined; the rest are modules. Nothing is imported before it is asked
 #: for, so that the command line can answer without numpy.
 _HOMES = {
-    "bounds": ("Bound", "lower_bound"),
-    "calibration": ("Calibration", "calibrate"),
-    "checking": ("Check", "check"),
-    "cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
-    "coarsening": ("Coarse", "coarsen"),
-    "constraints": ("Constraints",),
-    "costs": ("Costs",),
-    "costs.measuring_links": ("measure_links",),
-    "errors": (
+    "base.errors": (
         "InfeasibleError",
         "InputError",
         "LoadmasterError",
         "MissingExtraError",
         "SolverError",
     ),
-    "fitting": ("Fit", "fit"),
-    "graph": ("OpGraph",),
-    "measuring": ("measuring_plan",),
-    "ordering": ("optimise_order",),
-    "placing": ("Comparison", "Incumbent", "compare", "place"),
-    "plan": ("Plan",),
-    "profile": ("Profile",),
+    "costs": ("Costs",),
+    "costs.measuring_links": ("measure_links",),
+    "judge.bounds": ("Bound", "lower_bound"),
+    "judge.coarsening": ("Coarse", "coarsen"),
+    "judge.simulation": ("Simulation", "simulate"),
+    "model.cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
+    "model.graph": ("OpGraph",),
+    "model.profile": ("Profile",),
+    "plans.plan": ("Plan",),
     "readers": ("read",),
-    "readers.torch_capture": ("capture",),
     "readers.profiles": ("read_profiles",),
-    "scenarios": ("WhatIf", "what_if"),
-    "simulation": ("Simulation", "simulate"),
+    "readers.torch_capture": ("capture",),
+    "rules.constraints": ("Constraints",),
     "strategies": ("strategy",),
-    "sweeping": ("Sweep", "sweep"),
+    "tasks.calibrate": ("Calibration", "calibrate"),
+    "tasks.check": ("Check", "check"),
+    "tasks.fit": ("Fit", "fit"),
+    "tasks.measuring_plan": ("measuring_plan",),
+    "tasks.order": ("optimise_order",),
+    "tasks.place": ("Comparison", "Incumbent", "compare", "place"),
+    "tasks.sweep": ("Sweep", "sweep"),
+    "tasks.what_if": ("WhatIf", "what_if"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:
+    import sys
+
+    class _RenamedModules:
+        """Is asked for a module after everybody else has failed to find it."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if not name.startswith("loadmaster."):
+                return None
+            from loadmaster.base.renamed import renamed_module
+
+            return renamed_module(name)
+
+    sys.meta_path.append(_RenamedModules)
 
     def __getattr__(name):
         from importlib import import_module, metadata
@@ -140,6 +156,8 @@ if not TYPE_CHECKING:
             value = metadata.version("loadmaster")
         elif name in _HOME:
             value = getattr(import_module(f"loadmaster.{_HOME[name]}"), name)
+        elif name == "errors":
+            value = import_module("loadmaster.base.errors")
         elif name in __all__:
             return import_module(f"loadmaster.{name}")
         else:

@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.cli.parser import parser
-from loadmaster.errors import InfeasibleError, LoadmasterError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import check_targets, say_where, show
-from loadmaster.errors import InputError
 
 if TYPE_CHECKING:
-    from loadmaster.calibration import Calibration
+    from loadmaster.tasks.calibrate import Calibration
 
 
 def add(commands: Any) -> None:
@@ -56,11 +56,11 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads or measures, learns, and writes what was asked for."""
-    from loadmaster.calibration import calibrate
+    from loadmaster.cli.progress import Progress
     from loadmaster.costs import CostModel, TransferTimes
-    from loadmaster.progress import Progress
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
+    from loadmaster.tasks.calibrate import calibrate
 
     if not (arguments.profile or arguments.links or arguments.measure_links):
         raise InputError("nothing to learn from: give --profile FILE, --links FILE.csv, or both")

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, and shows what holds and what does not."""
-    from loadmaster.checking import check
+    from loadmaster.tasks.check import check
 
     cluster = inputs.cluster(arguments.cluster) if arguments.cluster else None
     seen = check(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import check_targets, say_where, show
-from loadmaster.errors import InputError
 
 
 def add(commands: Any) -> None:
@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Coarsens, draws if asked, and shows what was lost."""
-    from loadmaster.coarsening import coarsen
-    from loadmaster.writers.coarse import write
+    from loadmaster.judge.coarsening import coarsen
+    from loadmaster.writers.pictures.coarse import write
 
     check_targets(arguments.output)
     chosen = values.options(arguments.option)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import say_where, show_json
-from loadmaster.errors import InfeasibleError
 
 
 def add(commands: Any) -> None:
@@ -19,9 +19,9 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places by each method; fails only if none found a plan."""
-    from loadmaster.placing import compare
-    from loadmaster.progress import Progress
-    from loadmaster.summary import comparison_table, document
+    from loadmaster.cli.progress import Progress
+    from loadmaster.plans.summary import comparison_table, document
+    from loadmaster.tasks.place import compare
 
     methods = inputs.methods(arguments)
     graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)

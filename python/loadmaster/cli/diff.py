@@ -20,6 +20,6 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compares the two."""
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
 
     show(arguments, Plan.load(arguments.before).diff(Plan.load(arguments.after)))

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists them."""
-    from loadmaster.examples import EXAMPLES
+    from loadmaster.readers.examples import EXAMPLES
 
     texts = {name: text for name, (_, text) in sorted(EXAMPLES.items())}
     if arguments.json:

@@ -20,6 +20,6 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Explains one op."""
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
 
     show(arguments, Plan.load(arguments.plan).explain(arguments.op))

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import options
 from loadmaster.cli.printing import show_json
-from loadmaster.errors import InputError
 
 
 def add(commands: Any) -> None:
@@ -31,10 +31,10 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
-    from loadmaster.plan import Plan
-    from loadmaster.progress import Progress
+    from loadmaster.cli.progress import Progress
+    from loadmaster.plans.plan import Plan
     from loadmaster.writers import check_onnx
-    from loadmaster.writers.export import export
+    from loadmaster.writers.targets.export import export
 
     if arguments.check and arguments.to != "onnx":
         raise InputError("--check is for --to onnx")

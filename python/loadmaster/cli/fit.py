@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import say_where, show
-from loadmaster.errors import InfeasibleError
 
 
 def add(commands: Any) -> None:
@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Shows what was found; fails if no placement that fits was."""
-    from loadmaster.fitting import fit
-    from loadmaster.progress import Progress
+    from loadmaster.cli.progress import Progress
+    from loadmaster.tasks.fit import fit
 
     graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
     with Progress() as progress:

@@ -20,6 +20,6 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Shows them."""
-    from loadmaster.info import info
+    from loadmaster.plans.info import info
 
     show(arguments, info(inputs.graph(arguments), inputs.cluster(arguments.cluster)))

@@ -6,15 +6,15 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import values
-from loadmaster.errors import InputError
 
 if TYPE_CHECKING:
-    from loadmaster.cluster import Cluster
-    from loadmaster.constraints import Constraints
     from loadmaster.costs import Costs
-    from loadmaster.graph import OpGraph
-    from loadmaster.plan import Plan
+    from loadmaster.model.cluster import Cluster
+    from loadmaster.model.graph import OpGraph
+    from loadmaster.plans.plan import Plan
+    from loadmaster.rules.constraints import Constraints
 
 
 def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
@@ -53,7 +53,7 @@ def shapes(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def plan(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Plan:
     """The saved plan; it must be for ``--graph`` where that is given, and for a cluster."""
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
     from loadmaster.readers import read
 
     return Plan.load(arguments.plan, read(arguments.graph) if arguments.graph else None, cluster)
@@ -61,7 +61,7 @@ def plan(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Plan:
 
 def cluster(text: str) -> Cluster:
     """A preset or a TOML file."""
-    from loadmaster.cluster import Cluster
+    from loadmaster.model.cluster import Cluster
 
     return Cluster.named(text)
 
@@ -71,7 +71,7 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
     found = cluster(arguments.cluster)
     if arguments.max_memory is None:
         return found
-    from loadmaster.files import parse_json
+    from loadmaster.base.files import parse_json
     from loadmaster.writers import max_memory
 
     return max_memory(found, parse_json(arguments.max_memory.encode(), "--max-memory"))
@@ -92,7 +92,7 @@ def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Co
 
 def constraints(arguments: argparse.Namespace) -> Constraints:
     """Those of the file, and then those of the command line."""
-    from loadmaster.constraints import Constraints
+    from loadmaster.rules.constraints import Constraints
 
     kinds: dict[str, list[str]] = {}
     for device, pattern in values.halves("--kinds", arguments.kinds):

@@ -9,7 +9,7 @@ from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import check_targets, say_where, show_json
 
 if TYPE_CHECKING:
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
 
 
 def add(commands: Any) -> None:
@@ -41,10 +41,10 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places, writes what was asked for, and sums the plan up."""
-    from loadmaster.placing import place
-    from loadmaster.plan import Plan
-    from loadmaster.progress import Progress, clock_of
-    from loadmaster.summary import document
+    from loadmaster.cli.progress import Progress, clock_of
+    from loadmaster.plans.plan import Plan
+    from loadmaster.plans.summary import document
+    from loadmaster.tasks.place import place
 
     check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
@@ -82,12 +82,12 @@ def _write(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
         plan.save(arguments.output)
         written.append(("plan", arguments.output))
     if arguments.trace:
-        from loadmaster.writers.trace import write_trace
+        from loadmaster.writers.pictures.trace import write_trace
 
         write_trace(plan, arguments.trace)
         written.append(("trace", arguments.trace))
     if arguments.timeline:
-        from loadmaster.writers.timeline import draw
+        from loadmaster.writers.pictures.timeline import draw
 
         draw(plan, arguments.timeline)
         written.append(("timeline", arguments.timeline))

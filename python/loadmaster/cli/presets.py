@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists them, or prints one."""
-    from loadmaster.cluster import Cluster, presets
+    from loadmaster.model.cluster import Cluster, presets
 
     if arguments.name:
         print(Cluster.preset(arguments.name).to_toml(), end="")

@@ -49,10 +49,10 @@ def say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
 
 def check_targets(*paths: str | None, picture: str | None = None) -> None:
     """Refuses what cannot be written to, before the work whose result it is for."""
-    from loadmaster.files import check_target
+    from loadmaster.base.files import check_target
 
     if picture:
-        from loadmaster.writers.pictures import check_suffix
+        from loadmaster.writers.pictures.style import check_suffix
 
         check_suffix(picture)
     for path in (*paths, picture):

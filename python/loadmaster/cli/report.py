@@ -21,9 +21,9 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places by the methods to compare with, and writes the page."""
-    from loadmaster.placing import Incumbent, compare
-    from loadmaster.plan import Plan
-    from loadmaster.progress import Progress
+    from loadmaster.cli.progress import Progress
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.place import Incumbent, compare
     from loadmaster.writers.report import check_plotly
 
     check_plotly()

@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Simulates, and shows what the simulator saw."""
     from dataclasses import replace
 
-    from loadmaster.simulation import run
-    from loadmaster.summary import simulation_document, simulation_lines
+    from loadmaster.judge.simulation import run
+    from loadmaster.plans.summary import simulation_document, simulation_lines
 
     plan = inputs.plan(arguments)
     if arguments.cluster:

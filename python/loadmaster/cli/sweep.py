@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import say_where, show_json
-from loadmaster.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from loadmaster.table import Row
+    from loadmaster.tasks.sweep_table import Row
 
 
 def add(commands: Any) -> None:
@@ -55,10 +55,10 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table has not; interrupted if some are left."""
-    from loadmaster.plan import Plan
-    from loadmaster.progress import Progress
-    from loadmaster.sweeping import sweep
-    from loadmaster.units import format_seconds
+    from loadmaster.base.units import format_seconds
+    from loadmaster.cli.progress import Progress
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.sweep import sweep
 
     chosen = _options(inputs.methods(arguments), arguments.option)
     seeds = _seeds(arguments.seeds)

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists them."""
-    from loadmaster.writers.export import TARGETS
+    from loadmaster.writers.targets.export import TARGETS
 
     texts = {name: target.text for name, target in TARGETS.items()}
     (show_json if arguments.json else show_columns)(texts)

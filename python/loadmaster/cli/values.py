@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 
 def whole(flag: str, text: str) -> int:
@@ -28,7 +28,7 @@ def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """Sizes by device; one without a device is for all."""
-    from loadmaster.constraints import EVERY
+    from loadmaster.rules.constraints import EVERY
 
     return dict(halves(flag, [text if "=" in text else f"{EVERY}={text}" for text in texts]))
 

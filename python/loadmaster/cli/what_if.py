@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import options
 from loadmaster.cli.printing import say_where, show
-from loadmaster.errors import InputError
 
 #: Flag, metavar and text of each change; :func:`loadmaster.what_if` takes it by the flag's word.
 CHANGES = (
@@ -36,9 +36,9 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places again on each changed cluster, or on one with all changes."""
-    from loadmaster.plan import Plan
-    from loadmaster.progress import Progress
-    from loadmaster.scenarios import what_if
+    from loadmaster.cli.progress import Progress
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.what_if import what_if
 
     scenarios = []
     for flag, _, _ in CHANGES:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.roofline import PROVENANCES, Costs
 from loadmaster.costs.standard_evaluation import Regression, sweep
-from loadmaster.errors import InputError
-from loadmaster.graph import ANY_TYPE, OpGraph
-from loadmaster.profile import Profile, joined
-from loadmaster.units import counted, format_seconds
+from loadmaster.model.graph import ANY_TYPE, OpGraph
+from loadmaster.model.profile import Profile, joined
 
 Floats = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ class Trust:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """The cumulative distributions and the kinds, as PNG or SVG; needs the ``plot`` extra."""
-        from loadmaster.writers.deviations import draw
+        from loadmaster.writers.pictures.deviations import draw
 
         draw(self, path)
 
@@ -144,7 +144,7 @@ class Trust:
         }
 
     def __str__(self) -> str:
-        from loadmaster.summary import aligned
+        from loadmaster.plans.summary import aligned
 
         shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares.items())
         lines = [

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.cluster import Cluster
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.base.units import counted
 from loadmaster.costs.entry import Entry, entries_of
 from loadmaster.costs.moves import Move, moved
 from loadmaster.costs.roofline import PROVENANCES, Costs
 from loadmaster.costs.unknown import assumed, scaled
-from loadmaster.errors import InputError
-from loadmaster.files import check_format, parse_json, read_bytes, write_json
-from loadmaster.graph import ANY_TYPE, OpGraph
-from loadmaster.profile import Profile
-from loadmaster.units import counted
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import ANY_TYPE, OpGraph
+from loadmaster.model.profile import Profile
 
 FORMAT = "loadmaster-costs"
 VERSION = 1

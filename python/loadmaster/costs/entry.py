@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.profile import Profile
+from loadmaster.model.profile import Profile
 
 
 class Entry(NamedTuple):

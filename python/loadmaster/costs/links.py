@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.cluster import Cluster
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs.least_squares import nonnegative
 from loadmaster.costs.transfers import TransferTimes, title
-from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
-from loadmaster.units import counted, format_bytes, format_seconds
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
 
 Floats = NDArray[np.float64]
 
@@ -178,7 +178,7 @@ class Links:
         return {"links": [fit.to_document() for fit in self.fits]}
 
     def __str__(self) -> str:
-        from loadmaster.summary import aligned
+        from loadmaster.plans.summary import aligned
 
         decades = sorted({d for fit in self.fits for d in fit.errors(fit.seconds)})
         graph = any(fit.tensor_error is not None for fit in self.fits)

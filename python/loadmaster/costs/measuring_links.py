@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 
 from numpy.typing import ArrayLike
 
+from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.units import format_bytes
 from loadmaster.costs.transfers import TransferTimes
-from loadmaster.errors import InputError, LoadmasterError
-from loadmaster.units import format_bytes
 
 #: Ways between two processes.
 WAYS = ("pipe", "unix_socket", "tcp", "shared_memory")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmaster.base.units import format_seconds
 from loadmaster.costs.entry import Entry
 from loadmaster.costs.student import two_sided
-from loadmaster.units import format_seconds
 
 #: Probability that any op at all is said to have moved when none has.
 LEVEL = 0.01

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.cluster import Cluster, DeviceType
-from loadmaster.errors import InputError
-from loadmaster.graph import ANY_TYPE, TIME_SOURCES, OpGraph
-from loadmaster.notes import warn
+from loadmaster.base.errors import InputError
+from loadmaster.base.warnings import warn
+from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
 
 #: Where an op's time may come from; "scaled": from another device type, "optimistic": it is not
 #: known, and taken for 0 to find out, "bytes": from its bytes, at the speed of the measured ops.

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.cluster import Cluster
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.entry import Entry
 from loadmaster.costs.regression import SHAPES, Growth, grown
 from loadmaster.costs.roofline import Costs
-from loadmaster.errors import InputError
-from loadmaster.graph import TIME_SOURCES, OpGraph
-from loadmaster.profile import Profile, joined
-from loadmaster.units import counted, format_seconds
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import TIME_SOURCES, OpGraph
+from loadmaster.model.profile import Profile, joined
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.files import read_bytes, write_bytes
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes, write_bytes
 
 Floats = NDArray[np.float64]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.cluster import Cluster, DeviceType
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
 from loadmaster.costs.roofline import roofline
-from loadmaster.errors import InputError
-from loadmaster.graph import ANY_TYPE, OpGraph
-from loadmaster.notes import warn
-from loadmaster.units import counted
+from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.graph import ANY_TYPE, OpGraph
 
 Floats = NDArray[np.float64]
 

@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import MissingExtraError
+from loadmaster.base.errors import MissingExtraError
 from loadmaster.milp import process
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed

@@ -31,13 +31,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.milp.formulation import (
-    Formulation,
-    Rows,
-    Term,
-    negative,
-    readers_on,
-)
+from loadmaster.milp.formulation import Formulation, Rows, Term, negative, readers_on
 from loadmaster.milp.instance import Instance, Message
 from loadmaster.milp.timing import Timed
 

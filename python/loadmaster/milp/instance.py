@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
-from loadmaster.problem import Problem
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
 
 Longs = NDArray[np.int64]
 

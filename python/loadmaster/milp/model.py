@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.units import counted
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
 
 INFINITY = float("inf")
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError, MissingExtraError, SolverError
+from loadmaster.base.errors import InputError, MissingExtraError, SolverError
 from loadmaster.milp import process
 from loadmaster.milp.model import Model
 

@@ -1,4 +1,4 @@
-"""Readers: from files to :class:`~loadmaster.graph.OpGraph`, told apart by content."""
+"""Readers: from files to :class:`~loadmaster.model.graph.OpGraph`, told apart by content."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from importlib import import_module
 from typing import Any
 
-from loadmaster import examples
-from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError
+from loadmaster.model.graph import OpGraph
+from loadmaster.readers import examples
 
 __all__ = ["read"]
 

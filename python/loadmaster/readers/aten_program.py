@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
+from loadmaster.base.errors import InputError
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import Cost, Tensor, is_in_place, is_known, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph, Value
 from loadmaster.readers.open_dims import Dim, close, size_of

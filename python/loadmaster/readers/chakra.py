@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.graph import TIME_SOURCES, OpGraph
-from loadmaster.notes import warn
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import TIME_SOURCES, OpGraph
+from loadmaster.model.profile import Profile
 from loadmaster.readers import kineto_events
 from loadmaster.readers.aten_costs import Cost, cost
 from loadmaster.readers.chakra_nodes import Recorded, load
 from loadmaster.readers.chakra_rows import Op, Rows, labels_of
 from loadmaster.readers.kineto_events import Trace
 from loadmaster.readers.torch_calls import chosen
-from loadmaster.units import counted
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.readers.aten_costs import Tensor
 from loadmaster.readers.dataflow import Ref, Schema, schema_of
 from loadmaster.readers.torch_calls import OP, TENSOR_TYPE, WRAPPER, Calls, role_of, tensor_of

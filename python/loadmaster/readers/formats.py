@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, ZIP_MAGIC, read_bytes, read_head
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import BYTE_ORDER_MARK, ZIP_MAGIC, read_bytes, read_head
 
 #: Texts have no control characters; the fields of a protobuf begin with some.
 _TEXT = re.compile(rb"[\t\n\f\r -\x7e\x80-\xff]*")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.errors import InputError
-from loadmaster.files import read_bytes
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.profile import Profile
 from loadmaster.readers.hlo_text import from_text
 from loadmaster.readers.hlo_trace import Trace
 from loadmaster.readers.measured import add_times

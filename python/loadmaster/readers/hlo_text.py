@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.hlo_fusion import fusion
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_program import (

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
-from loadmaster.graph import ANY_TYPE
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json, read_bytes
+from loadmaster.model.graph import ANY_TYPE
 
 #: The lane that repeats, per device, what its streams show one by one.
 _ALL_OPS = "XLA Ops"

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.files import read_bytes
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.jaxpr_object import Walker
 from loadmaster.readers.jaxpr_text import Equation, Jaxpr, Parser
 from loadmaster.readers.xla_costs import Axis

@@ -7,17 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.symbolic import evaluate
-from loadmaster.readers.xla_program import (
-    TOKEN,
-    Computation,
-    Constant,
-    Operand,
-    Type,
-    Walk,
-    at,
-)
+from loadmaster.readers.xla_program import TOKEN, Computation, Constant, Operand, Type, Walk, at
 
 _TOKEN = re.compile(
     r"(?P<comment>\#[^\n]*)|(?P<newline>\n)|(?P<space>[^\S\n]+)"

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
-from loadmaster.profile import Profile
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.profile import Profile
 from loadmaster.readers.kineto_events import Trace, load
 from loadmaster.readers.torch_calls import Calls, chosen, tensor_of
-from loadmaster.units import counted
 
 
 def read(

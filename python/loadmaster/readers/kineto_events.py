@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes, uncollected
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json, read_bytes, uncollected
+from loadmaster.base.units import counted, format_seconds
 from loadmaster.readers.torch_calls import MODULE_PREFIX, Calls, role_of
-from loadmaster.units import counted, format_seconds
 
 #: The device type of traces without kernels.
 CPU = "cpu"

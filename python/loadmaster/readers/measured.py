@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.graph import PLACEHOLDERS, TIME_SOURCES
-from loadmaster.profile import Profile
-from loadmaster.units import counted
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.model.graph import PLACEHOLDERS, TIME_SOURCES
+from loadmaster.model.profile import Profile
 
 #: How many names a note gives.
 _NAMED = 3

@@ -22,11 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
-from loadmaster.graph import OpGraph
-from loadmaster.units import parse_bytes, parse_seconds
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json, read_bytes
+from loadmaster.base.units import parse_bytes, parse_seconds
+from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.graph import OpGraph
 
 #: Device types of the two times, as the files call them.
 CPU, ACCELERATOR = "cpu", "fpga"

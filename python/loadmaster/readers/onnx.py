@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.names import unique
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.onnx_costs import (
     ELEMENT_TYPES,
     METADATA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 Dim = int | str | None  # fixed, symbolic, or nothing said
 

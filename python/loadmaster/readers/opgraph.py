@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from loadmaster.files import parse_json, read_bytes, write_json
-from loadmaster.graph import OpGraph
+from loadmaster.base.files import parse_json, read_bytes, write_json
+from loadmaster.model.graph import OpGraph
 
 
 def read(path: str | os.PathLike[str]) -> OpGraph:

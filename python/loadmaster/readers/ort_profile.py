@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json, read_bytes
-from loadmaster.graph import PLACEHOLDERS, OpGraph
-from loadmaster.notes import warn
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json, read_bytes
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import PLACEHOLDERS, OpGraph
+from loadmaster.model.profile import Profile
 from loadmaster.readers import onnx
 from loadmaster.readers.measured import add_times, check_same
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import initializer_name, initializers
-from loadmaster.units import counted
 
 #: What ONNX Runtime appends to the name of a node whose kernel ran.
 _KERNEL = "_kernel_time"

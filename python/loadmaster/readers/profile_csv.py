@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, read_bytes
-from loadmaster.graph import ANY_TYPE
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import BYTE_ORDER_MARK, read_bytes
+from loadmaster.model.graph import ANY_TYPE
+from loadmaster.model.profile import Profile
 
 _UNITS = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6}
 

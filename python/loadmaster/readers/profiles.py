@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.files import BYTE_ORDER_MARK, read_head
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import BYTE_ORDER_MARK, read_head
+from loadmaster.model.profile import Profile
 
 
 def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]:
@@ -43,7 +43,7 @@ def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]
     ...     _ = path.write_text("op,seconds")
     ...     lm.read_profiles(path)
     Traceback (most recent call last):
-    loadmaster.errors.InputError: .../profile.csv has no rows
+    loadmaster.base.errors.InputError: .../profile.csv has no rows
     """
     name, reader = _reader(path, options.get("graph"))
     known = list(inspect.signature(reader).parameters)[1:]

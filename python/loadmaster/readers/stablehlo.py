@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.files import read_bytes
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes
+from loadmaster.base.units import counted
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_program import (
@@ -32,7 +33,6 @@ from loadmaster.readers.xla_program import (
     at,
 )
 from loadmaster.readers.xla_text import closing, decoded, split
-from loadmaster.units import counted
 
 _MODULE = re.compile(r"\s*(?:(?:#|//)[^\n]*\n\s*)*(?:\"builtin\.module\"|module\b|func\.func\b)")
 _RESULTS = re.compile(r"(%[^=\"]*?)\s*=\s+(?=[\"\w])")

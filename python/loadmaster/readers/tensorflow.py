@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.graph import PLACEHOLDERS, OpGraph
-from loadmaster.notes import warn
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import PLACEHOLDERS, OpGraph
+from loadmaster.model.profile import Profile
 from loadmaster.readers.measured import add_times
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.tensorflow_costs import (
     ENTERS,
     EXITS,

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.files import read_bytes
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import read_bytes
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
 _MESSAGES = {

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import InputError
-from loadmaster.profile import Profile
+from loadmaster.base.errors import InputError
+from loadmaster.model.profile import Profile
 from loadmaster.readers.onnx_costs import Tensor
 from loadmaster.readers.tensorflow_costs import ELEMENT_TYPES, HANDLES, plain_kind
 from loadmaster.readers.tensorflow_protos import load_run

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.aten_costs import Tensor, bare
 
 #: Kinds that PyTorch 2.13 registers as CompositeImplicitAutograd and that call other ops.

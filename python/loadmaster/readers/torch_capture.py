@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_graph import AtenGraph
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.files import parse_json
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_json
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_program import (
     Node,
     Placeholder,

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.errors import InputError, MissingExtraError
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.units import counted
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import is_in_place
 from loadmaster.readers.aten_program import (
     Node,
@@ -29,7 +30,6 @@ from loadmaster.readers.aten_program import (
 )
 from loadmaster.readers.nn_modules import module_path
 from loadmaster.readers.torch_tensors import dtype_name, layout
-from loadmaster.units import counted
 
 if TYPE_CHECKING:
     import torch

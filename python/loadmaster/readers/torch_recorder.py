@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 from loadmaster.readers.aten_costs import Tensor, bare, is_view, written
 from loadmaster.readers.aten_graph import AtenGraph, Value
 from loadmaster.readers.torch_tensors import dtype_name, layout

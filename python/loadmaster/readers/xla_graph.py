@@ -25,9 +25,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
-from loadmaster.notes import warn
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers import xla_training
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
@@ -44,7 +45,6 @@ from loadmaster.readers.xla_program import (
     at,
     drive,
 )
-from loadmaster.units import counted
 
 #: Instructions that are looked at, calls inlined, before a program is refused.
 LIMIT = 500_000

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 #: Bits per element, by the spelling of the graph files.
 _BITS: dict[str, int] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from loadmaster.errors import InputError
+from loadmaster.base.errors import InputError
 
 #: What nesting and separating are made of; arrows, comparisons and what is quoted are not.
 _MARK = re.compile(r"\"(?:[^\"\\]|\\.)*\"|->|<=|[()\[\]{}<>,]")

@@ -16,10 +16,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from loadmaster.base.units import counted
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import VIEWS, plain
 from loadmaster.readers.xla_program import Program, Type
-from loadmaster.units import counted
 
 #: Ops that are looked through for the old value of an output.
 _DEPTH = 256

@@ -12,12 +12,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
-from loadmaster.bounds import Bound
-from loadmaster.errors import InfeasibleError, InputError
-from loadmaster.problem import PlanPolicy, Problem
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import format_bytes
+from loadmaster.judge.bounds import Bound
+from loadmaster.judge.problem import PlanPolicy, Problem
 from loadmaster.transforms.base import Split, Transformed
-from loadmaster.units import format_bytes
 
 WAYS_OUT = (
     "More or larger devices, a smaller batch, or on_oom='best_effort' (--on-oom best_effort) would "

@@ -20,12 +20,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
-from loadmaster.errors import InputError
-from loadmaster.problem import Problem, ranks
-from loadmaster.strategies.assigned import allowed_devices, assigned, per_set, refuse_overfull
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import format_seconds
+from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.base import Candidate
-from loadmaster.units import format_seconds
+from loadmaster.strategies.simple.assigned import (
+    allowed_devices,
+    assigned,
+    per_set,
+    refuse_overfull,
+)
 
 #: What a cut costs that cannot be made.
 _NEVER = np.iinfo(np.int64).max // 4

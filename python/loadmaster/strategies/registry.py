@@ -10,40 +10,26 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from loadmaster.errors import InputError
-from loadmaster.problem import Problem
-from loadmaster.strategies import (
-    auto,
-    celeritas,
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto import auto
+from loadmaster.strategies.base import Candidate, Outcome, Placement, judged, settled
+from loadmaster.strategies.exact import cpsat, ilp, moirai, pesto
+from loadmaster.strategies.groups import celeritas, dsc, glb, lc, order_place
+from loadmaster.strategies.lists import (
     cpop,
-    cpsat,
-    cross_entropy,
-    data_parallel,
     dpos,
-    dsc,
     etf,
-    expert,
     getf,
-    glb,
     heft,
-    ilp,
-    lc,
     m_etf,
     m_sct,
     m_topo,
-    mcmc,
-    metis,
-    moirai,
-    order_place,
     os_dpos,
     peft,
-    pesto,
-    policy_gradient,
-    random,
-    round_robin,
-    single,
 )
-from loadmaster.strategies.base import Candidate, Outcome, Placement, judged, settled
+from loadmaster.strategies.rivals import cross_entropy, mcmc, policy_gradient
+from loadmaster.strategies.simple import data_parallel, expert, metis, random, round_robin, single
 
 Method = Literal[
     "auto",
@@ -163,10 +149,10 @@ Function = TypeVar("Function", bound=Callable[..., "Placement | Candidate"])
 def strategy(name: str, summary: str) -> Callable[[Function], Function]:
     """Makes a function a method: :func:`loadmaster.place` and all that compares methods know it.
 
-    The function takes a :class:`~loadmaster.problem.Problem` and, as keywords of its own, options
-    with defaults. It returns a :class:`~loadmaster.strategies.Placement` (device and priority per
-    op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory; or
-    a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
+    The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options of its
+    own with defaults. It returns a :class:`~loadmaster.strategies.Placement` (device and priority
+    per op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory;
+    or a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
     ``time_limit`` or ``progress``, those of ``place`` are passed on. Worker processes know it if
     the module that registers it is imported there.
 

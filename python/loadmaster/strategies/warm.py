@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.problem import Problem
-from loadmaster.strategies.assigned import allowed_devices, on_allowed
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.simple.assigned import allowed_devices, on_allowed
 
 if TYPE_CHECKING:
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
 
 #: The device of an op that has none.
 NOWHERE = -1

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.cluster import Cluster
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.costs.roofline import roofline
-from loadmaster.graph import ANY_TYPE, OpGraph
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import ANY_TYPE, OpGraph
 
 #: Kinds of the ops that transforms add.
 SPLIT, CONCAT, SUM, AGGREGATE = "split", "concat", "sum", "aggregate"

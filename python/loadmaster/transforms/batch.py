@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph import OpGraph
+from loadmaster.model.graph import OpGraph
 from loadmaster.transforms.roles import Roles
 
 #: What is taken for granted of a graph with another batch.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph import OpGraph
+from loadmaster.base.units import counted
+from loadmaster.model.graph import OpGraph
 from loadmaster.transforms import rules
 from loadmaster.transforms.base import Shape, format_output, parse_output
 from loadmaster.transforms.rules import Rule
-from loadmaster.units import counted
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph import OpGraph
+from loadmaster.model.graph import OpGraph
 
 #: Placeholders that stay one, whatever is replicated.
 _STATE = frozenset({"parameter", "buffer", "constant"})

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InputError
-from loadmaster.graph import OpGraph
+from loadmaster.base.errors import InputError
+from loadmaster.model.graph import OpGraph
 from loadmaster.transforms.base import (
     CONCAT,
     SPLIT,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster import fast
-from loadmaster.graph import OpGraph
+import loadmaster.fast as fast
+from loadmaster.model.graph import OpGraph
 
 
 def reduce_control(graph: OpGraph) -> OpGraph:

@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadmaster.writers.drawings import dot, graphml
-    from loadmaster.writers.huggingface import device_map, max_memory
-    from loadmaster.writers.llama_cpp_split import llama_cpp
-    from loadmaster.writers.megatron_layout import megatron
-    from loadmaster.writers.model_explorer_data import model_explorer, model_explorer_graph
-    from loadmaster.writers.onnx_annotations import onnx_annotated
-    from loadmaster.writers.onnx_segments import OnnxSegments, check_onnx, onnx
-    from loadmaster.writers.openvino_affinity import openvino
-    from loadmaster.writers.tensorflow_devices import tensorflow, tensorflow_graph
-    from loadmaster.writers.torch_fx import fx, fx_split
-    from loadmaster.writers.torch_pipelining import pipelining
-    from loadmaster.writers.trace import write_trace as perfetto
-    from loadmaster.writers.vllm_layers import vllm
+    from loadmaster.writers.pictures.drawings import dot, graphml
+    from loadmaster.writers.pictures.trace import write_trace as perfetto
+    from loadmaster.writers.targets.huggingface import device_map, max_memory
+    from loadmaster.writers.targets.llama_cpp_split import llama_cpp
+    from loadmaster.writers.targets.megatron_layout import megatron
+    from loadmaster.writers.targets.model_explorer_data import model_explorer, model_explorer_graph
+    from loadmaster.writers.targets.onnx_annotations import onnx_annotated
+    from loadmaster.writers.targets.onnx_segments import OnnxSegments, check_onnx, onnx
+    from loadmaster.writers.targets.openvino_affinity import openvino
+    from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
+    from loadmaster.writers.targets.torch_fx import fx, fx_split
+    from loadmaster.writers.targets.torch_pipelining import pipelining
+    from loadmaster.writers.targets.vllm_layers import vllm
 
 __all__ = [
     "OnnxSegments",
@@ -49,26 +49,26 @@ __all__ = [
 
 #: Module of each name, and its name there where that is another.
 _HOMES = {
-    "OnnxSegments": "onnx_segments",
-    "check_onnx": "onnx_segments",
-    "device_map": "huggingface",
-    "dot": "drawings",
-    "fx": "torch_fx",
-    "fx_split": "torch_fx",
-    "graphml": "drawings",
-    "llama_cpp": "llama_cpp_split",
-    "max_memory": "huggingface",
-    "megatron": "megatron_layout",
-    "model_explorer": "model_explorer_data",
-    "model_explorer_graph": "model_explorer_data",
-    "onnx": "onnx_segments",
-    "onnx_annotated": "onnx_annotations",
-    "openvino": "openvino_affinity",
-    "perfetto": "trace:write_trace",
-    "pipelining": "torch_pipelining",
-    "tensorflow": "tensorflow_devices",
-    "tensorflow_graph": "tensorflow_devices",
-    "vllm": "vllm_layers",
+    "OnnxSegments": "targets.onnx_segments",
+    "check_onnx": "targets.onnx_segments",
+    "device_map": "targets.huggingface",
+    "dot": "pictures.drawings",
+    "fx": "targets.torch_fx",
+    "fx_split": "targets.torch_fx",
+    "graphml": "pictures.drawings",
+    "llama_cpp": "targets.llama_cpp_split",
+    "max_memory": "targets.huggingface",
+    "megatron": "targets.megatron_layout",
+    "model_explorer": "targets.model_explorer_data",
+    "model_explorer_graph": "targets.model_explorer_data",
+    "onnx": "targets.onnx_segments",
+    "onnx_annotated": "targets.onnx_annotations",
+    "openvino": "targets.openvino_affinity",
+    "perfetto": "pictures.trace:write_trace",
+    "pipelining": "targets.torch_pipelining",
+    "tensorflow": "targets.tensorflow_devices",
+    "tensorflow_graph": "targets.tensorflow_devices",
+    "vllm": "targets.vllm_layers",
 }
 
 

@@ -27,7 +27,7 @@ impl From<Raised> for PyErr {
 
 fn raise(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let class = |name: &str| -> PyResult<Bound<'_, PyType>> {
-        py.import("loadmaster.errors")?.getattr(name)?.cast_into::<PyType>().map_err(PyErr::from)
+        py.import("loadmaster.base.errors")?.getattr(name)?.cast_into::<PyType>().map_err(PyErr::from)
     };
     let message = error.to_string();
     match error {

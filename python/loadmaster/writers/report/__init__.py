@@ -16,13 +16,13 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING
 
-from loadmaster.errors import MissingExtraError
-from loadmaster.files import write_bytes
+from loadmaster.base.errors import MissingExtraError
+from loadmaster.base.files import write_bytes
 from loadmaster.writers.report.contents import contents, facts, provenance_rows, title
 
 if TYPE_CHECKING:
-    from loadmaster.placing import Comparison
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.place import Comparison
 
 #: More takes twice as long and saves a twentieth.
 _GZIP_LEVEL = 5
@@ -71,7 +71,7 @@ def write_report(
 
 
 def check_plotly() -> None:
-    """Raises :class:`~loadmaster.errors.MissingExtraError` where plotly is not installed."""
+    """Raises :class:`~loadmaster.base.errors.MissingExtraError` where plotly is not installed."""
     _plotly()
 
 

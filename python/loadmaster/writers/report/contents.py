@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import PROVENANCES
-from loadmaster.summary import shortage, verdict
-from loadmaster.units import counted, format_bytes, format_seconds
-from loadmaster.writers.graph_files import COLOURS
-from loadmaster.writers.lanes import Lane, View, lanes_of, links_of, transfer_names
+from loadmaster.plans.summary import shortage, verdict
+from loadmaster.writers.pictures.graph_files import COLOURS
+from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, transfer_names
 from loadmaster.writers.report import figures
 
 if TYPE_CHECKING:
-    from loadmaster.placing import Comparison
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.place import Comparison
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64

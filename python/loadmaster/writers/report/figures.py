@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
-from loadmaster.coarsening import coarsen_problem
-from loadmaster.units import counted, format_bytes, format_seconds
-from loadmaster.writers.graph_files import COLOURS
-from loadmaster.writers.lanes import SENT
+import loadmaster.fast as fast
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.coarsening import coarsen_problem
+from loadmaster.writers.pictures.graph_files import COLOURS
+from loadmaster.writers.pictures.lanes import SENT
 
 if TYPE_CHECKING:
-    from loadmaster.placing import Comparison
-    from loadmaster.plan import Plan
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.place import Comparison
 
 Figure = dict[str, Any]
 

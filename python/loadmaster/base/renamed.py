@@ -1,0 +1,62 @@
+"""Old names of modules: each works for one minor version, with a warning that says the new one."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: Old name to new name, both below the package. These go with version 0.3.
+MODULES = {
+    "binding": "rules.binding",
+    "bounds": "judge.bounds",
+    "calibration": "tasks.calibrate",
+    "checking": "tasks.check",
+    "cluster": "model.cluster",
+    "coarsening": "judge.coarsening",
+    "constraints": "rules.constraints",
+    "difference": "plans.difference",
+    "errors": "base.errors",
+    "examples": "readers.examples",
+    "explain": "plans.explain",
+    "files": "base.files",
+    "fitting": "tasks.fit",
+    "footprint": "plans.footprint",
+    "graph": "model.graph",
+    "info": "plans.info",
+    "measuring": "tasks.measuring_plan",
+    "ordering": "tasks.order",
+    "placing": "tasks.place",
+    "plan": "plans.plan",
+    "problem": "judge.problem",
+    "profile": "model.profile",
+    "scenarios": "tasks.what_if",
+    "simulation": "judge.simulation",
+    "summary": "plans.summary",
+    "sweeping": "tasks.sweep",
+    "units": "base.units",
+}
+
+
+class _Loader:
+    """Gives an old name the module that has the new one."""
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python's own empty module will do: it is replaced at once."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        # Frames of the import machinery do not count: this is the line that imports the old name.
+        warnings.warn(f"{old} is now {self.new}", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = import_module(self.new)
+
+
+def renamed_module(name: str) -> ModuleSpec | None:
+    """How to import a module by its old full name; None: it never had that name."""
+    new = MODULES.get(name.partition(".")[2])
+    return ModuleSpec(name, _Loader(f"loadmaster.{new}")) if new else None  # type: ignore[arg-type]

@@ -1,0 +1,559 @@
+"""Coarsening: groups of ops as a graph of its own, with the mapping back and what was lost.
+
+A group runs as one op. Fewer groups make what follows cheaper, a small cut makes it send less, and
+parallelism that is lost cannot be won back: the report shows all three.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes
+from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.summary import parallelism
+
+Coarsener = Literal["sequential", "batch", "rules", "parallel", "multilevel"]
+Order = Literal["best", "program", "m-topo", "dfs", "cpd"]
+
+#: Rules: per position of a chain, the kinds that match there, joined by "|".
+Rules = Sequence[Sequence[str]]
+
+#: Methods whose objective, the cut, keeps nothing even: their groups are capped.
+_BALANCE = {"sequential": 1.35, "multilevel": 1.35}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a coarsening did to a graph.
+
+    Attributes
+    ----------
+    method : str
+    wanted, groups : int
+        Groups asked for and made.
+    ops : int
+        Ops of the reduced graph.
+    cut_bytes : int
+        Bytes of the tensors between groups, once per group that reads one.
+    cut_share : float
+        Their transfer time as a share of that of all tensors, once per op that reads one.
+    ccr, ccr_before : float
+        Sum of transfer times / sum of op times (Celeritas eq. (1)).
+    parallelism, parallelism_before : float
+        Work / critical path, transfers free.
+    largest_time, largest_bytes : float
+        Share of all time, and of all bytes, in the group that has most.
+    acyclic : bool
+        Whether the coarse graph was found to have no cycle (always; it is checked).
+    note : str
+        Why there are more groups than were asked for; empty where there are not.
+    """
+
+    method: str
+    wanted: int
+    groups: int
+    ops: int
+    cut_bytes: int
+    cut_share: float
+    ccr_before: float
+    ccr: float
+    parallelism_before: float
+    parallelism: float
+    largest_time: float
+    largest_bytes: float
+    acyclic: bool
+    note: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.method}: {counted(self.ops, 'op')} -> {counted(self.groups, 'group')}, "
+            f"{'no cycle' if self.acyclic else 'A CYCLE'}",
+            f"cut          {format_bytes(self.cut_bytes)}, {self.cut_share:.2%} of transfer time",
+            f"CCR          {self.ccr_before:.3g} -> {self.ccr:.3g}",
+            f"parallelism  {self.parallelism_before:.2f} -> {self.parallelism:.2f}",
+            f"largest      {self.largest_time:.1%} of the time, "
+            f"{self.largest_bytes:.1%} of the bytes",
+        ]
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A coarsened graph.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was coarsened.
+    group : int32 [n_reduced]
+        Group per op of the reduced graph, numbered in a topological order.
+    report : Report
+    """
+
+    problem: Problem
+    group: NDArray[np.int32]
+    report: Report
+
+    @property
+    def mapping(self) -> NDArray[np.int32]:
+        """Group per op of the user's graph, int32 [n_ops]: op ``i`` is in op ``mapping[i]`` of
+        :attr:`graph`. Views and placeholders are where the op is that decides for them.
+        """
+        return self.group[self.problem.reduced.map]
+
+    @cached_property
+    def contracted(self) -> fast.Graph:
+        """The coarse graph as Rust sees it."""
+        return fast.contract(self.problem.graph, self.group)
+
+    @cached_property
+    def graph(self) -> OpGraph:
+        """The coarse graph: op ``g`` is group ``g``.
+
+        After the groups come the parameters and inputs that several groups read, as placeholders
+        without time or bytes of their own.
+        """
+        return _as_opgraph(self)
+
+    def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums a float64 column of the reduced graph over each group."""
+        n = self.report.groups
+        return np.bincount(self.group, weights=per_op, minlength=n).astype(np.float64, copy=False)
+
+
+def coarsen(
+    graph: OpGraph,
+    method: Coarsener = "parallel",
+    groups: int = 200,
+    *,
+    cluster: Cluster | None = None,
+    costs: CostsLike | None = None,
+    balance: float | None = None,
+    max_bytes: int | None = None,
+    order: Order = "best",
+    rules: Rules | str | os.PathLike[str] | None = None,
+) -> Coarse:
+    """Merges ops into groups.
+
+    Parameters
+    ----------
+    graph : OpGraph
+    method : str
+        ``"parallel"``: the merge that lengthens paths least first, which keeps branches apart;
+        ``"multilevel"``: the least cut between even groups; ``"batch"``: heaviest edge first (Pesto
+        3.3); ``"sequential"``: segments of an order (Celeritas 5.1); ``"rules"``: chains of kinds
+        that one kernel runs (Moirai III-B).
+    groups : int
+        How many groups to stop at. Where limits allow no fewer, ``report.note`` says why.
+    cluster : Cluster, optional
+        Whose times and mean link count; the preset ``4xV100-PCIe`` if absent.
+    costs : as :func:`loadmaster.place` takes them, optional
+        Seconds, as for :func:`loadmaster.place`.
+    balance : float, optional
+        Most time in a group, as a multiple of the mean over ``groups`` groups (or the longest op,
+        if that is longer). If absent 1.35 for ``sequential`` and ``multilevel``, else none.
+    max_bytes : int, optional
+        Most bytes in a group: resident and outputs.
+    order : str
+        For ``sequential``: ``"program"`` (the graph's own numbering), ``"m-topo"``, ``"dfs"``,
+        ``"cpd"``, or ``"best"``: the one of these whose cut is least.
+    rules : path or sequence of sequences of str, optional
+        For ``rules``: chains of kinds such as ``["Conv", "Relu|Clip"]``, or a TOML file that has
+        them under ``rules``; those for ATen, ONNX and TensorFlow kinds if absent.
+
+    Returns
+    -------
+    Coarse
+        ``.graph`` (OpGraph), ``.mapping`` (group per op) and ``.report``.
+
+    Raises
+    ------
+    InputError
+        An unknown method or order, a bad number, a file that holds no rules.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> coarse = lm.coarsen(lm.read("example:inception-v3"), groups=100)
+    >>> coarse.report.groups, coarse.report.acyclic
+    (100, True)
+    >>> len(coarse.mapping) == lm.read("example:inception-v3").n_ops
+    True
+    """
+    cluster = Cluster.preset("4xV100-PCIe") if cluster is None else cluster
+    problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
+    return coarsen_problem(
+        problem, method, groups, balance=balance, max_bytes=max_bytes, order=order, rules=rules
+    )
+
+
+def coarsen_problem(
+    problem: Problem,
+    method: Coarsener,
+    groups: int,
+    *,
+    balance: float | None = None,
+    max_bytes: int | None = None,
+    order: Order = "best",
+    rules: Rules | str | os.PathLike[str] | None = None,
+) -> Coarse:
+    """The same for a problem that strategies place; see :func:`coarsen`."""
+    if method not in get_args(Coarsener):
+        raise InputError(
+            f"no coarsening method is named {method!r}; there are {', '.join(get_args(Coarsener))}"
+        )
+    if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups < 2**63:
+        raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
+    if balance is not None and not (isinstance(balance, (int, float)) and balance >= 1):
+        raise InputError(f"balance is {balance!r}: wants a number, at least 1")
+    if max_bytes is not None and not (isinstance(max_bytes, int) and 0 <= max_bytes < 2**64):
+        raise InputError(f"max_bytes is {max_bytes!r}: wants a number of bytes")
+    if order not in get_args(Order):
+        raise InputError(f"no order is named {order!r}; there are {', '.join(get_args(Order))}")
+    limits = _Limits(groups, _max_time(problem, method, groups, balance), max_bytes)
+    if method == "sequential":
+        group, obstacles = _sequential(problem, limits, order)
+    elif method == "rules":
+        group, obstacles = _fuse(problem, limits, rules)
+    else:
+        group, obstacles = _MERGERS[method](
+            problem.graph,
+            problem.op_time,
+            problem.tensor_time(problem.graph),
+            groups,
+            control_time=problem.control_time,
+            max_time=limits.max_time,
+            max_bytes=max_bytes,
+        )
+    return Coarse(problem, group, _report(problem, method, limits, group, obstacles))
+
+
+_MERGERS: dict[str, Callable[..., tuple[NDArray[np.int32], Mapping[str, Any]]]] = {
+    "batch": fast.batch_merge,
+    "parallel": fast.parallel_merge,
+    "multilevel": fast.multilevel_partition,
+}
+
+
+@dataclass(frozen=True)
+class _Limits:
+    groups: int
+    max_time: float | None
+    max_bytes: int | None
+
+
+def _max_time(problem: Problem, method: str, groups: int, balance: float | None) -> float | None:
+    balance = _BALANCE.get(method) if balance is None else balance
+    if balance is None or math.isinf(balance):
+        return None
+    return max(balance * float(problem.op_time.sum()) / groups, float(problem.op_time.max()))
+
+
+def _sequential(
+    problem: Problem, limits: _Limits, order: Order
+) -> tuple[NDArray[np.int32], Mapping[str, Any]]:
+    graph = problem.graph
+    tensor_time = problem.tensor_time(graph)
+    found: list[tuple[tuple[int, float], NDArray[np.int32]]] = []
+    for sequence in _orders(problem, order):
+        cuts, _ = fast.exact_breakpoints(
+            graph,
+            sequence,
+            tensor_time,
+            limits.groups,
+            control_time=problem.control_time,
+            op_time=problem.op_time,
+            max_time=limits.max_time,
+            max_bytes=limits.max_bytes,
+        )
+        group = fast.segments(sequence, cuts)
+        # The cuts know nothing of where parameters are at home; the coarse graph does.
+        sent = _sent(problem, fast.contract(graph, group))
+        found.append(((len(cuts), sent), group))
+    _, group = min(found, key=lambda pair: pair[0])
+    return group, _between_segments(problem, limits, group)
+
+
+def _orders(problem: Problem, order: Order) -> list[NDArray[np.int32]]:
+    graph, control = problem.graph, problem.control_time
+
+    def program() -> NDArray[np.int32]:
+        src, dst, _, _, home = fast.edges(graph)
+        own = np.arange(graph.n_ops, dtype=np.int32)
+        return own if np.all((src < dst) | home) else fast.m_topo(graph)
+
+    makers: dict[str, Callable[[], NDArray[np.int32]]] = {
+        "program": program,
+        "m-topo": lambda: fast.m_topo(graph),
+        "dfs": lambda: fast.dfs_topo(graph),
+        "cpd": lambda: fast.cpd_topo(
+            graph, problem.op_time, problem.tensor_time(graph), control_time=control
+        ),
+    }
+    return [make() for make in makers.values()] if order == "best" else [makers[order]()]
+
+
+def _between_segments(
+    problem: Problem, limits: _Limits, group: NDArray[np.int32]
+) -> Mapping[str, Any]:
+    """Why neighbouring segments are not one."""
+    n = int(group.max()) + 1
+    if n <= limits.groups:
+        return {}
+    time = np.bincount(group, weights=problem.op_time, minlength=n)
+    allowed = np.zeros(n, dtype=np.uint64)
+    allowed[group] = problem.graph.allowed
+    types = allowed[1:] != allowed[:-1]
+    late = ~types & (time[1:] + time[:-1] > (limits.max_time or math.inf))
+    counts = {"types": types, "max_time": late, "max_bytes": ~types & ~late}
+    return {reason: int(pairs.sum()) for reason, pairs in counts.items()}
+
+
+def _fuse(
+    problem: Problem, limits: _Limits, rules: Rules | str | os.PathLike[str] | None
+) -> tuple[NDArray[np.int32], Mapping[str, Any]]:
+    if rules is None:
+        chains = default_rules()
+    elif isinstance(rules, (str, os.PathLike)):
+        chains = read_rules(rules)
+    else:
+        chains = _checked_rules("rules", rules)
+    kinds = [_base_kind(problem.model.kinds[op]) for op in problem.reduced.op_of]
+    numbers = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    numbered = [
+        [[numbers[k] for k in position.split("|") if k in numbers] for position in chain]
+        for chain in chains
+    ]
+    return fast.fuse(
+        problem.graph,
+        problem.op_time,
+        np.array([numbers[kind] for kind in kinds], dtype=np.int64),
+        numbered,
+        limits.groups,
+        max_time=limits.max_time,
+        max_bytes=limits.max_bytes,
+    )
+
+
+def _base_kind(kind: str) -> str:
+    """A kind as rules call it: an ATen op without its overload and trailing underscore."""
+    if not kind.startswith("aten."):
+        return kind
+    return "aten." + kind.split(".")[1].rstrip("_")
+
+
+def read_rules(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], ...]:
+    """Fusion rules from a TOML file: ``rules = [["Conv", "Relu|Clip"], ...]``.
+
+    Raises
+    ------
+    InputError
+        No such file, no TOML, or no list of lists of kinds.
+    """
+    return _parsed_rules(read_bytes(path), str(path))
+
+
+@cache
+def default_rules() -> tuple[tuple[str, ...], ...]:
+    """The rules that come along, for ATen, ONNX and TensorFlow kinds."""
+    folder = resources.files("loadmaster.judge") / "coarsen_rules"
+    names = ("aten.toml", "onnx.toml", "tensorflow.toml")
+    return tuple(r for n in names for r in _parsed_rules((folder / n).read_bytes(), n))
+
+
+def _parsed_rules(data: bytes, source: str) -> tuple[tuple[str, ...], ...]:
+    try:
+        document = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{source} is no TOML: {error}") from error
+    if "rules" not in document:
+        raise InputError(f"{source} has no list 'rules'")
+    return _checked_rules(f"{source}: rules", document["rules"])
+
+
+def _checked_rules(what: str, rules: Any) -> tuple[tuple[str, ...], ...]:
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        raise InputError(f"{what} is {rules!r}: wants a list of lists of kinds")
+    for i, rule in enumerate(rules):
+        if isinstance(rule, str) or not isinstance(rule, Sequence) or len(rule) < 2:
+            raise InputError(f"{what}[{i}] is {rule!r}: wants a list of at least two kinds")
+        for kind in rule:
+            if not isinstance(kind, str) or not all(kind.split("|")):
+                raise InputError(f"{what}[{i}] has {kind!r}: wants kinds, joined by '|'")
+    return tuple(tuple(rule) for rule in rules)
+
+
+# -- the report ------------------------------------------------------------------------------
+
+
+def _report(
+    problem: Problem,
+    method: str,
+    limits: _Limits,
+    group: NDArray[np.int32],
+    obstacles: Mapping[str, Any],
+) -> Report:
+    coarse = fast.contract(problem.graph, group)
+    n = coarse.n_ops
+    sizes = fast.edges(coarse)[3]
+    time = np.bincount(group, weights=problem.op_time, minlength=n).astype(np.float64)
+    work, static = float(time.sum()), coarse.static_bytes.astype(np.float64)
+    sent, sent_before = _sent(problem, coarse), _sent(problem, problem.graph)
+    return Report(
+        method=method,
+        wanted=limits.groups,
+        groups=n,
+        ops=problem.graph.n_ops,
+        cut_bytes=int(sizes.sum()),
+        cut_share=sent / sent_before if sent_before else 0.0,
+        ccr_before=sent_before / work if work else 0.0,
+        ccr=sent / work if work else 0.0,
+        parallelism_before=parallelism(problem.graph, problem.op_time),
+        parallelism=parallelism(coarse, time),
+        largest_time=float(time.max()) / work if work else 0.0,
+        largest_bytes=float(static.max() / static.sum()) if static.any() else 0.0,
+        acyclic=len(fast.m_topo(coarse)) == n,
+        note=_note(method, limits, n, obstacles),
+    )
+
+
+def _sent(problem: Problem, graph: fast.Graph) -> float:
+    """Seconds of transfer, each tensor once per op that reads it."""
+    _, _, tensor, sizes, _ = fast.edges(graph)
+    latency, per_byte = problem.links.mean_link
+    return float(len(tensor)) * latency + float(sizes.sum(dtype=np.float64)) * per_byte
+
+
+def _note(method: str, limits: _Limits, n: int, obstacles: Mapping[str, Any]) -> str:
+    if n <= limits.groups:
+        return ""
+    texts = {
+        "types": "they allow different device types",
+        "max_time": f"a group may take {limits.max_time or 0:.3g} s at most",
+        "max_bytes": f"a group may hold {format_bytes(limits.max_bytes or 0)} at most",
+        "cycle": "merging them might close a cycle",
+    }
+    found = {key: text for key, text in texts.items() if obstacles.get(key)}
+    reasons = [f"{text} ({obstacles[key]} pairs)" for key, text in found.items()]
+    if obstacles.get("slow"):
+        reasons.append("merging went on too slowly")
+    if not reasons:
+        no_more = "no other rule matches" if method == "rules" else "no two of them are joined"
+        reasons = [no_more]
+    return f"{counted(n, 'group')}, not {limits.groups}: " + "; ".join(reasons)
+
+
+# -- the coarse graph as a user's graph --------------------------------------------------------
+
+
+def _as_opgraph(coarse: Coarse) -> OpGraph:
+    problem, mapping = coarse.problem, coarse.mapping
+    model, graph = problem.model, coarse.contracted
+    n = graph.n_ops
+    sources, dst, tensors, sizes, home = fast.edges(graph)
+    src, tensor = sources.astype(np.int64), tensors.astype(np.int64)
+    # A tensor is known by its source and id; one that is there at time 0 gets an op of its own.
+    key = (src * 2 + home) * (int(tensor.max(initial=0)) + 2) + tensor
+    data = tensor >= 0
+    _, number = np.unique(key[data], return_inverse=True)
+    tensor[data] = number
+    of_home, slot = np.unique(tensor[home], return_inverse=True)
+    home_group = np.zeros(len(of_home), dtype=np.int64)
+    home_group[slot] = src[home]
+    src[home] = n + slot
+    sets = _bound_together(problem.graph.colocation, coarse.group, home_group, n)
+    extra = len(of_home)
+    longest = _longest_member(coarse)
+
+    def column(values: Sequence[str]) -> list[str]:
+        return [values[op] for op in longest]
+
+    def total(values: NDArray[np.uint64]) -> list[int]:
+        sums = np.zeros(n, dtype=np.uint64)
+        np.add.at(sums, mapping, values)
+        return sums.tolist() + [0] * extra
+
+    ops = {
+        "name": [f"{g}: {model.names[op]}" for g, op in enumerate(longest)]
+        + [f"{n + i}: read from {g}" for i, g in enumerate(home_group)],
+        "kind": column(model.kinds) + ["parameter"] * extra,
+        "module": column(model.modules) + [""] * extra,
+        "phase": column(model.phases) + [""] * extra,
+        "colocation": sets,
+        "device_types": _type_names(graph.allowed, problem.costs.types) + [""] * extra,
+        "flops": total(model.flops),
+        "bytes_accessed": total(model.bytes_accessed),
+        "output_bytes": (graph.static_bytes - graph.resident).tolist() + [0] * extra,
+        "param_bytes": graph.resident.tolist() + [0] * extra,
+        "workspace": graph.workspace.tolist() + [0] * extra,
+        "time": {
+            name: coarse.sum(np.ascontiguousarray(times)).tolist() + [0.0] * extra
+            for name, times in zip(problem.costs.types, problem.time.T, strict=True)
+        },
+    }
+    table = {"src": src, "dst": dst, "tensor": tensor, "bytes": sizes}
+    return OpGraph(ops, table, name=f"{model.name or 'graph'} in {counted(n, 'group')}")
+
+
+def _longest_member(coarse: Coarse) -> NDArray[np.int64]:
+    """The user's op of each group that takes longest; of equals the first."""
+    time = coarse.problem.op_time
+    by_time = np.lexsort((np.arange(len(time)), -time))
+    first = np.full(coarse.report.groups, -1, dtype=np.int64)
+    first[coarse.group[by_time[::-1]]] = by_time[::-1]
+    return coarse.problem.reduced.op_of[first].astype(np.int64)
+
+
+def _bound_together(
+    set_of: NDArray[np.int32], group: NDArray[np.int32], homes: NDArray[np.int64], n: int
+) -> list[str]:
+    """A label per group and placeholder: groups that share a colocated set share a device, and a
+    placeholder is where it is at home.
+    """
+    parent = list(range(n))
+
+    def find(g: int) -> int:
+        while parent[g] != g:
+            parent[g] = g = parent[parent[g]]
+        return g
+
+    first: dict[int, int] = {}
+    bound = {int(h) for h in homes}
+    for s, g in np.unique(np.stack([set_of, group], axis=1), axis=0).tolist():
+        root, other = find(first.setdefault(s, g)), find(g)
+        if root != other:
+            parent[max(root, other)] = min(root, other)
+            bound |= {root, other}
+    roots = [find(g) for g in range(n)]
+    labelled = {roots[g] for g in bound}
+    labels = [f"with group {r}" if r in labelled else "" for r in roots]
+    return labels + [labels[h] for h in homes]
+
+
+def _type_names(allowed: NDArray[np.uint64], types: Sequence[str]) -> list[str]:
+    every = (1 << len(types)) - 1
+    names = {}
+    for mask in set(allowed.tolist()):
+        some = [name for k, name in enumerate(types) if mask >> k & 1]
+        names[mask] = "" if mask & every == every else ",".join(some)
+    return [names[mask] for mask in allowed.tolist()]

@@ -1,0 +1,194 @@
+"""A placement problem as strategies see it: reduced graph, cluster, times, rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.costs import Costs
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph, Reduced
+
+#: How devices heed the priorities of a plan.
+PlanPolicy = Literal["priority", "fixed"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What there is to place, on what, and at which cost.
+
+    Attributes
+    ----------
+    model : OpGraph
+        The user's graph.
+    cluster : Cluster
+    costs : Costs
+        Of the user's ops.
+    reduced : Reduced
+        The graph that strategies place, with maps to and from the user's ops.
+    time : float64 [n_reduced, n_types]
+        Seconds per op of the reduced graph.
+    seed : int
+        For anything random.
+    best_effort : bool
+        Whether an op that fits nowhere goes where most memory is free.
+    """
+
+    model: OpGraph
+    cluster: Cluster
+    costs: Costs
+    reduced: Reduced
+    time: NDArray[np.float64]
+    seed: int = 0
+    best_effort: bool = False
+
+    @classmethod
+    def make(
+        cls,
+        model: OpGraph,
+        cluster: Cluster,
+        costs: Costs,
+        *,
+        seed: int = 0,
+        best_effort: bool = False,
+    ) -> Problem:
+        """Reduces the model and sums its times over the reduced ops."""
+        reduced = model.reduced_for(costs.types)
+        return cls(model, cluster, costs, reduced, reduced.sum(costs.time), seed, best_effort)
+
+    @property
+    def graph(self) -> fast.Graph:
+        """The reduced graph."""
+        return self.reduced.graph
+
+    @property
+    def links(self) -> fast.Cluster:
+        """The cluster as Rust sees it."""
+        return self.cluster._core
+
+    @cached_property
+    def op_time(self) -> NDArray[np.float64]:
+        """Mean seconds per reduced op over the devices it may run on."""
+        return fast.mean_time(self.graph, self.links, self.time)
+
+    def tensor_time(self, graph: fast.Graph) -> NDArray[np.float64]:
+        """Seconds that each tensor takes between an average pair of devices, by tensor id."""
+        latency, per_byte = self.links.mean_link
+        return latency + graph.tensor_bytes.astype(np.float64) * per_byte
+
+    @property
+    def control_time(self) -> float:
+        """Seconds that a message without data takes."""
+        return self.links.mean_link[0]
+
+    @property
+    def capacity(self) -> NDArray[np.uint64]:
+        """Bytes per device."""
+        return np.array(self.cluster.memory, dtype=np.uint64)
+
+    def busiest(self, devices: NDArray[np.int32]) -> float:
+        """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
+        types = np.array(self.cluster.device_types)
+        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
+        return float(np.stack(busy)[types, np.arange(len(types))].max())
+
+    @cached_property
+    def fastest_first(self) -> NDArray[np.int32]:
+        """Devices by the time they would take for all the work, then by index."""
+        total = self.time.sum(axis=0)
+        by_speed = sorted(
+            range(self.cluster.n_devices), key=lambda d: total[self.cluster.device_types[d]]
+        )
+        return np.array(by_speed, dtype=np.int32)
+
+    @cached_property
+    def allowed_types(self) -> NDArray[np.bool_]:
+        """Whether each reduced op may run on each device type: bool [n_reduced, n_types]."""
+        types = np.arange(self.time.shape[1], dtype=np.uint64)
+        return (self.graph.allowed[:, None] >> types[None, :] & np.uint64(1)).astype(bool)
+
+    def fastest_for(self, ops: NDArray[np.int32]) -> int:
+        """The device that computes these ops one after another fastest, of those that most of them
+        may run on; of equals the one with the most memory, then the first.
+        """
+        allowed = self.allowed_types[ops]
+        seconds = np.where(allowed, self.time[ops], 0.0).sum(axis=0)
+        refused = (~allowed).sum(axis=0)
+        return min(
+            range(self.cluster.n_devices),
+            key=lambda d: (
+                refused[self.cluster.device_types[d]],
+                seconds[self.cluster.device_types[d]],
+                -self.cluster.memory[d],
+                d,
+            ),
+        )
+
+    def simulate(
+        self,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        *,
+        policy: str = "priority",
+        contention: bool = True,
+        link_order: str = "fifo",
+        record_memory: bool = False,
+    ) -> fast.Schedule:
+        """The judge's verdict on a placement of the reduced ops."""
+        schedule = self.simulate_below(
+            float("inf"),
+            devices,
+            priority,
+            policy=policy,
+            contention=contention,
+            link_order=link_order,
+            record_memory=record_memory,
+        )
+        assert schedule is not None, "every makespan is below infinity"
+        return schedule
+
+    def simulate_below(
+        self,
+        limit: float,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        *,
+        policy: str = "priority",
+        contention: bool = True,
+        link_order: str = "fifo",
+        record_memory: bool = False,
+    ) -> fast.Schedule | None:
+        """The same; none, and sooner, where the makespan is certain not to be below a limit."""
+        return fast.simulate(
+            self.graph,
+            self.links,
+            self.time,
+            devices,
+            priority,
+            policy=policy,
+            contention=contention,
+            link_order=link_order,
+            seed=self.seed,
+            record_memory=record_memory,
+            below=limit,
+        )
+
+
+def ranks(order: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Position of every op in an order: a priority."""
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
+
+
+def by_start(
+    graph: fast.Graph, start: NDArray[np.float64], finish: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """The order of a schedule: ops by start, ties by finish, then topologically."""
+    topological = ranks(fast.m_topo(graph))
+    return np.lexsort((topological, finish, start)).astype(np.int32)

@@ -1,0 +1,646 @@
+"""Cluster: devices, their types, and the links that join them.
+
+Read from TOML or a preset by name. Validation and routes are Rust's; this file is their face.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from importlib import resources
+from itertools import count
+from typing import Any
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes, write_bytes
+from loadmaster.base.units import counted, parse_bytes
+
+#: Dtypes for which a device type may state its peak.
+DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
+
+#: A preset's name that begins with how many there are.
+_SIZED = re.compile(r"(\d{1,4})x(.+)")
+
+
+@dataclass(frozen=True)
+class DeviceType:
+    """A kind of device, with the figures its roofline needs.
+
+    Attributes
+    ----------
+    name : str
+    peak : mapping of dtype to FLOP/s
+        Dense peak per dtype; one that is missing runs at the peak of ``f32``.
+    memory_bandwidth : float
+        B/s.
+    launch : float
+        Seconds that starting one kernel takes.
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    peak: Mapping[str, float] = field(default_factory=dict)
+    memory_bandwidth: float = 0.0
+    launch: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.peak) - set(DTYPES))
+        if unknown:
+            raise InputError(
+                f"device type {self.name!r}: unknown dtype {unknown[0]!r} in peak; "
+                f"known are {', '.join(DTYPES)}"
+            )
+        figures = {f"peak of {d}": v for d, v in self.peak.items()}
+        figures["memory_bandwidth"] = self.memory_bandwidth
+        figures["launch"] = self.launch
+        for what, value in figures.items():
+            least = "> 0" if what.startswith("peak") else ">= 0"
+            if not (isinstance(value, (int, float)) and 0 <= value < float("inf")) or (
+                value == 0 and least == "> 0"
+            ):
+                raise InputError(
+                    f"device type {self.name!r}: {what} is {value!r}, wants a number {least}"
+                )
+
+    @property
+    def has_roofline(self) -> bool:
+        """Whether op times can be estimated on this type."""
+        return bool(self.peak) and self.memory_bandwidth > 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device: unique ``name``, name of its ``type``, bytes of ``memory`` (or ``"32GiB"``)."""
+
+    name: str
+    type: str
+    memory: int
+
+    def __post_init__(self) -> None:
+        memory = parse_bytes(self.memory, f"memory of device {self.name!r}")
+        object.__setattr__(self, "memory", memory)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A directed link.
+
+    Attributes
+    ----------
+    src, dst : str
+        Device names.
+    bandwidth : float
+        B/s.
+    latency : float
+        Seconds.
+    channels : tuple of str
+        Channels a transfer holds for its whole duration; each carries one transfer at a time.
+        Empty: a channel of its own.
+    source : str
+        Where the figures come from.
+    """
+
+    src: str
+    dst: str
+    bandwidth: float
+    latency: float = 0.0
+    channels: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How bytes get from one device to another: ``latency`` (s), ``bandwidth`` (B/s), names of the
+    ``channels`` held and of the devices passed (``hops``).
+    """
+
+    latency: float
+    bandwidth: float
+    channels: tuple[str, ...]
+    hops: tuple[str, ...]
+
+
+class Cluster:
+    """Devices joined by channels, with a route for every pair. Immutable.
+
+    Where two devices have no direct link the route is the widest path: largest bottleneck
+    bandwidth, then fewest hops, then smallest indices. Latencies add up.
+
+    Raises
+    ------
+    InputError
+        No devices, duplicate names or links, unknown ends, a bandwidth or latency out of range, a
+        pair that no route joins; each named.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> c = lm.Cluster.preset("4xV100-PCIe")
+    >>> c.n_devices, c.devices[0].name
+    (4, 'gpu0')
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        links: Iterable[Link],
+        types: Iterable[DeviceType] = (),
+        *,
+        name: str = "",
+        description: str = "",
+        source: str = "",
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.source = source
+        self.devices: tuple[Device, ...] = tuple(devices)
+        self.links: tuple[Link, ...] = tuple(links)
+        given = list(types)
+        for i, t in enumerate(given):
+            if any(other.name == t.name for other in given[:i]):
+                raise InputError(f"two device types are named {t.name!r}")
+        self._core = fast.Cluster(
+            [(d.name, d.type, d.memory) for d in self.devices],
+            [(k.src, k.dst, k.bandwidth, k.latency, list(k.channels)) for k in self.links],
+        )
+        by_name = {t.name: t for t in given}
+        #: Types in use, in the order in which columns of time matrices stand.
+        self.types: tuple[DeviceType, ...] = tuple(
+            by_name.get(t, DeviceType(t)) for t in self._core.types
+        )
+
+    # -- lookup ------------------------------------------------------------------------------
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @property
+    def device_types(self) -> list[int]:
+        """Index into :attr:`types` per device."""
+        return self._core.device_types
+
+    @property
+    def channels(self) -> list[str]:
+        """Names of the channels."""
+        return self._core.channels
+
+    @property
+    def memory(self) -> list[int]:
+        """Bytes per device."""
+        return [d.memory for d in self.devices]
+
+    def __repr__(self) -> str:
+        devices = counted(self.n_devices, "device")
+        return f"Cluster({self.name!r}, {devices}, {counted(len(self.channels), 'channel')})"
+
+    def index(self, device: str | int) -> int:
+        """Index of a device given by name or index."""
+        for i, d in enumerate(self.devices):
+            if device in (i, d.name):
+                return i
+        known = ", ".join(d.name for d in self.devices)
+        raise InputError(f"no device {device!r} in cluster {self.name!r}; it has {known}")
+
+    def route(self, src: str | int, dst: str | int) -> Route:
+        """The route between two devices, by name or index."""
+        latency, bandwidth, channels, hops = self._core.route(self.index(src), self.index(dst))
+        names = self.channels
+        return Route(
+            latency,
+            bandwidth,
+            tuple(names[c] for c in channels),
+            tuple(self.devices[h].name for h in hops),
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of devices, types and links, without names and sources of the whole."""
+        figures = [asdict(d) for d in self.devices], [asdict(t) for t in self.types]
+        links = [
+            (k.src, k.dst, float(k.bandwidth), float(k.latency), k.channels) for k in self.links
+        ]
+        text = json.dumps([figures, links], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    # -- variations --------------------------------------------------------------------------
+
+    @classmethod
+    def mesh(
+        cls,
+        n_devices: int,
+        *,
+        memory: int | str,
+        bandwidth: float,
+        latency: float = 0.0,
+        type: DeviceType | str = "gpu",
+        name: str = "",
+    ) -> Cluster:
+        """Equal devices with a channel for every ordered pair.
+
+        >>> Cluster.mesh(3, memory="16GiB", bandwidth=12e9, latency=10e-6).channels[0]
+        'gpu0->gpu1'
+        """
+        device_type = type if isinstance(type, DeviceType) else DeviceType(type)
+        size = parse_bytes(memory, "memory")
+        devices = [Device(f"gpu{i}", device_type.name, size) for i in range(n_devices)]
+        links = [
+            Link(a.name, b.name, bandwidth, latency) for a in devices for b in devices if a != b
+        ]
+        return cls(devices, links, [device_type], name=name or f"{n_devices}x{device_type.name}")
+
+    def subset(self, devices: Iterable[str | int]) -> Cluster:
+        """The cluster with only some devices; their links stay, routes are found anew."""
+        kept = [self.devices[self.index(d)] for d in devices]
+        names = {d.name for d in kept}
+        links = [k for k in self.links if k.src in names and k.dst in names]
+        return Cluster(kept, links, self.types, name=f"{self.name}[{len(kept)}]")
+
+    def without_device(self, device: str | int) -> Cluster:
+        """The cluster with one device less; see :meth:`subset`.
+
+        >>> len(Cluster.preset("4xV100-PCIe").without_device("gpu3").devices)
+        3
+        """
+        gone = self.index(device)
+        if self.n_devices == 1:
+            raise InputError(f"{self.devices[gone].name} is the only device of the cluster")
+        return self.subset(i for i in range(self.n_devices) if i != gone)
+
+    def with_device(self, like: str | int) -> Cluster:
+        """The cluster with one more device: a copy of one that it has, joined as that one is.
+
+        The copy has the memory and the type of ``like``, and its links with their figures. A
+        channel whose name has that of ``like`` in it becomes the copy's own (``gpu3.tx`` gives
+        ``gpu4.tx``); any other, such as a bridge, is shared. ``like`` and its copy are joined as
+        ``like`` and the device that its fastest direct link leads to.
+
+        Raises
+        ------
+        InputError
+            No such device; it has no direct link both ways to copy.
+
+        Examples
+        --------
+        >>> larger = Cluster.preset("4xV100-PCIe").with_device("gpu3")
+        >>> larger.devices[-1].name, larger.route("gpu3", "gpu4").channels
+        ('gpu4', ('gpu3.tx', 'gpu4.rx'))
+        """
+        model = self.devices[self.index(like)]
+        name = self._next_name(model.name)
+        direct = {(k.src, k.dst): k for k in self.links}
+        peers = [b for a, b in direct if a == model.name and (b, a) in direct]
+        if not peers:
+            raise InputError(
+                f"{model.name} has no direct link to and from another device, so how a copy would "
+                "be joined is not known: describe the larger cluster as TOML or by lm.Cluster"
+            )
+        peer = max(peers, key=lambda b: direct[model.name, b].bandwidth)
+        links = list(self.links)
+        for k in self.links:
+            if model.name in (k.src, k.dst):
+                links.append(_renamed(k, model.name, name))
+        links.append(_renamed(direct[model.name, peer], peer, name))
+        links.append(_renamed(direct[peer, model.name], peer, name))
+        return self._changed([*self.devices, replace(model, name=name)], links, self.types)
+
+    def with_memory(self, memory: int | str, device: str | int | None = None) -> Cluster:
+        """The cluster with other memory on one device, or on all.
+
+        >>> Cluster.preset("2xV100-NVLink").with_memory("64GiB", "gpu1").memory
+        [17179869184, 68719476736]
+        """
+        which = range(self.n_devices) if device is None else [self.index(device)]
+        size = parse_bytes(memory, "memory")
+        devices = [replace(d, memory=size) if i in which else d for i, d in enumerate(self.devices)]
+        return self._changed(devices, self.links, self.types)
+
+    def with_link_speed(
+        self, factor: float, between: tuple[str | int, str | int] | None = None
+    ) -> Cluster:
+        """The cluster with the bandwidth of its links times a factor; latencies stay.
+
+        Parameters
+        ----------
+        factor : float
+        between : two devices, optional
+            Only the direct links between these, both ways; all links if absent.
+
+        Raises
+        ------
+        InputError
+            No positive finite factor, no direct link between the two.
+
+        Examples
+        --------
+        >>> c = Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+        >>> c.with_link_speed(2).route(0, 1).bandwidth
+        2000000000.0
+        """
+        factor = _factor("link speed", factor)
+        ends = None
+        if between is not None:
+            ends = {self.devices[self.index(d)].name for d in between}
+            if not any({k.src, k.dst} == ends for k in self.links):
+                raise InputError(f"no direct link joins {' and '.join(sorted(ends))}")
+        links = [
+            replace(k, bandwidth=k.bandwidth * factor) if ends in (None, {k.src, k.dst}) else k
+            for k in self.links
+        ]
+        return self._changed(self.devices, links, self.types)
+
+    def with_speed(self, factor: float, device: str | int | None = None) -> Cluster:
+        """The cluster with one device, or all, so many times as fast at everything they compute.
+
+        Such a device is of a type of its own, ``"TYPE xFACTOR"``: peaks and memory bandwidth times
+        the factor, launch time divided by it.
+
+        >>> Cluster.preset("2xV100-NVLink").with_speed(2, "gpu1").devices[1].type
+        'V100-SXM2-16GB x2'
+        """
+        factor = _factor("device speed", factor)
+        which = range(self.n_devices) if device is None else [self.index(device)]
+        types = {t.name: t for t in self.types}
+        devices = list(self.devices)
+        for i in which:
+            old = types[devices[i].type]
+            name = f"{old.name} x{repr(factor).removesuffix('.0')}"
+            faster = DeviceType(
+                name,
+                {dtype: peak * factor for dtype, peak in old.peak.items()},
+                old.memory_bandwidth * factor,
+                old.launch / factor,
+                old.source,
+            )
+            if types.setdefault(name, faster) != faster:
+                raise InputError(f"another device type is already named {name!r}")
+            devices[i] = replace(devices[i], type=name)
+        return self._changed(devices, self.links, types.values())
+
+    def _changed(
+        self, devices: Sequence[Device], links: Iterable[Link], types: Iterable[DeviceType]
+    ) -> Cluster:
+        name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
+        return Cluster(devices, links, types, name=name)
+
+    def _next_name(self, like: str) -> str:
+        """A free name: a device's own with the next free number."""
+        taken = {d.name for d in self.devices}
+        stem = like.rstrip("0123456789")
+        numbers = count(int(like[len(stem) :] or 0) + 1)
+        return next(name for i in numbers if (name := f"{stem}{i}") not in taken)
+
+    # -- TOML --------------------------------------------------------------------------------
+
+    @classmethod
+    def preset(cls, name: str) -> Cluster:
+        """A cluster that comes with Loadmaster (see :func:`presets`), or the first devices of one.
+
+        Raises
+        ------
+        InputError
+            No preset has that name or is that, and more; the known ones are listed.
+
+        Examples
+        --------
+        >>> Cluster.preset("8xA100-NVLink").n_devices
+        8
+        >>> Cluster.preset("4xA100-NVLink").description.partition(":")[0]
+        'The first 4 devices of 8xA100-NVLink'
+        """
+        whole, asked, there = _preset(name)
+        file = resources.files("loadmaster.model") / "presets" / f"{whole}.toml"
+        cluster = cls.from_toml(file.read_text(encoding="utf-8"), f"preset {whole}")
+        if asked == there:
+            return cluster
+        n = cluster.n_devices * asked // there
+        part = cluster.subset(range(n))
+        first = f"The first {n} devices" if n > 1 else "The first device"
+        return Cluster(
+            part.devices,
+            part.links,
+            part.types,
+            name=name,
+            description=f"{first} of {whole}: {cluster.description}",
+            source=cluster.source,
+        )
+
+    @classmethod
+    def named(cls, name: str) -> Cluster:
+        """A TOML file's, if there is one or the name ends in ``.toml``; else the preset's.
+
+        >>> Cluster.named("4xV100-PCIe").n_devices
+        4
+        """
+        if name.endswith(".toml") or os.path.exists(name):
+            return cls.read(name)
+        return cls.preset(name)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Cluster:
+        """From a TOML file.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, is no TOML, or describes no valid cluster.
+        """
+        try:
+            text = read_bytes(path).decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
+        return cls.from_toml(text, os.fspath(path))
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "cluster") -> Cluster:
+        """From TOML text; ``source`` is named in errors.
+
+        ``[[device]]`` has ``name``, ``type``, ``memory``; ``[[type]]`` the fields of
+        :class:`DeviceType`; ``[[link]]`` has ``from`` and ``to`` (a device or a list: then every
+        pair of the two), ``bandwidth``, ``latency``, and ``channels``, in which ``{from}`` and
+        ``{to}`` stand for the ends.
+        """
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{source} is not valid TOML: {error}") from error
+        try:
+            known = {"name", "description", "source", "device", "link", "type"}
+            _refuse_unknown(document, "cluster", known)
+            return cls(
+                [_device(row, i) for i, row in enumerate(_tables(document, "device"))],
+                [k for i, row in enumerate(_tables(document, "link")) for k in _links(row, i)],
+                [_device_type(row, i) for i, row in enumerate(_tables(document, "type"))],
+                name=str(document.get("name", "")),
+                description=str(document.get("description", "")),
+                source=str(document.get("source", "")),
+            )
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+
+    def to_toml(self) -> str:
+        """As TOML that :meth:`from_toml` reads back; links one by one."""
+        import tomli_w
+
+        def table(row: Mapping[str, Any]) -> dict[str, Any]:
+            return {k: v for k, v in row.items() if v not in ("", (), [], {})}
+
+        links = [
+            table(
+                {
+                    "from": k.src,
+                    "to": k.dst,
+                    "bandwidth": float(k.bandwidth),
+                    "latency": float(k.latency),
+                    "channels": list(k.channels),
+                    "source": k.source,
+                }
+            )
+            for k in self.links
+        ]
+        document = table(
+            {
+                "name": self.name,
+                "description": self.description,
+                "source": self.source,
+                "type": [table(asdict(t)) for t in self.types],
+                "device": [asdict(d) for d in self.devices],
+                "link": links,
+            }
+        )
+        return tomli_w.dumps(document)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes :meth:`to_toml` to a file."""
+        write_bytes(path, self.to_toml().encode())
+
+
+def presets() -> list[str]:
+    """Names of the clusters that come with Loadmaster.
+
+    >>> "4xV100-PCIe" in presets()
+    True
+    """
+    files = (resources.files("loadmaster.model") / "presets").iterdir()
+    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+
+
+def _preset(name: str) -> tuple[str, int, int]:
+    """The preset that has a name or is the smallest of more, how many of its first number are asked
+    for, and how many it has.
+    """
+    known = presets()
+    if name in known:
+        return name, 1, 1
+    if asked := _SIZED.fullmatch(name):
+        sizes = (
+            int(found[1])
+            for found in map(_SIZED.fullmatch, known)
+            if found and found[2] == asked[2]
+        )
+        for size in sorted(sizes):
+            if 0 < int(asked[1]) < size:
+                return f"{size}x{asked[2]}", int(asked[1]), size
+    raise InputError(
+        f"no preset is named {name!r}; there are {', '.join(known)}, and fewer of each, such as "
+        "4xA100-NVLink; any other is a TOML file, or made by Cluster.with_device"
+    )
+
+
+def _renamed(link: Link, old: str, new: str) -> Link:
+    """A link with a device's name replaced, in its ends and as a word of its channels."""
+    word = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(old)}(?![A-Za-z0-9_])")
+    return replace(
+        link,
+        src=new if link.src == old else link.src,
+        dst=new if link.dst == old else link.dst,
+        channels=tuple(word.sub(lambda _: new, channel) for channel in link.channels),
+    )
+
+
+def _factor(what: str, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    raise InputError(f"{what}: factor is {value!r}, wants a number > 0")
+
+
+def _tables(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    tables = document.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(t, Mapping) for t in tables):
+        raise InputError(f"{key!r} must be tables: write [[{key}]]")
+    return tables
+
+
+def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any = None) -> Any:
+    value = row.get(key, default)
+    if value is None:
+        raise InputError(f"{what} has no {key!r}")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InputError(f"{what}: {key} is {value!r}")
+    return value
+
+
+def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
+    unknown = sorted(set(row) - known)
+    if unknown:
+        raise InputError(
+            f"{what}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
+
+
+def _device(row: Mapping[str, Any], i: int) -> Device:
+    what = f"device {row.get('name', i)!r}"
+    _refuse_unknown(row, what, {"name", "type", "memory"})
+    name = _field(row, what, "name", str)
+    if "memory" not in row:
+        raise InputError(f"{what} has no 'memory'")
+    return Device(name, _field(row, what, "type", str, name), row["memory"])
+
+
+def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:
+    what = f"type {row.get('name', i)!r}"
+    _refuse_unknown(row, what, {"name", "peak", "memory_bandwidth", "launch", "source"})
+    return DeviceType(
+        _field(row, what, "name", str),
+        dict(_field(row, what, "peak", Mapping, {})),
+        _field(row, what, "memory_bandwidth", (int, float), 0.0),
+        _field(row, what, "launch", (int, float), 0.0),
+        _field(row, what, "source", str, ""),
+    )
+
+
+def _links(row: Mapping[str, Any], i: int) -> list[Link]:
+    what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
+    _refuse_unknown(row, what, {"from", "to", "bandwidth", "latency", "channels", "source"})
+
+    def ends(key: str) -> list[str]:
+        value = _field(row, what, key, (str, list))
+        return [value] if isinstance(value, str) else [str(v) for v in value]
+
+    bandwidth = float(_field(row, what, "bandwidth", (int, float)))
+    latency = float(_field(row, what, "latency", (int, float), 0.0))
+    channels = _field(row, what, "channels", list, [])
+    lists = isinstance(row.get("from"), list) or isinstance(row.get("to"), list)
+    return [
+        Link(
+            a,
+            b,
+            bandwidth,
+            latency,
+            tuple(str(c).replace("{from}", a).replace("{to}", b) for c in channels),
+            str(row.get("source", "")),
+        )
+        for a in ends("from")
+        for b in ends("to")
+        if a != b or not lists
+    ]

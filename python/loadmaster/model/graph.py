@@ -1,0 +1,630 @@
+"""OpGraph: a model's dataflow graph as its user knows it, one column per fact.
+
+Validated once, in Rust, and immutable afterwards. Strategies run on :attr:`OpGraph.reduced`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import check_format
+from loadmaster.base.units import counted
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FORMAT = "opgraph"
+VERSION = 1
+
+#: Kinds that cost nothing: they stand for tensors that are there when the step begins.
+PLACEHOLDERS = frozenset({"parameter", "buffer", "input", "constant"})
+
+#: Key of ``time`` for a figure that holds on every device type.
+ANY_TYPE = "*"
+
+#: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
+TIME_SOURCES = "time_sources"
+
+_TEXT_COLUMNS = ("name", "kind", "module", "phase", "colocation", "output", "device_types")
+_SIZE_COLUMNS = (
+    "flops",
+    "bytes_accessed",
+    "output_bytes",
+    "param_bytes",
+    "workspace",
+)
+_OP_COLUMNS = (*_TEXT_COLUMNS, *_SIZE_COLUMNS, "view", "alias_of", "time")
+_EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The graph that algorithms run on, without views and placeholders (design section 4).
+
+    Attributes
+    ----------
+    graph : fast.Graph
+        What is placed and simulated.
+    map : int32 [n_ops]
+        The op of the reduced graph on whose device each op of the model sits.
+    op_of : int32 [graph.n_ops]
+        The op of the model that each op of the reduced graph is.
+    shows : int32 [n_ops]
+        The op or placeholder of the model whose data each op shows; itself, if it is no view.
+    """
+
+    graph: fast.Graph
+    map: NDArray[np.int32]
+    op_of: NDArray[np.int32]
+    shows: NDArray[np.int32]
+
+    @cached_property
+    def held_at_peak(self) -> NDArray[np.uint64]:
+        """What each reduced op holds at the peak of a sequential run in Kahn order, in bytes."""
+        return fast.peak_bytes(self.graph)[1]
+
+    def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums a float64 column, or each column of a matrix, of the model over the reduced ops."""
+        if per_op.ndim == 1:
+            sums = np.bincount(self.map, weights=per_op, minlength=self.graph.n_ops)
+            return sums.astype(np.float64, copy=False)
+        return np.stack([self.sum(column) for column in per_op.T], axis=1)
+
+
+class OpGraph:
+    """A validated, immutable dataflow graph.
+
+    Parameters
+    ----------
+    ops : mapping of columns, one value per op
+        ``name`` (unique str; the only required one), ``kind``, ``module``, ``phase`` ("f", "b" or
+        "o"), ``colocation`` (ops with the same non-empty string share a device), ``output`` (dtype
+        and shape, as ``"f32[8,16]"``), ``device_types`` (comma-separated types an op may run on;
+        empty: all), ``flops``, ``bytes_accessed``, ``output_bytes``, ``param_bytes``,
+        ``workspace`` (bytes needed while the op runs), ``view`` (0 or 1), ``alias_of`` (op index or
+        -1), ``time`` (mapping of device type, or "*" for every type, to seconds per op).
+    edges : mapping of columns, one value per edge
+        ``src``, ``dst`` (op indices), ``tensor`` (id; -1: control edge; absent: one tensor per
+        op), ``bytes``.
+    name, meta : what the model is called, and anything else worth keeping.
+
+    Raises
+    ------
+    InputError
+        A cycle, a dangling edge, a duplicate name, a bad value or length; the culprit is named.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g = lm.OpGraph({"name": ["a", "b"], "time": {"*": [1e-3, 2e-3]}},
+    ...                {"src": [0], "dst": [1], "bytes": [4096]})
+    >>> g.n_ops, g.n_edges
+    (2, 1)
+    """
+
+    def __init__(
+        self,
+        ops: Mapping[str, Any],
+        edges: Mapping[str, Any],
+        *,
+        name: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.meta: dict[str, Any] = dict(meta or {})
+        _refuse_unknown("ops", ops, _OP_COLUMNS)
+        _refuse_unknown("edges", edges, _EDGE_COLUMNS)
+        if ops.get("name") is None:
+            raise InputError("ops.name is missing: every op needs a unique name")
+        #: Unique op names.
+        self.names: list[str] = _texts("ops.name", ops["name"], None)
+        n = len(self.names)
+
+        def texts(column: str) -> list[str]:
+            return _texts(f"ops.{column}", ops.get(column), n)
+
+        def sizes(column: str) -> NDArray[np.uint64]:
+            return _sizes(f"ops.{column}", ops.get(column), n, self.names)
+
+        self.kinds = texts("kind")
+        self.modules = texts("module")
+        self.phases = texts("phase")
+        self.colocation = texts("colocation")
+        self.outputs = texts("output")
+        self.device_types = texts("device_types")
+        self.flops = sizes("flops")
+        self.bytes_accessed = sizes("bytes_accessed")
+        self.output_bytes = sizes("output_bytes")
+        self.param_bytes = sizes("param_bytes")
+        self.workspace = sizes("workspace")
+        self.view = _integers("ops.view", ops.get("view"), n, 0) != 0
+        self.alias_of = _integers("ops.alias_of", ops.get("alias_of"), n, -1)
+        self.time = _times(ops.get("time"), n, self.names)
+
+        for column in ("src", "dst"):
+            if edges.get(column) is None:
+                raise InputError(f"edges.{column} is missing")
+        self.src = _integers("edges.src", edges["src"], None, 0)
+        m = len(self.src)
+        self.dst = _integers("edges.dst", edges["dst"], m, 0)
+        tensor = edges.get("tensor")
+        self.tensor = None if tensor is None else _integers("edges.tensor", tensor, m, 0)
+        self.bytes = _sizes("edges.bytes", edges.get("bytes"), m, None)
+        self._core = self._validated()
+        for column in (*vars(self).values(), *self.time.values()):
+            if isinstance(column, np.ndarray):
+                column.flags.writeable = False
+
+    @cached_property
+    def placeholder(self) -> NDArray[np.bool_]:
+        """Whether each op is a parameter, buffer, input or constant, bool [n_ops]."""
+        return np.fromiter(map(PLACEHOLDERS.__contains__, self.kinds), bool, self.n_ops)
+
+    @property
+    def resident(self) -> NDArray[np.uint64]:
+        """Bytes that each op keeps for the whole step, uint64 [n_ops]."""
+        inputs = np.where(self.placeholder, self.output_bytes, np.uint64(0))
+        return np.maximum(self.param_bytes, inputs)
+
+    def _validated(self) -> fast.OpGraph:
+        return fast.OpGraph(
+            self.names,
+            self.src,
+            self.dst,
+            self.tensor,
+            self.bytes,
+            view=self.view,
+            placeholder=self.placeholder,
+            alias_of=self.alias_of,
+            colocation=_codes(self.colocation),
+            output_bytes=self.output_bytes,
+            resident=self.param_bytes,
+            workspace=self.workspace,
+        )
+
+    # -- size and lookup ---------------------------------------------------------------------
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops, views and placeholders included."""
+        return len(self.names)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges as given."""
+        return len(self.src)
+
+    def __repr__(self) -> str:
+        label = f"{self.name!r}, " if self.name else ""
+        return f"OpGraph({label}{counted(self.n_ops, 'op')}, {counted(self.n_edges, 'edge')})"
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    def index(self, op: str | int) -> int:
+        """Index of an op given by name or index.
+
+        Raises
+        ------
+        InputError
+            No op has that name; names that look like it are suggested.
+        """
+        if not isinstance(op, str):
+            if 0 <= op < self.n_ops:
+                return int(op)
+            raise InputError(f"op {op}: the graph has ops 0 to {self.n_ops - 1}")
+        found = self._index.get(op)
+        if found is None:
+            import difflib
+
+            near = difflib.get_close_matches(op, self.names, n=3, cutoff=0.5)
+            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            raise InputError(f"no op is named {op!r}{hint}")
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything in the graph but its name and meta."""
+        digest = hashlib.sha256()
+        document = self.to_document()
+        digest.update(json.dumps([document["ops"], document["edges"]], sort_keys=True).encode())
+        return digest.hexdigest()
+
+    # -- what algorithms run on --------------------------------------------------------------
+
+    @cached_property
+    def reduced(self) -> Reduced:
+        """The reduced graph when every device type is allowed everywhere."""
+        return Reduced(*self._core.reduce())
+
+    @cached_property
+    def is_restricted(self) -> bool:
+        """Whether some op names the device types it may run on."""
+        return any(self.device_types)
+
+    def reduced_for(self, types: Sequence[str]) -> Reduced:
+        """The reduced graph with ``device_types`` as masks over a cluster's types.
+
+        Raises
+        ------
+        InfeasibleError
+            An op that allows none of the types (raised where it is placed).
+        """
+        if not self.is_restricted:
+            return self.reduced
+        masks: dict[str, int] = {"": 2**64 - 1}
+        for allowed in set(self.device_types) - {""}:
+            wanted = {word.strip() for word in allowed.split(",")}
+            masks[allowed] = sum(1 << k for k, name in enumerate(types) if name in wanted)
+        column = np.array([masks[allowed] for allowed in self.device_types], dtype=np.uint64)
+        return Reduced(*self._core.reduce(column))
+
+    # -- opgraph JSON ------------------------------------------------------------------------
+
+    @classmethod
+    def from_document(cls, document: Any, source: str = "document") -> OpGraph:
+        """From a parsed opgraph v1 document.
+
+        Raises
+        ------
+        InputError
+            Another format or version, missing or bad columns; ``source`` is named.
+        """
+        check_format(document, FORMAT, VERSION, "an opgraph document", source)
+        for part in ("ops", "edges"):
+            if not isinstance(document.get(part), Mapping):
+                raise InputError(f"{source} has no object {part!r}")
+        if not isinstance(document.get("meta") or {}, Mapping):
+            raise InputError(f"{source}: meta is no object")
+        try:
+            json.dumps(document.get("meta"), allow_nan=False)
+        except ValueError as error:
+            raise InputError(
+                f"{source}: meta has a value that JSON cannot hold: {error}"
+            ) from error
+        try:
+            return cls(
+                document["ops"],
+                document["edges"],
+                name=str(document.get("name", "")),
+                meta=document.get("meta") or {},
+            )
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+
+    def to_document(self) -> dict[str, Any]:
+        """As an opgraph v1 document; columns that say nothing are left out."""
+        ops: dict[str, Any] = {"name": self.names}
+        texts = {
+            "kind": self.kinds,
+            "module": self.modules,
+            "phase": self.phases,
+            "colocation": self.colocation,
+            "output": self.outputs,
+            "device_types": self.device_types,
+        }
+        ops |= {column: values for column, values in texts.items() if any(values)}
+        for column in _SIZE_COLUMNS:
+            values = getattr(self, column)
+            if values.any():
+                ops[column] = values.tolist()
+        if self.view.any():
+            ops["view"] = self.view.astype(int).tolist()
+        if (self.alias_of >= 0).any():
+            ops["alias_of"] = self.alias_of.tolist()
+        if self.time:
+            ops["time"] = {name: seconds.tolist() for name, seconds in self.time.items()}
+        edges: dict[str, Any] = {"src": self.src.tolist(), "dst": self.dst.tolist()}
+        if self.tensor is not None:
+            edges["tensor"] = self.tensor.tolist()
+        if self.bytes.any():
+            edges["bytes"] = self.bytes.tolist()
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "meta": self.meta,
+            "ops": ops,
+            "edges": edges,
+        }
+
+    def with_columns(
+        self, ops: Mapping[str, Any], edges: Mapping[str, Any] | None = None
+    ) -> OpGraph:
+        """The graph with some columns replaced.
+
+        >>> import loadmaster as lm
+        >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+        >>> g.with_columns({"device_types": ["gpu", ""]}).device_types
+        ['gpu', '']
+        """
+        own_ops = {
+            "name": self.names,
+            "kind": self.kinds,
+            "module": self.modules,
+            "phase": self.phases,
+            "colocation": self.colocation,
+            "output": self.outputs,
+            "device_types": self.device_types,
+            **{column: getattr(self, column) for column in (*_SIZE_COLUMNS, "view", "alias_of")},
+            "time": self.time,
+        }
+        own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
+        told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
+        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=told)
+
+    # -- networkx ----------------------------------------------------------------------------
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: nx.DiGraph[Any] | nx.MultiDiGraph[Any],
+        *,
+        time: str = "time",
+        bytes: str = "bytes",
+        tensor: str = "tensor",
+        **columns: str,
+    ) -> OpGraph:
+        """From a networkx graph whose attributes carry the columns' names, or the names given.
+
+        A node's ``time`` is seconds (on every device type) or a mapping of device type to seconds.
+        Edges without ``tensor`` carry their source's one output if they agree on ``bytes``, and
+        tensors of their own if not. ``alias_of`` is a node. Nodes are named ``str(node)``.
+
+        Raises
+        ------
+        InputError
+            An undirected graph, or anything :class:`OpGraph` refuses.
+
+        Examples
+        --------
+        >>> import networkx as nx, loadmaster as lm
+        >>> g = nx.DiGraph()
+        >>> g.add_node("a", cost=1e-3); g.add_node("b", cost=2e-3)
+        >>> g.add_edge("a", "b", bytes=4096)
+        >>> lm.OpGraph.from_networkx(g, time="cost").time["*"].tolist()
+        [0.001, 0.002]
+        """
+        if not graph.is_directed():
+            raise InputError("the networkx graph is undirected: dataflow needs a DiGraph")
+        attribute = {c: c for c in _OP_COLUMNS} | columns
+        _refuse_unknown("from_networkx", columns, _OP_COLUMNS)
+        nodes = list(graph.nodes)
+        position = {node: i for i, node in enumerate(nodes)}
+        data = [graph.nodes[node] for node in nodes]
+        ops: dict[str, Any] = {"name": [str(node) for node in nodes]}
+        for column in (*_TEXT_COLUMNS[1:], *_SIZE_COLUMNS, "view"):
+            key = attribute[column]
+            if any(key in d for d in data):
+                empty: Any = "" if column in _TEXT_COLUMNS else 0
+                ops[column] = [d.get(key, empty) for d in data]
+        if any(attribute["alias_of"] in d for d in data):
+            ops["alias_of"] = _node_aliases(nodes, data, attribute["alias_of"], position)
+        ops["time"] = _node_times(nodes, data, time)
+        if not ops["time"]:
+            del ops["time"]
+        return cls(ops, _networkx_edges(graph, position, bytes, tensor), name=str(graph.name or ""))
+
+    def to_networkx(self) -> nx.MultiDiGraph[Any]:
+        """As a ``networkx.MultiDiGraph``: nodes are op names, edges carry ``tensor`` and ``bytes``.
+
+        Raises
+        ------
+        MissingExtraError
+            networkx is not installed.
+        """
+        try:
+            import networkx as nx
+        except ImportError:
+            raise MissingExtraError("networkx", "networkx", "to_networkx") from None
+        graph: nx.MultiDiGraph[Any] = nx.MultiDiGraph(name=self.name)
+        columns = self.to_document()["ops"]
+        times = columns.pop("time", {})
+        names = columns.pop("name")
+        for i, name in enumerate(names):
+            attributes = {column: values[i] for column, values in columns.items()}
+            if "alias_of" in attributes:
+                alias = attributes.pop("alias_of")
+                if alias >= 0:
+                    attributes["alias_of"] = names[alias]
+            if times:
+                attributes["time"] = {kind: seconds[i] for kind, seconds in times.items()}
+            graph.add_node(name, **attributes)
+        tensors = self.src if self.tensor is None else self.tensor
+        for s, d, t, b in zip(
+            self.src.tolist(), self.dst.tolist(), tensors.tolist(), self.bytes.tolist(), strict=True
+        ):
+            graph.add_edge(names[s], names[d], tensor=t, bytes=b)
+        return graph
+
+
+# -- columns ---------------------------------------------------------------------------------
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InputError(f"{what}: unknown column {unknown[0]!r}; known are {', '.join(known)}")
+
+
+def _check_length(what: str, got: int, want: int | None) -> None:
+    if want is not None and got != want:
+        raise InputError(f"{what} has {counted(got, 'value')} where {want} are wanted")
+
+
+def _texts(what: str, values: Any, n: int | None) -> list[str]:
+    if values is None:
+        return [""] * (n or 0)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{what} is {values!r}: wants a list of strings")
+    result = list(values)
+    _check_length(what, len(result), n)
+    try:
+        "".join(result).encode()
+    except TypeError:
+        at = next(i for i, value in enumerate(result) if not isinstance(value, str))
+        raise InputError(f"{what}[{at}] is {result[at]!r}: it must be a string") from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} has text that is no Unicode: {error}") from error
+    return result
+
+
+def _numbers(what: str, values: Any, n: int | None) -> NDArray[Any]:
+    """One-dimensional numbers; mixed or missing values are told by position."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        array = np.empty((0, 0))
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        culprit = _first_bad(values)
+        raise InputError(f"{what}{culprit}: wants a list of numbers")
+    _check_length(what, len(array), n)
+    return array
+
+
+def _first_bad(values: Any) -> str:
+    if not isinstance(values, Sequence):
+        return f" is {type(values).__name__}"
+    for i, value in enumerate(values):
+        if isinstance(value, (int, float)) and not -(2**63) <= value < 2**64:
+            return f"[{i}] is {value!r}: out of range"
+        if not isinstance(value, (int, float, np.number)):
+            return f"[{i}] is {value!r}"
+    return ""
+
+
+def _integers(what: str, values: Any, n: int | None, default: int) -> NDArray[np.int64]:
+    if values is None:
+        return np.full(n or 0, default, dtype=np.int64)
+    array = _numbers(what, values, n)
+    if array.dtype.kind == "f":
+        bad = np.flatnonzero(array != np.floor(array))
+        at = int(bad[0]) if len(bad) else 0
+        raise InputError(f"{what}[{at}] is {array[at]}: it must be an integer")
+    if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
+        at = int(array.argmax())
+        raise InputError(f"{what}[{at}] is {array[at]}: out of range")
+    return array.astype(np.int64)
+
+
+def _sizes(what: str, values: Any, n: int, names: Sequence[str] | None) -> NDArray[np.uint64]:
+    if values is None:
+        return np.zeros(n, dtype=np.uint64)
+    array = _numbers(what, values, n)
+    bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+    if len(bad):
+        at = int(bad[0])
+        of = f" of {names[at]!r}" if names else f"[{at}]"
+        raise InputError(f"{what}{of} is {array[at]}: it must be finite and not negative")
+    large = np.flatnonzero(array >= 2.0**63)
+    if len(large):
+        at = int(large[0])
+        of = f" of {names[at]!r}" if names else f"[{at}]"
+        raise InputError(f"{what}{of} is {array[at]}: out of range, at most 2^63")
+    if array.dtype.kind == "f":
+        array = np.rint(array)
+    return array.astype(np.uint64)
+
+
+def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InputError("ops.time must map device types to lists of seconds")
+    times = {}
+    for device_type, column in values.items():
+        what = f"ops.time[{device_type!r}]"
+        array = _numbers(what, column, n).astype(np.float64)
+        bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+        if len(bad):
+            at = int(bad[0])
+            raise InputError(
+                f"{what} of {names[at]!r} is {array[at]}: a time must be finite and not negative"
+            )
+        times[str(device_type)] = array
+    return times
+
+
+def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
+    """A number per distinct non-empty label; -1 for the empty one."""
+    distinct = dict.fromkeys(labels)
+    distinct.pop("", None)
+    numbers = {"": -1} | {label: number for number, label in enumerate(distinct)}
+    return np.fromiter(map(numbers.__getitem__, labels), np.int64, len(labels))
+
+
+def _node_aliases(
+    nodes: Sequence[Any], data: Sequence[Mapping[str, Any]], key: str, position: Mapping[Any, int]
+) -> list[int]:
+    aliases = []
+    for node, d in zip(nodes, data, strict=True):
+        owner = d.get(key)
+        if owner is not None and owner not in position:
+            raise InputError(f"node {node!r} has {key} {owner!r}, which is no node of the graph")
+        aliases.append(-1 if owner is None else position[owner])
+    return aliases
+
+
+def _node_times(
+    nodes: Sequence[Any], data: Sequence[Mapping[str, Any]], key: str
+) -> dict[str, list[float]]:
+    types: dict[str, None] = {}
+    for d in data:
+        value = d.get(key)
+        types |= dict.fromkeys(map(str, value) if isinstance(value, Mapping) else ())
+        if value is not None and not isinstance(value, Mapping):
+            types |= {ANY_TYPE: None}
+    times: dict[str, list[float]] = {t: [] for t in types}
+    for node, d in zip(nodes, data, strict=True):
+        value = d.get(key, 0.0)
+        for t, column in times.items():
+            if isinstance(value, Mapping):
+                if t not in value:
+                    raise InputError(f"node {node!r} has no time for device type {t!r}")
+                column.append(value[t])
+            else:
+                column.append(value)
+    return times
+
+
+def _networkx_edges(
+    graph: Any, position: Mapping[Any, int], bytes_key: str, tensor_key: str
+) -> dict[str, list[int]]:
+    rows = [
+        (position[s], position[d], data.get(tensor_key), data.get(bytes_key, 0))
+        for s, d, data in graph.edges(data=True)
+    ]
+    given = [t for _, _, t, _ in rows if t is not None and t >= 0]
+    first_free = max(given, default=-1) + 1
+    sizes: dict[int, set[int]] = {}
+    for s, _, t, b in rows:
+        if t is None:
+            sizes.setdefault(s, set()).add(b)
+    shared: dict[int, int] = {}
+    tensors = []
+    for s, _, t, _ in rows:
+        if t is None and len(sizes[s]) == 1 and s in shared:
+            t = shared[s]
+        elif t is None:
+            t = shared[s] = first_free
+            first_free += 1
+        tensors.append(t)
+    return {
+        "src": [r[0] for r in rows],
+        "dst": [r[1] for r in rows],
+        "tensor": tensors,
+        "bytes": [r[3] for r in rows],
+    }

@@ -1,0 +1,1 @@
+"""Plans: data, and what is said of it."""

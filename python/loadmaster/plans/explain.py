@@ -1,0 +1,221 @@
+"""Why an op is where it is: what it waited for, what bound it, what other devices would cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.strategies.contiguous import Stages
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What a step would be like with the op, and those that must go with it, on another device.
+
+    Attributes
+    ----------
+    device : str
+    op_time : float
+        Seconds the op takes there.
+    makespan : float or None
+        Simulated seconds per step; None: the device is not allowed.
+    bytes_moved : int or None
+        Between devices, in the whole step.
+    over : dict of device name to bytes
+        Memory short, where the step would not fit.
+    """
+
+    device: str
+    op_time: float
+    makespan: float | None
+    bytes_moved: int | None
+    over: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an op is where it is.
+
+    Attributes
+    ----------
+    op, kind, module : str
+    device : str
+    start, finish : float
+        Seconds.
+    waited : str
+        What its start waited for, as a sentence.
+    constraint : str
+        What bound it, as a sentence.
+    goes_with : tuple of str
+        Ops that must share its device.
+    makespan : float
+        Seconds per step, as planned.
+    bytes_moved : int
+        Between devices, as planned.
+    alternatives : tuple of Alternative
+        The other devices, those that fit first, fastest first.
+    """
+
+    op: str
+    kind: str
+    module: str
+    device: str
+    start: float
+    finish: float
+    waited: str
+    constraint: str
+    goes_with: tuple[str, ...]
+    makespan: float
+    bytes_moved: int
+    alternatives: tuple[Alternative, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        kind = f" ({self.kind})" if self.kind else ""
+        lines = [
+            f"{self.op}{kind} is on {self.device}, "
+            f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
+            f"it waited for {self.waited}",
+            f"bound by: {self.constraint}",
+        ]
+        for other in self.alternatives:
+            lines.append(f"on {other.device}: {self._verdict(other)}")
+        return "\n".join(lines)
+
+    def _verdict(self, other: Alternative) -> str:
+        if other.makespan is None or other.bytes_moved is None:
+            return "not allowed"
+        change = other.makespan - self.makespan
+        moved = other.bytes_moved - self.bytes_moved
+        text = (
+            f"{format_seconds(abs(change))} {'slower' if change >= 0 else 'faster'} per step, "
+            f"{format_bytes(abs(moved))} {'more' if moved >= 0 else 'less'} to move"
+        )
+        short = ", ".join(f"{d} {format_bytes(b)}" for d, b in other.over.items())
+        return text + (f"; would not fit (short: {short})" if short else "")
+
+
+def explain(plan: Plan, op: str | int) -> Explanation:
+    """Explains one op of a plan, by name or index.
+
+    Every other device is tried: the op moves there with all that must share its device, and the
+    step is simulated. O(devices) simulations.
+
+    Raises
+    ------
+    InputError
+        No op has that name.
+    """
+    index = plan.graph.index(op)
+    problem = plan.problem
+    stands_for = int(problem.reduced.map[index])
+    sets = plan.binding.sets
+    moved = np.flatnonzero(sets == sets[stands_for])
+    stages = Stages.of(problem) if plan.constraints.contiguous else None
+    names = plan.graph.names
+    here = int(plan.placed.devices[stands_for])
+    alternatives = [
+        _alternative(plan, stands_for, moved, device, stages)
+        for device in range(plan.cluster.n_devices)
+        if device != here
+    ]
+    alternatives.sort(key=lambda a: (a.makespan is None, bool(a.over), a.makespan or 0.0))
+    return Explanation(
+        op=names[index],
+        kind=plan.graph.kinds[index],
+        module=plan.graph.modules[index],
+        device=plan.cluster.devices[here].name,
+        start=float(plan.schedule.start[index]),
+        finish=float(plan.schedule.finish[index]),
+        waited=_waited(plan, index, stands_for),
+        constraint=_constraint(plan, index, stands_for, moved, alternatives),
+        goes_with=tuple(names[problem.reduced.op_of[m]] for m in moved if m != stands_for),
+        makespan=plan.makespan,
+        bytes_moved=plan.schedule.bytes_moved,
+        alternatives=tuple(alternatives),
+    )
+
+
+def _alternative(
+    plan: Plan, op: int, moved: NDArray[np.int64], device: int, stages: Stages | None
+) -> Alternative:
+    problem = plan.problem
+    device_type = plan.cluster.device_types[device]
+    name = plan.cluster.devices[device].name
+    op_time = float(problem.time[op, device_type])
+    devices = plan.placed.devices.copy()
+    devices[moved] = device
+    in_order = stages is None or stages.hold(problem, devices)
+    if not (in_order and plan.binding.allowed[op, device]):
+        return Alternative(name, op_time, None, None, {})
+    schedule = problem.simulate(devices, plan.placed.priority, policy=plan.policy)
+    over = {
+        d.name: int(peak) - room
+        for d, room, peak in zip(
+            plan.cluster.devices, plan.binding.room, schedule.peak.tolist(), strict=True
+        )
+        if peak > room
+    }
+    return Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
+
+
+def _waited(plan: Plan, index: int, stands_for: int) -> str:
+    problem, names = plan.problem, plan.graph.names
+    op_of = problem.reduced.op_of
+    if op_of[stands_for] != index:
+        if plan.graph.view[index]:
+            return f"nothing of its own: it is a view of what {names[op_of[stands_for]]!r} made"
+        return "nothing: it is there when the step begins"
+    reason, cause = plan.schedule.waited(stands_for)
+    if reason == "op":
+        return f"its input from {names[op_of[cause]]!r} on the same device"
+    if reason == "device":
+        return f"the device, busy with {names[op_of[cause]]!r}"
+    if reason == "transfer":
+        sent = plan.schedule.transfers
+        return (
+            f"its input from {names[sent.op[cause]]!r} on "
+            f"{plan.cluster.devices[sent.src[cause]].name}: "
+            f"{format_bytes(int(sent.bytes[cause]))}, sent from "
+            f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"
+        )
+    return "nothing: it runs first"
+
+
+def _constraint(
+    plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[Alternative]
+) -> str:
+    problem, names = plan.problem, plan.graph.names
+    op_of = problem.reduced.op_of
+    host = names[op_of[stands_for]]
+    if op_of[stands_for] != index:
+        kind = "a view sits with its data" if plan.graph.view[index] else "it lives at home"
+        return f"{kind}, with {host!r}"
+    asked = plan.binding.reasons(stands_for)
+    if asked:
+        return f"constraint: {'; '.join(asked)}"
+    if others and not plan.binding.allowed[stands_for].sum() > 1:
+        return f"device types: it may run on {plan.graph.device_types[index]} only"
+    if plan.constraints.contiguous and all(other.makespan is None for other in others):
+        return "constraint: contiguous stages leave it no other device"
+    if len(moved) > 1:
+        first = [names[op_of[m]] for m in moved if m != stands_for]
+        more = f" and {len(first) - 1} more" if len(first) > 1 else ""
+        return f"colocation: it shares a device with {first[0]!r}{more}"
+    lead = int(problem.graph.lead[stands_for])
+    if lead != stands_for and plan.placed.devices[lead] == plan.placed.devices[stands_for]:
+        return f"nothing, but it follows {names[op_of[lead]]!r}, which reads the same parameter"
+    better = [o for o in others if o.makespan is not None and o.makespan < plan.makespan]
+    if better and all(o.over for o in better):
+        return f"memory: {better[0].device} would be faster but does not hold it"
+    return "nothing: the method chose this device"

@@ -1,0 +1,191 @@
+"""What fills a device's memory at its fullest moment: parameters, gradients and optimizer state,
+activations, workspace.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loadmaster.judge.simulation import run
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.plan import Plan
+from loadmaster.transforms.roles import Roles
+
+#: Memory that nothing overflows.
+_ENDLESS = 2**62
+
+#: What the module path of an optimizer's state begins with.
+_OPTIMIZER = "optim"
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes in a device's memory when it holds most.
+
+    Attributes
+    ----------
+    device : str
+    capacity : int
+        What it has, less what is reserved.
+    parameters : int
+        Parameters, buffers and constants, with copies that are sent here.
+    optimizer : int
+        Gradients of weights, optimizer state, and what the optimizer computes.
+    activations : int
+        Inputs, and all other tensors.
+    workspace : int
+        Of the ops that run then.
+    """
+
+    device: str
+    capacity: int
+    parameters: int
+    optimizer: int
+    activations: int
+    workspace: int
+
+    @property
+    def used(self) -> int:
+        """All of it: the peak."""
+        return self.parameters + self.optimizer + self.activations + self.workspace
+
+    @property
+    def free(self) -> int:
+        """What is left; negative: what is short."""
+        return self.capacity - self.used
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {**asdict(self), "used": self.used, "free": self.free}
+
+
+def footprints(plan: Plan) -> tuple[Footprint, ...]:
+    """The footprint of every device of a plan. A simulation per device that holds anything.
+
+    What a tensor is for is read off the graph: state by its placeholder (that of the optimizer by a
+    module path under ``optim``), gradients of weights as in
+    :func:`loadmaster.transforms.data_parallel`, ops of the optimizer by ``phase`` "o".
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
+    >>> first, second = footprints(plan)
+    >>> bool(first.used == plan.memory.peak[0]), second.used
+    (True, 0)
+    """
+    uses = _Uses(plan.graph)
+    return tuple(_footprint(plan, uses, d) for d in range(plan.cluster.n_devices))
+
+
+class _Uses:
+    """Which of a graph's tensors are state, and which are the optimizer's."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        roles = Roles.of(graph)
+        optimizer = np.array([phase == "o" for phase in graph.phases], dtype=bool)
+        slot = [m.split(".")[0] == _OPTIMIZER for m in graph.modules]
+        self.state = graph.placeholder & np.array([kind != "input" for kind in graph.kinds])
+        #: Whether what an op keeps or makes is the optimizer's.
+        self.optimizer = np.where(graph.placeholder, slot, optimizer).astype(bool)
+        self.source: dict[int, int] = {}
+        #: Sizes of the weight gradients that an op makes.
+        self.gradients: dict[int, set[int]] = defaultdict(set)
+        shows = graph.reduced.shows
+        rows = (roles.tensor, graph.src, graph.bytes, roles.gradient)
+        for tensor, src, size, gradient in zip(*(row.tolist() for row in rows), strict=True):
+            made_by = int(shows[src])
+            self.source.setdefault(tensor, made_by)
+            if gradient:
+                self.gradients[made_by].add(size)
+
+    def kind(self, op: int, size: int) -> str:
+        """What a tensor of a size is for that an op of the model makes or keeps."""
+        if self.optimizer[op] or size in self.gradients[op]:
+            return "optimizer"
+        return "parameters" if self.state[op] else "activations"
+
+
+def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
+    graph = plan.graph
+    held = {"parameters": 0, "optimizer": 0, "activations": 0, "workspace": 0}
+    kept = graph.resident
+    for op in np.flatnonzero((plan.devices == device) & (kept > 0)).tolist():
+        # What an op keeps that is no placeholder is its weights.
+        is_input = graph.kinds[op] == "input"
+        kind = "optimizer" if uses.optimizer[op] else "activations" if is_input else "parameters"
+        held[kind] += int(kept[op])
+    peak = int(plan.memory.peak[device])
+    if peak > sum(held.values()):
+        for kind, size in _alive(plan, uses, device, peak):
+            held[kind] += size
+        held["workspace"] = peak - sum(held.values())
+    name = plan.cluster.devices[device].name
+    return Footprint(name, plan.binding.room[device], **held)
+
+
+def _alive(plan: Plan, uses: _Uses, device: int, peak: int) -> list[tuple[str, int]]:
+    """What each tensor is for that is alive when a device first holds its peak, and its bytes.
+
+    The simulator lists what is alive when a device first overflows: so it is given a byte too few.
+    """
+    cluster = plan.cluster
+    devices = [
+        replace(d, memory=peak - 1 if i == device else _ENDLESS)
+        for i, d in enumerate(cluster.devices)
+    ]
+    small = Cluster(devices, cluster.links, cluster.types)
+    seen = run(replace(plan.problem, cluster=small), plan.placed)
+    assert seen.memory.overflow is not None
+    sent = seen.transfers
+    here = sent.dst == device
+    of_copy = {
+        (op, size): uses.source[tensor]
+        for op, size, tensor in zip(
+            sent.op[here].tolist(),
+            sent.bytes[here].tolist(),
+            sent.tensor[here].tolist(),
+            strict=True,
+        )
+        if tensor >= 0
+    }
+    return [
+        (uses.kind(of_copy[t.op, t.bytes] if t.copy else t.op, t.bytes), t.bytes)
+        for t in seen.memory.overflow.alive
+        if t.bytes
+    ]
+
+
+def largest_op(graph: OpGraph) -> tuple[int, int]:
+    """The op that needs most memory by itself, and how many bytes: what it reads, makes and uses
+    must be on its device at once, wherever the rest is. Of what it reads of one storage only the
+    largest tensor counts. O(E log E).
+
+    >>> import loadmaster as lm
+    >>> graph = lm.OpGraph({"name": ["a", "b"], "output_bytes": [3, 4], "workspace": [0, 5]},
+    ...                    {"src": [0], "dst": [1], "bytes": [3]})
+    >>> largest_op(graph)
+    (1, 12)
+    """
+    shows = graph.reduced.shows
+    changed = (graph.alias_of >= 0) & ~graph.view
+    # An op that works in place stands for the storage that it works on.
+    root = np.where(changed, graph.alias_of, shows)
+    for _ in range(graph.n_ops.bit_length()):
+        root = root[root]
+    need = np.where(changed | graph.view, np.uint64(0), graph.output_bytes) + graph.workspace
+    data = np.flatnonzero((graph.src if graph.tensor is None else graph.tensor) >= 0)
+    owner, reader, size = root[graph.src[data]], graph.dst[data], graph.bytes[data]
+    rows = np.lexsort((size, reader, owner))
+    is_largest = np.ones(len(rows), dtype=bool)
+    is_largest[:-1] = (np.diff(owner[rows]) != 0) | (np.diff(reader[rows]) != 0)
+    largest = rows[is_largest]
+    np.add.at(need, reader[largest], size[largest])
+    need[graph.view | graph.placeholder] = 0
+    op = int(np.argmax(need))
+    return op, int(need[op])

@@ -1,0 +1,212 @@
+"""What a plan comes to, in ten lines or fewer for a person, and as plain data for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.units import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from loadmaster.judge.simulation import Simulation
+    from loadmaster.model.cluster import Cluster
+    from loadmaster.model.graph import OpGraph
+    from loadmaster.plans.plan import Plan
+    from loadmaster.tasks.place import Comparison
+
+#: Below this parallelism a split cannot pay: even free transfers would gain less than 5 %.
+WORTH_SPLITTING = 1.05
+
+#: Devices per line, and lines, of the summary.
+_PER_LINE = 4
+_DEVICE_LINES = 4
+
+
+def parallelism(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
+    """Work / critical path: how many devices could be busy at most, if transfers were free."""
+    _, bottom = fast.levels(graph, op_time, np.zeros(graph.n_tensor_ids))
+    longest = float(bottom.max())
+    return float(op_time.sum()) / longest if longest else 1.0
+
+
+def verdict(plan: Plan) -> str | None:
+    """The sentence to say where splitting cannot help time, else None."""
+    ratio = parallelism(plan.problem.graph, plan.problem.op_time)
+    if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
+        return None
+    gain = max(ratio - 1, 0.0)
+    at_most = "no split is" if gain < 0.005 else f"no split is more than {gain:.0%}"
+    why = f"work / critical path is {ratio:.2f}, so {at_most} faster than one device"
+    if plan.single is None:
+        return f"Splitting buys memory, not time: {why}."
+    return f"Splitting cannot help time: {why}; everything fits one device."
+
+
+def summary(plan: Plan) -> str:
+    """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
+    name = plan.graph.name or "graph"
+    under = "" if plan.constraints.is_empty else "under the constraints "
+    lines = [
+        f"{name} on {plan.cluster.name or 'cluster'} by {plan.method}: "
+        f"{format_seconds(plan.makespan)} per step, planned in "
+        f"{format_seconds(plan.planning_seconds)}",
+        f"one device   {_against_single(plan)}",
+        f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
+        f"no placement {under}can be more than {plan.gap:.1%} faster",
+        *_what_happened(plan.schedule, plan.cluster, plan.graph),
+    ]
+    if not plan.constraints.is_empty:
+        lines.append(f"constraints  {plan.constraints}")
+    sentence = verdict(plan)
+    if sentence:
+        lines.append(sentence)
+    elif plan.notes:
+        lines.append(f"note         {'; '.join(plan.notes)}")
+    return "\n".join(lines)
+
+
+def _against_single(plan: Plan) -> str:
+    if plan.single is None:
+        return "does not fit one device"
+    ratio = plan.single / plan.makespan if plan.makespan else 1.0
+    if abs(ratio - 1) < 0.005:
+        return f"{format_seconds(plan.single)}: the same"
+    return f"{format_seconds(plan.single)}: this is {ratio:.2f} x as fast"
+
+
+def _what_happened(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> list[str]:
+    """Devices, bytes moved and the first overflow."""
+    lines = [
+        *_device_lines(simulation, cluster),
+        f"moved        {format_bytes(simulation.bytes_moved)} in "
+        f"{counted(len(simulation.transfers), 'transfer')}",
+    ]
+    short = shortage(simulation, cluster, graph)
+    return [*lines, short] if short else lines
+
+
+def shortage(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> str:
+    """How much too little memory which devices have, and where that shows first; "" if it fits."""
+    memory = simulation.memory
+    first = memory.overflow
+    if first is None:
+        return ""
+    over = zip(cluster.devices, memory.peak.tolist(), memory.capacity.tolist(), strict=True)
+    devices = [f"{d.name} by {format_bytes(peak - has)}" for d, peak, has in over if peak > has]
+    if len(devices) > _DEVICE_LINES:
+        devices[_DEVICE_LINES - 1 :] = [f"{len(devices) - _DEVICE_LINES + 1} more"]
+    op = "" if first.op is None else f", at op {graph.names[first.op]!r}"
+    return (
+        f"DOES NOT FIT: memory is exceeded on {', '.join(devices)}; first on "
+        f"{cluster.devices[first.device].name} at {format_seconds(first.time)}{op}"
+    )
+
+
+def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
+    cells = [
+        f"{d.name} busy {busy:.0%}, peak {format_bytes(int(peak))} of {format_bytes(d.memory)}"
+        for d, busy, peak in zip(
+            cluster.devices, simulation.utilisation, simulation.memory.peak, strict=True
+        )
+    ]
+    if len(cells) <= _DEVICE_LINES:
+        return [f"  {cell}" for cell in cells]
+    shown = cells[: _PER_LINE * _DEVICE_LINES]
+    short = [cell.replace(" busy", "").replace(", peak", "") for cell in shown]
+    rows = [" | ".join(short[i : i + _PER_LINE]) for i in range(0, len(short), _PER_LINE)]
+    if len(cells) > len(shown):
+        rows[-1] += f" | and {len(cells) - len(shown)} more"
+    return [f"  {row}" for row in rows]
+
+
+def simulation_lines(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> list[str]:
+    """What one simulation came to, for a person."""
+    step = f"step time    {format_seconds(simulation.makespan)}"
+    return [step, *_what_happened(simulation, cluster, graph)]
+
+
+def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, Any]:
+    """What one simulation came to, as plain data: seconds, bytes, shares."""
+    return {
+        "makespan": simulation.makespan,
+        "fits": simulation.fits,
+        "bytes_moved": simulation.bytes_moved,
+        "transfers": len(simulation.transfers),
+        "devices": [
+            {
+                "name": d.name,
+                "type": d.type,
+                "ops": int(np.count_nonzero(simulation.devices == i)),
+                "busy": float(simulation.device_busy[i]),
+                "utilisation": float(simulation.utilisation[i]),
+                "peak_bytes": int(simulation.memory.peak[i]),
+                "static_bytes": int(simulation.memory.static[i]),
+                "memory": d.memory,
+            }
+            for i, d in enumerate(cluster.devices)
+        ],
+        "channels": {
+            name: float(busy)
+            for name, busy in zip(cluster.channels, simulation.channel_busy, strict=True)
+        },
+    }
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The summary as plain data: seconds, bytes, shares."""
+    return {
+        "graph": plan.graph.name,
+        "cluster": plan.cluster.name,
+        "method": plan.method,
+        "options": dict(plan.options),
+        "seed": plan.seed,
+        "single_device": plan.single,
+        "lower_bound": plan.lower_bound,
+        "bound_source": plan.bound_source,
+        "gap": plan.gap,
+        "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
+        "planning_seconds": plan.planning_seconds,
+        "estimate": plan.estimate,
+        "policy": plan.policy,
+        "provenance": plan.provenance,
+        **simulation_document(plan.schedule, plan.cluster),
+        "constraints": plan.constraints.to_document(),
+        "notes": list(plan.notes),
+        "verdict": verdict(plan),
+    }
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Methods side by side, fastest first, then those that found nothing."""
+    rows = [("method", "step time", "gap", "moved", "largest peak", "planned in")]
+    for method, plan in sorted(comparison.plans.items(), key=lambda item: item[1].makespan):
+        fullest = max(
+            zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
+            key=lambda pair: pair[0] / max(pair[1], 1),
+        )
+        rows.append(
+            (
+                method,
+                format_seconds(plan.makespan),
+                f"{plan.gap:.1%}",
+                format_bytes(plan.schedule.bytes_moved),
+                f"{fullest[0] / max(fullest[1], 1):.0%}{'' if plan.fits else ' OVER'}",
+                format_seconds(plan.planning_seconds),
+            )
+        )
+    lines = aligned(rows)
+    lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, columns under each other; a row may end early."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,363 @@
+"""Constraints bound to a problem: what users ask for, as what every strategy obeys.
+
+Strategies know three rules: sets of ops that share a device, device types that an op may run on,
+and the memory of devices. So a constrained problem is one of the same ops on a cluster derived from
+the user's:
+
+* devices that a constraint treats differently are of different types there, with the same times, so
+  that a mask of types is a set of devices (at most 64 types);
+* a module that must stay whole is a colocation set, joined with those it shares ops with;
+* a reserve is memory that a device does not have.
+
+Rules stand on ops that run only, so that placeholders keep the homes that they have without
+constraints: a placement of the one problem is one of the other, with the same schedule. Contiguous
+stages are another matter: see :mod:`loadmaster.strategies.contiguous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import format_bytes
+from loadmaster.costs import Costs
+from loadmaster.judge.problem import Problem
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import ANY_TYPE
+from loadmaster.rules.constraints import Constraints, selected
+from loadmaster.rules.matching import Names
+
+#: Device types that a problem may have: masks have 64 bits.
+MOST_TYPES = 64
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A constraint on where some ops may be: its ``text``, the reduced ``ops`` (indices) and the
+    ``devices`` that it leaves them (bool [n_devices]).
+    """
+
+    text: str
+    ops: NDArray[np.intp]
+    devices: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A problem and its constraints.
+
+    Attributes
+    ----------
+    given : Problem
+        The user's.
+    constraints : Constraints
+    rules : tuple of Rule
+    modules : tuple of (str, int array)
+        Modules that must stay whole, with their reduced ops.
+    sets : int64 [n_reduced]
+        Set of each op: ops of a set share a device.
+    allowed : bool [n_reduced, n_devices]
+        Where each op may be; the same for all of a set.
+    """
+
+    given: Problem
+    constraints: Constraints
+    rules: tuple[Rule, ...]
+    modules: tuple[tuple[str, NDArray[np.intp]], ...]
+    sets: NDArray[np.int64]
+    allowed: NDArray[np.bool_]
+
+    @cached_property
+    def reserved(self) -> NDArray[np.uint64]:
+        """Bytes kept free per device."""
+        return _reserved(self.given.cluster, self.constraints)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What strategies place: the user's ops on the derived cluster."""
+        if not self.rules and not self.modules and not self.reserved.any():
+            return self.given
+        given, cluster = self.given, self.given.cluster
+        classes = self._classes
+        firsts = np.unique(classes, return_index=True)[1]
+        of_type = np.array(cluster.device_types)[firsts]
+        names = _class_names(cluster, classes, firsts)
+        devices = [
+            replace(d, type=names[c], memory=d.memory - int(reserved))
+            for d, c, reserved in zip(cluster.devices, classes, self.reserved, strict=True)
+        ]
+        types = [
+            replace(cluster.types[k], name=name) for k, name in zip(of_type, names, strict=True)
+        ]
+        derived = Cluster(devices, cluster.links, types, name=cluster.name)
+        costs = Costs(given.costs.time[:, of_type], tuple(names), given.costs.provenance)
+        time = {ANY_TYPE: given.model.time[ANY_TYPE]} if ANY_TYPE in given.model.time else {}
+        for k, name in zip(of_type, names, strict=True):
+            if cluster.types[k].name in given.model.time:
+                time[name] = given.model.time[cluster.types[k].name]
+        columns = {
+            "device_types": self._device_types(names, firsts),
+            "colocation": self._labels(),
+            "time": time,
+        }
+        model = given.model.with_columns(columns)
+        return Problem.make(model, derived, costs, seed=given.seed, best_effort=given.best_effort)
+
+    @cached_property
+    def _classes(self) -> NDArray[np.intp]:
+        """A number per device, the same for devices of a type that no rule tells apart."""
+        types = np.array(self.given.cluster.device_types, dtype=np.uint8)
+        told_apart = np.unique(self.allowed, axis=0) if self.rules else np.empty((0, len(types)))
+        keys = [column.tobytes() for column in np.vstack([types, told_apart]).astype(np.uint8).T]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        if len(numbers) > MOST_TYPES:
+            raise InputError(
+                f"the constraints tell {len(numbers)} kinds of devices apart, but at most "
+                f"{MOST_TYPES} can be: give devices that are alike the same constraints"
+            )
+        return np.array([numbers[key] for key in keys])
+
+    def _device_types(self, names: list[str], firsts: NDArray[np.intp]) -> list[str]:
+        """The column of that name, for ops that run and their views, whose parts a transform may
+        make ops of its own from; what no device allows keeps its own words.
+        """
+        model, reduced = self.given.model, self.given.reduced
+        runs = np.zeros(model.n_ops, dtype=bool)
+        runs[reduced.op_of] = True
+        rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
+        texts = ["" if r.all() else ",".join(np.array(names, dtype=object)[r]) for r in rows]
+        row_of = which.reshape(-1)[reduced.map]
+        column = [""] * model.n_ops
+        for op in np.flatnonzero(runs[reduced.shows]).tolist():
+            row = row_of[op]
+            column[op] = texts[row] if rows[row].any() else model.device_types[op]
+        return column
+
+    def _labels(self) -> list[str]:
+        """The colocation column with the modules that stay whole as sets."""
+        model, op_of = self.given.model, self.given.reduced.op_of
+        of_label: dict[str, str] = {}
+        column = list(model.colocation)
+        for at, (module, ops) in enumerate(self.modules):
+            joined = [column[op] for op in op_of[ops].tolist() if column[op]]
+            roots = {_root(of_label, label) for label in joined}
+            root = min(roots, default=f"no_split {at}: {module}")
+            of_label.update((label, root) for label in roots if label != root)
+            for op in op_of[ops].tolist():
+                column[op] = column[op] or root
+        return [label and _root(of_label, label) for label in column]
+
+    def released(self, placed: Problem) -> Problem:
+        """What a strategy placed, the problem or one of a transformed graph, on the user's cluster.
+
+        Of a transformed graph, ops keep the types of the devices that they are constrained to, and
+        the sets.
+        """
+        if placed is self.problem or self.problem is self.given:
+            return self.given if placed is self.problem else placed
+        own = [t.name for t in self.given.cluster.types]
+        types = np.array(self.given.cluster.device_types)[
+            np.unique(self._classes, return_index=True)[1]
+        ]
+        own_of = {name: own[k] for name, k in zip(placed.costs.types, types, strict=True)}
+        allowed = []
+        for text in placed.model.device_types:
+            left = {own_of[word] for word in text.split(",") if word in own_of}
+            allowed.append("" if len(left) == len(own) else ",".join(sorted(left)))
+        time = {own_of.get(name, name): column for name, column in placed.model.time.items()}
+        columns = [placed.costs.types.index(_first(own_of, name)) for name in own]
+        costs = Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance)
+        return Problem.make(
+            placed.model.with_columns({"device_types": allowed, "time": time}),
+            self.given.cluster,
+            costs,
+            seed=placed.seed,
+            best_effort=placed.best_effort,
+        )
+
+    @cached_property
+    def room(self) -> list[int]:
+        """Bytes that a plan may use per device."""
+        reserved = self.reserved.tolist()
+        return [m - r for m, r in zip(self.given.cluster.memory, reserved, strict=True)]
+
+    def broken(self, devices: NDArray[np.int32], peak: NDArray[np.uint64]) -> list[str]:
+        """Constraints that a placement of the reduced ops breaks, in words: pins and kinds, whole
+        modules, reserves (given the peak of each device, in bytes), stages.
+        """
+        from loadmaster.strategies.contiguous import Stages  # plans load without strategies
+
+        model, of, cluster = self.given.model, self.given.reduced.op_of, self.given.cluster
+        found = []
+        for rule in self.rules:
+            astray = rule.ops[~rule.devices[devices[rule.ops]]]
+            if len(astray):
+                where = cluster.devices[int(devices[astray[0]])].name
+                found.append(f"{rule.text}: {model.names[of[astray[0]]]!r} is on {where}")
+        for module, ops in self.modules:
+            used = [cluster.devices[d].name for d in np.unique(devices[ops])]
+            if len(used) > 1:
+                found.append(f"no_split: {module!r} is on {' and '.join(used)}")
+        if self.reserved.any():
+            for device, used, room in zip(cluster.devices, peak.tolist(), self.room, strict=True):
+                if used > room:
+                    over = format_bytes(used - room)
+                    found.append(f"reserve of {device.name}: {over} of it are used")
+        if self.constraints.contiguous and not Stages.of(self.given).hold(self.given, devices):
+            found.append("contiguous: an op feeds an earlier stage")
+        return found
+
+    def reasons(self, op: int) -> list[str]:
+        """The constraints that bind a reduced op, or an op of its set, in words."""
+        together = self.sets == self.sets[op]
+        found = [rule.text for rule in self.rules if together[rule.ops].any()]
+        found += [f"no_split keeps {m!r} whole" for m, ops in self.modules if together[ops].any()]
+        return found
+
+
+def bind(problem: Problem, constraints: Constraints) -> Binding:
+    """Constraints as rules for a problem's ops.
+
+    Raises
+    ------
+    InputError
+        A pattern that matches nothing, a selector of no device, a reserve larger than a device,
+        constraints that contradict each other; both are named, with the ops.
+
+    Notes
+    -----
+    O((names + modules) x patterns + V x devices).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from loadmaster.judge.problem import Problem
+    >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> given = Problem.make(g, c, lm.costs.estimate(g, c))
+    >>> bound = bind(given, lm.Constraints(pin={"convolution": 1}, reserve="2GiB"))
+    >>> [t.name for t in bound.problem.cluster.types]
+    ['V100-SXM2-16GB of gpu0', 'V100-SXM2-16GB of gpu1']
+    >>> bound.problem.cluster.memory == [14 * 2**30] * 2
+    True
+    """
+    names = Names(problem)
+    rules = tuple(_rules(names, constraints))
+    modules = tuple(names.modules(constraints.no_split))
+    _reserved(problem.cluster, constraints)
+    allowed = problem.allowed_types[:, problem.cluster.device_types]
+    sets = problem.graph.colocation.astype(np.int64)
+    if not rules and not modules:
+        return Binding(problem, constraints, rules, modules, sets, allowed)
+    sets = _joined(problem.graph.colocation, [ops for _, ops in modules])
+    found = Binding(problem, constraints, rules, modules, sets, allowed)
+    allowed = allowed.copy()
+    for rule in rules:
+        allowed[rule.ops] &= rule.devices
+    of_set = np.ones((int(sets.max()) + 1, problem.cluster.n_devices), dtype=bool)
+    np.logical_and.at(of_set, sets, allowed)
+    # A set that the graph itself leaves no device is for strategies to refuse.
+    for stuck in np.flatnonzero(~of_set.any(axis=1)):
+        _refuse_contradiction(found, np.flatnonzero(sets == stuck))
+    return replace(found, allowed=of_set[sets])
+
+
+def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:
+    cluster = names.problem.cluster
+    for pattern, selectors in constraints.pin.items():
+        devices = np.logical_or.reduce([selected(cluster, s) for s in selectors])
+        yield Rule(f"pin {pattern}={','.join(selectors)}", names.matching(pattern), devices)
+    for selector, patterns in constraints.kinds.items():
+        others = np.flatnonzero(~names.of_kinds(patterns))
+        devices = ~selected(cluster, selector)
+        yield Rule(f"kinds {selector}={','.join(patterns)}", others, devices)
+
+
+def _joined(sets: NDArray[np.int32], groups: list[NDArray[np.intp]]) -> NDArray[np.int64]:
+    """Sets with those that a group touches made one, numbered anew."""
+    parent = list(range(int(sets.max()) + 1))
+
+    def find(s: int) -> int:
+        while parent[s] != s:
+            parent[s] = s = parent[parent[s]]
+        return s
+
+    for ops in groups:
+        roots = sorted({find(s) for s in sets[ops].tolist()})
+        for root in roots[1:]:
+            parent[root] = roots[0]
+    root_of = np.array([find(s) for s in range(len(parent))])
+    return np.unique(root_of[sets], return_inverse=True)[1].astype(np.int64)
+
+
+def _reserved(cluster: Cluster, constraints: Constraints) -> NDArray[np.uint64]:
+    reserved = np.zeros(cluster.n_devices, dtype=np.uint64)
+    for selector, size in constraints.reserve.items():
+        here = selected(cluster, selector)
+        reserved[here] = np.maximum(reserved[here], np.uint64(size))
+    for device, size in zip(cluster.devices, reserved.tolist(), strict=True):
+        if size > device.memory:
+            raise InputError(
+                f"reserve of {device.name}: {format_bytes(size)} ({size} bytes) are more than the "
+                f"{format_bytes(device.memory)} that it has"
+            )
+    return reserved
+
+
+def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
+    """Raises for a set that constraints leave no device, naming two that exclude each other, or
+    all where no two do.
+    """
+    problem = binding.given
+    model, op_of = problem.model, problem.reduced.op_of
+    own = problem.allowed_types[:, problem.cluster.device_types]
+    claims: list[tuple[str, int, NDArray[np.bool_]]] = []
+    for rule in binding.rules:
+        here = rule.ops[np.isin(rule.ops, members)]
+        claims += [(rule.text, int(here[0]), rule.devices)] if len(here) else []
+    if not claims:
+        return
+    for op in members[~own[members].all(axis=1)].tolist():
+        text = f"device_types {model.device_types[op_of[op]]!r} of {model.names[op_of[op]]!r}"
+        claims.append((text, op, own[op]))
+    pairs = [(a, b) for i, a in enumerate(claims) for b in claims[:i] if not (a[2] & b[2]).any()]
+    named = [pairs[0][1], pairs[0][0]] if pairs else claims
+    ops = list(dict.fromkeys(op for _, op, _ in named))
+    names = " and ".join(repr(model.names[op_of[op]]) for op in ops)
+    together = ""
+    if len(ops) > 1:
+        whole = [m for m, inside in binding.modules if np.isin(members, inside).any()]
+        reason = f"no_split of {', '.join(map(repr, whole))}" if whole else "the graph's colocation"
+        together = f", which {reason} keeps on one device"
+    raise InputError(
+        f"{' and '.join(text for text, _, _ in named)} contradict each other: "
+        f"no device is left for {names}{together}"
+    )
+
+
+def _class_names(
+    cluster: Cluster, classes: NDArray[np.intp], firsts: NDArray[np.intp]
+) -> list[str]:
+    """A name per class: its type's, with its first device where the type falls apart."""
+    names = []
+    for number, first in enumerate(firsts.tolist()):
+        device_type = cluster.device_types[first]
+        same = np.array(cluster.device_types) == device_type
+        whole = (classes[same] == number).all()
+        name = cluster.types[device_type].name
+        names.append(name if whole else f"{name} of {cluster.devices[first].name}")
+    return names
+
+
+def _root(of_label: dict[str, str], label: str) -> str:
+    while label in of_label:
+        label = of_label[label]
+    return label
+
+
+def _first(own_of: dict[str, str], name: str) -> str:
+    return next(derived for derived, own in own_of.items() if own == name)

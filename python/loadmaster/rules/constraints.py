@@ -1,0 +1,250 @@
+"""What a plan must obey beside memory: pins, reserves, whole modules, kinds of ops, stages.
+
+This file is what users write and read, as arguments or TOML.
+:mod:`loadmaster.rules.binding` turns it into what every strategy obeys.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import read_bytes
+from loadmaster.base.units import format_bytes, parse_bytes
+from loadmaster.model.cluster import Cluster
+
+#: What a pattern begins with that is a regular expression.
+REGEX = "re:"
+
+#: The selector of all devices.
+EVERY = "*"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a plan must obey, whatever the method.
+
+    A *pattern* is a glob (``*`` matches dots too), or a regular expression after ``re:``, that the
+    whole of a name must match. A *selector* is a device's index or name, a glob over names, or one
+    over device types.
+
+    Attributes
+    ----------
+    pin : mapping of pattern to selector or list of selectors
+        Ops whose name, or a module they are in, matches the pattern run on these devices. A pin
+        speaks of the ops that run; where it matches none, of those that the views and placeholders
+        it matches sit with.
+    reserve : bytes, or mapping of selector to bytes
+        Memory kept free on every device, or on some: an int, or a string such as ``"2GiB"``. Where
+        several selectors match a device, the largest counts.
+    no_split : sequence of patterns
+        Modules whose ops, with what their backward pass and their optimizer do, stay on one device:
+        the outermost ones that match. Of a graph that is replicated, each replica of the module
+        stays whole; the sums of gradients that join the replicas are of no module.
+    contiguous : bool
+        Whether devices, in the cluster's order, are stages: no op feeds a forward op of an earlier
+        stage, and no backward op feeds one of a later stage.
+    kinds : mapping of selector to pattern or list of patterns
+        These devices run only ops of kinds that match.
+
+    Raises
+    ------
+    InputError
+        A value of another form.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> rules = lm.Constraints(pin={"convolution*": "gpu1"}, reserve="1GiB")
+    >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> plan = lm.place(graph, cluster, "heft", constraints=rules)
+    >>> plan.device("convolution"), plan.device("convolution_1")
+    ('gpu1', 'gpu1')
+    """
+
+    pin: Mapping[str, Any] = field(default_factory=dict)
+    reserve: Any = field(default_factory=dict)
+    no_split: Sequence[str] = ()
+    contiguous: bool = False
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        reserve = self.reserve if isinstance(self.reserve, Mapping) else {EVERY: self.reserve}
+        checked = {
+            "pin": {
+                _pattern("pin", k): _devices(f"pin of {k!r}", v) for k, v in _items(self, "pin")
+            },
+            "reserve": {
+                str(k): size
+                for k, v in reserve.items()
+                if (size := parse_bytes(v, f"reserve of {k}"))
+            },
+            "no_split": tuple(_pattern("no_split", p) for p in _listed("no_split", self.no_split)),
+            "kinds": {
+                str(k): tuple(_pattern("kinds", p) for p in _listed(f"kinds of {k!r}", v))
+                for k, v in _items(self, "kinds")
+            },
+        }
+        if not isinstance(self.contiguous, bool):
+            raise InputError(f"contiguous is {self.contiguous!r}: wants True or False")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to obey."""
+        return not (self.pin or self.reserve or self.no_split or self.contiguous or self.kinds)
+
+    def __str__(self) -> str:
+        parts = [f"pin {pattern}={','.join(to)}" for pattern, to in self.pin.items()]
+        parts += [f"reserve {device}={format_bytes(size)}" for device, size in self.reserve.items()]
+        parts += [f"no_split {pattern}" for pattern in self.no_split]
+        parts += [f"kinds {device}={','.join(kinds)}" for device, kinds in self.kinds.items()]
+        parts += ["contiguous"] if self.contiguous else []
+        return "; ".join(parts) or "none"
+
+    def merged(self, other: Constraints) -> Constraints:
+        """These and others; where both speak of the same pattern or selector, the others count."""
+        return Constraints(
+            {**self.pin, **other.pin},
+            {**self.reserve, **other.reserve},
+            tuple(dict.fromkeys((*self.no_split, *other.no_split))),
+            self.contiguous or other.contiguous,
+            {**self.kinds, **other.kinds},
+        )
+
+    # -- on disk -----------------------------------------------------------------------------
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data, without what is not constrained; :meth:`from_document` reads it back."""
+        document = {
+            "pin": {pattern: list(to) for pattern, to in self.pin.items()},
+            "reserve": dict(self.reserve),
+            "no_split": list(self.no_split),
+            "contiguous": self.contiguous,
+            "kinds": {device: list(kinds) for device, kinds in self.kinds.items()},
+        }
+        return {name: value for name, value in document.items() if value}
+
+    @classmethod
+    def from_document(cls, document: Any, source: str = "constraints") -> Constraints:
+        """From plain data with the attributes' names; ``source`` is named in errors."""
+        if not isinstance(document, Mapping):
+            raise InputError(f"{source}: constraints are no table")
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(document) - set(known))
+        if unknown:
+            raise InputError(
+                f"{source}: no constraint is named {unknown[0]!r}; there are {', '.join(known)}"
+            )
+        try:
+            return cls(**document)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Constraints:
+        """From a TOML file with the attributes' names.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, is no TOML, or has something else in it.
+        """
+        source = os.fspath(path)
+        try:
+            document = tomllib.loads(read_bytes(path).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{source} is not valid TOML: {error}") from error
+        return cls.from_document(document, source)
+
+
+def as_constraints(constraints: Constraints | None) -> Constraints:
+    """Constraints as functions take them: none means that there are none."""
+    if constraints is None:
+        return Constraints()
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints is {constraints!r}: wants lm.Constraints(...)")
+    return constraints
+
+
+# -- patterns and selectors --------------------------------------------------------------------
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """What a pattern's names must match as a whole."""
+    if not pattern.startswith(REGEX):
+        return re.compile(fnmatch.translate(pattern))
+    try:
+        return re.compile(rf"(?:{pattern.removeprefix(REGEX)})\Z", re.S)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+def selected(cluster: Cluster, selector: str) -> NDArray[np.bool_]:
+    """Devices that a selector means, bool [n_devices].
+
+    Raises
+    ------
+    InputError
+        It means none; devices and types are listed.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> selected(lm.Cluster.preset("4xV100-PCIe"), "gpu[12]").tolist()
+    [False, True, True, False]
+    """
+    names = [d.name for d in cluster.devices]
+    if selector in names:
+        return np.array([name == selector for name in names], dtype=bool)
+    if selector in map(str, range(len(names))):
+        return np.array([str(i) == selector for i in range(len(names))], dtype=bool)
+    for words in (names, [d.type for d in cluster.devices]):
+        found = np.array([fnmatch.fnmatchcase(word, selector) for word in words], dtype=bool)
+        if found.any():
+            return found
+    types = ", ".join(t.name for t in cluster.types)
+    raise InputError(
+        f"no device is {selector!r}: the cluster has {', '.join(names)}, of type {types}"
+    )
+
+
+def _items(constraints: Constraints, name: str) -> Iterable[tuple[Any, Any]]:
+    value = getattr(constraints, name)
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} is {value!r}: wants a mapping")
+    return value.items()
+
+
+def _devices(what: str, value: Any) -> tuple[str, ...]:
+    """Selectors; a text may hold several, parted by commas."""
+    if isinstance(value, str):
+        value = [word.strip() for word in value.split(",")]
+    return _listed(what, value)
+
+
+def _listed(what: str, value: Any) -> tuple[str, ...]:
+    """One word or several."""
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    for v in values:
+        is_index = isinstance(v, (int, np.integer)) and not isinstance(v, bool)
+        if not is_index and not (isinstance(v, str) and v):
+            raise InputError(f"{what} is {value!r}: wants a name, or a list of names")
+    return tuple(str(v) for v in values)
+
+
+def _pattern(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{what} has the pattern {value!r}: wants a text")
+    matcher(value)
+    return value

@@ -1,0 +1,109 @@
+"""Fewer devices: where else seeds of :mod:`~loadmaster.strategies.auto.auto` come from.
+
+A plan for some of the devices is a plan for all of them. Where transfers are dear, a strategy that
+may use eight devices often makes a longer plan than it does for two. So seeds are made for half of
+the devices, too, for half of those, and so on; what comes after has all devices again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.seeds import Metered
+from loadmaster.strategies.base import Candidate
+
+#: Fewer devices are one, which is a strategy of its own.
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """A problem on some of its devices.
+
+    Attributes
+    ----------
+    problem : Metered
+        With those devices only.
+    whole : Metered
+        With all of them.
+    devices : int32 [n_devices]
+        Which they are, in ascending order.
+    """
+
+    problem: Metered
+    whole: Metered
+    devices: NDArray[np.int32]
+
+    def opened(self, candidate: Candidate) -> Candidate:
+        """A candidate for the part, as one of the whole."""
+        devices = self.devices[candidate.devices]
+        schedule = self.whole.simulate(devices, candidate.priority, policy=candidate.policy)
+        return replace(candidate, devices=devices, schedule=schedule)
+
+
+def parts(problem: Metered) -> list[Part]:
+    """The problem on ever fewer devices: on half of each kind of those before, least last.
+
+    A kind is a type and bytes of memory. Devices that stay are those best joined. No parts are
+    those of one device, of less memory than ops hold, or that no routes of their own join.
+
+    Notes
+    -----
+    O(devices^2).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("8xV100-NVLink"), "random")
+    >>> [part.devices.tolist() for part in parts(Metered.of(plan.problem))]
+    [[0, 3, 4, 7], [0, 3]]
+    """
+    some = np.arange(problem.cluster.n_devices, dtype=np.int32)
+    held = int(problem.reduced.held_at_peak.sum())
+    found: list[Part] = []
+    while True:
+        half = _half(problem, some)
+        if not FEWEST <= len(half) < len(some) or int(problem.capacity[half].sum()) < held:
+            return found
+        try:
+            cluster = problem.cluster.subset(half.tolist())
+        except InputError:
+            return found
+        its = {f.name: getattr(problem, f.name) for f in fields(Problem)}
+        found.append(Part(Metered(**{**its, "cluster": cluster}), problem, half))
+        some = half
+
+
+def _half(problem: Problem, some: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Half of each kind of these devices: the first of each, and those best joined to the ones
+    already taken. The first stay so that types stay in their order.
+    """
+    devices = [problem.cluster.devices[d] for d in some]
+    kinds = [(device.type, device.memory) for device in devices]
+    kind = np.array([kinds.index(one) for one in kinds])
+    left = (np.bincount(kind) + 1) // 2
+    n_bytes = int(problem.graph.tensor_bytes.mean()) if len(problem.graph.tensor_bytes) else 0
+    apart = np.array([[_seconds(problem, a, b, n_bytes) for b in some] for a in some])
+    is_taken: NDArray[np.bool_] = kind == np.arange(len(some))
+    left[kind[is_taken]] -= 1
+    seconds = apart[:, is_taken].sum(axis=1)
+    while (is_free := ~is_taken & (left[kind] > 0)).any():
+        best = int(np.where(is_free, seconds, np.inf).argmin())
+        is_taken[best] = True
+        left[kind[best]] -= 1
+        seconds += apart[:, best]
+    kept: NDArray[np.int32] = some[is_taken]
+    return kept
+
+
+def _seconds(problem: Problem, a: int, b: int, n_bytes: int) -> float:
+    """What so many bytes take there and back."""
+    if a == b:
+        return 0.0
+    links = problem.links
+    return links.transfer_time(a, b, n_bytes) + links.transfer_time(b, a, n_bytes)

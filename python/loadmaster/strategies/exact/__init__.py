@@ -1,0 +1,1 @@
+"""Methods that call a solver, and what they share."""

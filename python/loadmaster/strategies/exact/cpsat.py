@@ -1,0 +1,111 @@
+"""CP-SAT on the first-come-first-served model (:mod:`loadmaster.milp.cpsat`), from where the search
+ends.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.judge.coarsening import Coarsener
+from loadmaster.judge.problem import Problem
+from loadmaster.milp import cpsat as program
+from loadmaster.milp import ilp
+from loadmaster.milp.instance import Instance
+from loadmaster.milp.timing import Timed
+from loadmaster.milp.worker import Progress as Told
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.exact.ilp import on_groups_if_large
+from loadmaster.strategies.exact.solving import (
+    GROUPS,
+    LEAST,
+    Answer,
+    Limits,
+    Method,
+    Progress,
+    Solve,
+    or_heft,
+    searched,
+)
+
+#: More rows, as the mixed-integer program would have, are not given to the solver.
+MAX_ROWS = 100_000
+
+#: Share of the time for the model that schedules, where a bound is asked for as well.
+PLAN_SHARE = 0.5
+
+
+def place(
+    problem: Problem,
+    *,
+    prove: bool = False,
+    workers: int = 8,
+    coarsen: bool = True,
+    groups: int = max(GROUPS),
+    coarsener: Coarsener = "multilevel",
+    memory: MemoryModel = "dynamic",
+    log: str | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The better of the search's plan and CP-SAT's.
+
+    Parameters
+    ----------
+    prove : bool
+        Whether half of the time goes into the bound: into the model whose channels serve in any
+        order, which is smaller, and whose bound holds for first come, first served as well.
+    workers : int
+        Threads of the solver; with more than one, what it finds within a limit differs from run to
+        run.
+    coarsen, groups, coarsener, memory, log, time_limit, progress
+        As for ``ilp``.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits; where memory is to blame whatever the order, with the smallest relaxation.
+    MissingExtraError
+        CP-SAT is not installed.
+    """
+    if not isinstance(prove, bool):
+        raise InputError(f"prove is {prove!r}: wants True or False")
+    check_workers(workers)
+    program.require()
+    limits = Limits.checked(time_limit, memory, log, progress)
+    solve = _solver(prove, workers, problem.seed)
+    method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, searched)
+
+    def made() -> Candidate:
+        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    return or_heft(problem, method, limits, made)
+
+
+def check_workers(workers: int) -> None:
+    """Raises :class:`~loadmaster.InputError` for what is no number of threads."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers is {workers!r}: wants an integer, at least 1")
+
+
+def _solver(prove: bool, workers: int, seed: int) -> Solve:
+    def answer(
+        instance: Instance,
+        start: Timed,
+        seconds: float,
+        tell: Told,
+    ) -> Answer:
+        run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
+        found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
+        bound, by, log = found.bound, "CP-SAT", found.log
+        if prove and found.status != "optimal" and found.failure is None:
+            free = run(time_limit=max(seconds - found.seconds, LEAST), is_fcfs=False)
+            log += free.log
+            if free.bound > bound:
+                bound, by = free.bound, "CP-SAT, links in any order"
+        begun = None if found.start is None else found.start.astype(np.float64)
+        return Answer(found.devices, begun, bound, by, found.failure, log)
+
+    return answer

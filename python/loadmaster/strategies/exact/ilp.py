@@ -1,0 +1,127 @@
+"""Loadmaster's own mixed-integer program (:mod:`loadmaster.milp.ilp`), from where the search ends.
+
+Beyond 200 groups or 50,000 rows no free solver gets anywhere: there the graph is coarsened until
+the program fits, or, if that is not wanted, the search's plan is the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.judge.coarsening import Coarsener
+from loadmaster.judge.problem import Problem
+from loadmaster.milp import ilp as program
+from loadmaster.milp.worker import Solver
+from loadmaster.strategies.auto.auto import INTERRUPTED
+from loadmaster.strategies.base import Candidate, MemoryModel, better
+from loadmaster.strategies.exact.programs import by_program
+from loadmaster.strategies.exact.solving import (
+    GROUPS,
+    Level,
+    Limits,
+    Method,
+    Progress,
+    best_plan,
+    interrupted,
+    or_heft,
+    refusal,
+    searched,
+    small_enough,
+    started,
+)
+
+#: More rows are not given to a solver.
+MAX_ROWS = 50_000
+
+
+def place(
+    problem: Problem,
+    *,
+    solver: Solver = "cbc",
+    coarsen: bool = True,
+    groups: int = max(GROUPS),
+    coarsener: Coarsener = "multilevel",
+    memory: MemoryModel = "dynamic",
+    log: str | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The better of the search's plan and the program's solution.
+
+    Parameters
+    ----------
+    solver : "cbc" (default), "highs" or "gurobi"
+    coarsen : bool
+        Whether a graph that is too large is solved on groups; else the search's plan is returned,
+        with a note that names the size.
+    groups : int
+        How many groups to make then, at most.
+    coarsener : str
+        By which method of :func:`loadmaster.coarsen`.
+    memory : "dynamic" (default) or "static"
+        What ops are charged for the whole step: what each holds at the peak of a sequential run
+        (the simulator then has the last word), or the papers' resident bytes and outputs.
+    log : str, optional
+        A file for all that the solver prints.
+    time_limit : float, optional
+        Seconds, 10 if absent, a fifth of them for the search; 0: HEFT's plan, or that of one device
+        if it is faster.
+    progress : called with the stage, the solver's bound in it, and the best makespan.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits; where memory is to blame whatever the order, with the smallest relaxation.
+    MissingExtraError
+        The solver is not installed.
+    """
+    limits = Limits.checked(time_limit, memory, log, progress)
+    solve = by_program("ilp", program.formulate, solver)
+    method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, searched)
+
+    def made() -> Candidate:
+        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
+
+    return or_heft(problem, method, limits, made)
+
+
+def on_groups_if_large(
+    problem: Problem,
+    method: Method,
+    limits: Limits,
+    coarsen: bool,
+    groups: int,
+    coarsener: Coarsener,
+) -> Candidate:
+    """A method's plan, on as many groups as it can take where the graph is too large for it; never
+    worse than the search's on the graph as it is.
+    """
+    if not isinstance(coarsen, bool):
+        raise InputError(f"coarsen is {coarsen!r}: wants True or False")
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
+    fine = Level(problem)
+    why = refusal(problem, method)
+    if why is None:
+        return best_plan(fine, method, limits)
+    began = started(fine, method, limits).plan
+    if INTERRUPTED in began.notes:
+        return began
+    if limits.seconds == 0:
+        note = f"{why}, and there is no time for groups: this is where the search starts"
+        return replace(began, notes=(*began.notes, note))
+    if not coarsen:
+        note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
+        return replace(began, notes=(*began.notes, note))
+    try:
+        level = small_enough(fine, method, coarsener, groups)
+        if level is None:
+            note = f"{why}, and so do its coarsest groups: the search's plan is returned"
+            return replace(began, notes=(*began.notes, note))
+        note = f"{why}: solved on {counted(level.problem.graph.n_ops, 'group')}"
+        found = best_plan(level, method, limits, (note,))
+    except KeyboardInterrupt:
+        return interrupted(began, method)
+    return replace(better(problem, found, began), notes=found.notes)

@@ -1,0 +1,525 @@
+"""What the exact methods share: the size they can take, where they start, and what becomes of what
+a solver finds.
+
+A solver never costs its user anything: it starts from a plan, what it finds is simulated and only
+counts if it is better, and where it crashes, hangs or is interrupted the best plan so far is
+returned with a warning that says what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError, InputError, SolverError
+from loadmaster.base.files import write_bytes
+from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.bounds import Bound, bound
+from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
+from loadmaster.judge.problem import Problem, by_start, ranks
+from loadmaster.judge.simulation import as_costs
+from loadmaster.milp.instance import Instance, instance_of
+from loadmaster.milp.memory import least_relaxation
+from loadmaster.milp.timing import Timed, in_order, settled
+from loadmaster.milp.worker import Progress as Told
+from loadmaster.model.graph import OpGraph
+from loadmaster.strategies.auto import auto
+from loadmaster.strategies.base import (
+    Candidate,
+    MemoryModel,
+    Placement,
+    better,
+    judged,
+    within_memory,
+)
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.lists import heft
+from loadmaster.strategies.lists.listing import check_memory, ordered
+
+#: Seconds, if no time limit is given.
+SECONDS = 10.0
+
+#: Seconds that a solver gets where nothing is left.
+LEAST = 0.1
+
+#: Groups that an exact method takes, and what it tries if those have too many rows.
+GROUPS = (200, 150, 100, 75, 50, 35, 25, 15)
+
+#: Share of the time that a search before the solver gets.
+SEARCH_SHARE = 0.2
+
+#: Share of the smallest memory that a group may fill: larger ones may find no place.
+MAX_SHARE = 0.25
+
+#: Share of a bound by which a makespan may miss it and still be called optimal: rounding to ticks.
+ROUNDING = 3e-6
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solver found.
+
+    Attributes
+    ----------
+    devices : int32 [n_ops] or None
+    start : float [n_ops] or None
+        Ticks.
+    bound : float
+        Ticks: no schedule of the model takes fewer.
+    by : str
+        Who proved the bound, for a person.
+    trouble : str or None
+        What went wrong.
+    log : str
+        All that the solver printed.
+    """
+
+    devices: NDArray[np.int32] | None
+    start: NDArray[np.float64] | None
+    bound: float
+    by: str
+    trouble: str | None = None
+    log: str = ""
+
+
+#: Solves an instance from a schedule within seconds, telling the best and the bound in ticks.
+Solve = Callable[[Instance, Timed, float, Told], Answer]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A problem and what it was coarsened from. What memory it takes is told by the finest."""
+
+    problem: Problem
+    coarse: Coarse | None = None
+    finer: Level | None = None
+
+    def coarser(self, method: Coarsener, groups: int) -> Level:
+        """A level of so many groups."""
+        problem = self.problem
+        most = int(MAX_SHARE * min(problem.cluster.memory))
+        coarse = coarsen_problem(problem, method, groups, max_bytes=most)
+        graph = _bundled(coarse.graph)
+        costs = as_costs(None, graph, problem.cluster)
+        return Level(Problem.make(graph, problem.cluster, costs, seed=problem.seed), coarse, self)
+
+    @property
+    def finest(self) -> Problem:
+        """The problem that is to be solved."""
+        return self.problem if self.finer is None else self.finer.finest
+
+    def charge(self, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Bytes per op of the finest level, summed over what became one op here."""
+        if self.finer is None or self.coarse is None:
+            return bytes_
+        summed = np.zeros(self.problem.graph.n_ops, dtype=np.uint64)
+        np.add.at(summed, self._at(), self.finer.charge(bytes_))
+        return summed
+
+    def _at(self) -> NDArray[np.int32]:
+        """The op here that each op of the finer level has become part of."""
+        assert self.coarse is not None
+        return self.problem.reduced.map[self.coarse.group]
+
+    def refined(
+        self, devices: NDArray[np.int32], order: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """A placement and an order of this level on the finest: groups in their order."""
+        if self.finer is None:
+            return devices, order
+        at = self._at()
+        topological = ranks(fast.m_topo(self.finer.problem.graph))
+        inner = np.lexsort((topological, ranks(order)[at])).astype(np.int32)
+        return self.finer.refined(devices[at], inner)
+
+    def judged(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
+        """A placement and an order of this level as a plan: in its own order or, for groups, in one
+        made for their ops.
+        """
+        place, inner = self.refined(devices, order)
+        own = judged(self.finest, Placement(place, ranks(inner), is_sequence=True))
+        return own if self.finer is None else better(self.finest, own, ordered(self.finest, place))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a solver starts.
+
+    Attributes
+    ----------
+    plan : Candidate
+        Of the finest level.
+    devices, order : int32 [n_ops]
+        Of the level that is solved.
+    charge : uint64 [n_ops]
+        Bytes of each op of that level.
+    capacity : uint64 [n_devices]
+        Bytes that may be charged; at least what the start is.
+    """
+
+    plan: Candidate
+    devices: NDArray[np.int32]
+    order: NDArray[np.int32]
+    charge: NDArray[np.uint64]
+    capacity: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """An exact method.
+
+    Attributes
+    ----------
+    name : str
+    solve : Solve
+    rows : callable
+        Estimates how many rows an instance has.
+    max_ops, max_rows : int
+        More are not solved.
+    start : callable
+        Where to start on a level, given a memory model and the seconds there are in all.
+    links : callable
+        Gives an instance the method's link model.
+    """
+
+    name: str
+    solve: Solve
+    rows: Callable[[Instance], int]
+    max_ops: int
+    max_rows: int
+    start: Callable[[Level, MemoryModel, float], Start]
+    links: Callable[[Instance], Instance] = lambda instance: instance
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a user asks of an exact method: seconds (from when it was asked), a memory model, a file
+    for the solver's output, whom to tell.
+    """
+
+    seconds: float
+    memory: MemoryModel
+    log: str | None
+    progress: Progress | None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(self.seconds - (time.perf_counter() - self.began), 0.0)
+
+    @classmethod
+    def checked(
+        cls,
+        time_limit: float | None,
+        memory: MemoryModel,
+        log: str | None,
+        progress: Progress | None,
+    ) -> Limits:
+        """Raises :class:`~loadmaster.InputError` for what makes no sense, or cannot be written."""
+        check_memory(memory)
+        if log is not None and not isinstance(log, str):
+            raise InputError(f"log is {log!r}: wants the path of a file")
+        if log is not None:
+            write_bytes(log, b"")
+        return cls(SECONDS if time_limit is None else float(time_limit), memory, log, progress)
+
+
+def best_plan(
+    level: Level, method: Method, limits: Limits, notes: tuple[str, ...] = ()
+) -> Candidate:
+    """The better of the start and of what the solver makes of it, on a level that is small enough.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits: with the smallest relaxation that would make it.
+    """
+    tell = limits.progress or (lambda stage, makespan: None)
+    start = started(level, method, limits)
+    best = replace(start.plan, notes=(*start.plan.notes, *notes))
+    tell(method.name, best.schedule.makespan)
+    if auto.INTERRUPTED in best.notes:
+        return best
+    if limits.seconds == 0 or not best.fits:
+        reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
+        return _noted(best, f"{method.name}: {reason}, so this is where it starts")
+    try:
+        return _from_start(level, method, limits, replace(start, plan=best))
+    except KeyboardInterrupt:
+        return interrupted(best, method)
+
+
+def interrupted(candidate: Candidate, method: Method) -> Candidate:
+    """What is known when Ctrl-C comes, with a warning."""
+    note = f"{method.name} was interrupted: the best so far"
+    warnings.warn(note, stacklevel=2)
+    return _noted(candidate, note)
+
+
+def or_heft(
+    problem: Problem, method: Method, limits: Limits, make: Callable[[], Candidate]
+) -> Candidate:
+    """The plan that is made; HEFT's where Ctrl-C comes before the method has one of its own."""
+    try:
+        return make()
+    except KeyboardInterrupt:
+        with contextlib.suppress(InfeasibleError):
+            return interrupted(heft.place(problem, memory=limits.memory), method)
+        raise
+
+
+def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> Candidate:
+    """The better of a start and of what the solver makes of it in the time left."""
+    best = start.plan
+    tell = limits.progress or (lambda stage, makespan: None)
+    instance = replace(
+        instance_of(level.problem, start.charge, bound(level.problem).seconds),
+        capacity=np.minimum(start.capacity, np.iinfo(np.int64).max).astype(np.int64),
+    )
+    instance = method.links(instance)
+    # Twins that change their names run the same schedule.
+    schedule = settled(instance, instance.canonical(start.devices), start.order)
+
+    def told(objective: float | None, lower: float | None, cpu: float) -> None:
+        known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
+        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.schedule.makespan)
+
+    answer = method.solve(instance, schedule, max(limits.left, LEAST), told)
+    if limits.log is not None:
+        write_bytes(limits.log, answer.log.encode())
+    if answer.trouble is not None:
+        best = _noted(best, f"{answer.trouble.splitlines()[0]}; the best plan so far is kept")
+        warnings.warn(f"{method.name}: {answer.trouble}", stacklevel=2)
+    best = _improved(level, instance, best, answer)
+    return _bounded(level, instance, best, answer, limits.memory)
+
+
+def _noted(candidate: Candidate, note: str) -> Candidate:
+    return replace(candidate, notes=(*candidate.notes, note))
+
+
+def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
+    """The better of the best so far and the solver's answer, as the simulator sees them."""
+    if answer.devices is None or answer.start is None:
+        return best
+    finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
+    order = in_order(instance, answer.start, finish)
+    found = level.judged(answer.devices, order)
+    chosen = better(level.finest, best, found)
+    return replace(chosen, notes=best.notes)
+
+
+def _bounded(
+    level: Level, instance: Instance, best: Candidate, answer: Answer, memory: MemoryModel
+) -> Candidate:
+    """The candidate with what its bound says, and of what."""
+    seconds = instance.seconds(answer.bound)
+    makespan = best.schedule.makespan
+    if level.finer is not None:
+        gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
+        return _noted(
+            best,
+            f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
+            f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may",
+        )
+    tight = bool((instance.unit_charge.sum() > instance.capacity).any())
+    if tight and memory == "dynamic":
+        return _noted(
+            best,
+            f"{answer.by}: no plan takes less than {seconds:.6g} s whose ops fit as the method "
+            "charges them: what they hold at the peak of a sequential run",
+        )
+    source = f"{answer.by}, static memory" if tight else answer.by
+    best = replace(best, bound=Bound(seconds, source, {source: seconds}))
+    if makespan <= seconds * (1 + ROUNDING):
+        best = replace(best, bound=Bound(makespan, source, {source: makespan}))
+        return _noted(best, f"proved optimal ({source}): no placement and order is faster")
+    return best
+
+
+# -- where to start ----------------------------------------------------------------------------
+
+
+def started(level: Level, method: Method, limits: Limits) -> Start:
+    """The method's start.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits: with the smallest relaxation that would make it, where memory is to blame.
+    """
+    try:
+        return method.start(level, limits.memory, limits.left)
+    except InfeasibleError as error:
+        if level.finest.best_effort:
+            raise
+        raise _certified(level.finest, limits.memory, error) from error
+
+
+def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
+    """HEFT on a level, in as much memory as lets the simulator find that the plan fits."""
+    problem = level.problem
+    graph = problem.graph
+    _, upward = fast.levels(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+    rank = fast.priority_order(graph, upward)
+    tried: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]] = []
+
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+        devices, begin, finish = fast.schedule(
+            graph,
+            problem.links,
+            rank,
+            problem.time,
+            lead=deciders(graph)[0],
+            op_bytes=level.charge(bytes_),
+            capacity=capacity,
+            best_effort=level.finest.best_effort,
+        )
+        order = by_start(graph, begin, finish)
+        tried.append((devices, order, capacity))
+        place, inner = level.refined(devices, order)
+        return Placement(place, ranks(inner), is_sequence=True)
+
+    plan = within_memory(level.finest, attempt, memory)
+    devices, order, capacity = tried[-1]
+    plan = better(level.finest, plan, ordered(level.finest, plan.devices))
+    return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
+
+
+def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
+    """Where local search ends, with a share of the seconds: on all ops by ``auto``, no worse than
+    HEFT, where a level is the finest and memory is the simulator's, else from :func:`listed`.
+    """
+    share = SEARCH_SHARE * seconds
+    if level.finer is None and memory == "dynamic":
+        plan = auto.place(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
+        order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
+        charge = level.problem.reduced.held_at_peak
+        # The simulator has found that what the plan holds fits.
+        used = _used(level.problem, plan.devices, charge)
+        capacity = np.maximum(level.problem.capacity, used)
+        return Start(plan, plan.devices, order, charge, capacity)
+    start = listed(level, memory)
+    used = _used(level.problem, start.devices, start.charge)
+    if share == 0 or (used > start.capacity).any():
+        return start
+    devices, order, *_ = fast.search(
+        level.problem.graph,
+        level.problem.links,
+        level.problem.time,
+        start.devices,
+        start.order,
+        op_bytes=start.charge,
+        capacity=start.capacity,
+        seed=level.problem.seed,
+        time_limit=share,
+    )
+    plan = better(level.finest, start.plan, level.judged(devices, order))
+    return replace(start, plan=plan, devices=devices, order=order)
+
+
+def _by_heft(problem: Problem) -> Placement | None:
+    """HEFT's placement, if it finds one: where there is no time to search, it is the start."""
+    with contextlib.suppress(InfeasibleError):
+        plan = heft.place(problem)
+        return Placement(plan.devices, plan.priority, None, plan.policy == "fixed")
+    return None
+
+
+def _bytes(problem: Problem, memory: MemoryModel) -> NDArray[np.uint64]:
+    return problem.graph.static_bytes if memory == "static" else problem.reduced.held_at_peak
+
+
+def _used(
+    problem: Problem, devices: NDArray[np.int32], charge: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
+    np.add.at(used, devices, charge)
+    return used
+
+
+def _certified(problem: Problem, memory: MemoryModel, error: InfeasibleError) -> InfeasibleError:
+    """The error with the smallest relaxation that would make the problem feasible, where resident
+    bytes (or, counted statically, all) alone do not fit.
+    """
+    charge = problem.graph.static_bytes if memory == "static" else problem.graph.resident
+    instance = instance_of(problem, charge, 0.0)
+    try:
+        found = least_relaxation(instance.unit_allowed, instance.unit_charge, instance.capacity)
+    except SolverError:
+        return error
+    if not found.total:
+        return error
+    names = [device.name for device in problem.cluster.devices]
+    missing = {name: int(short) for name, short in zip(names, found.missing, strict=True) if short}
+    which = ", ".join(f"{name} {format_bytes(b)} ({b} bytes)" for name, b in missing.items())
+    counted = "resident bytes and outputs" if memory == "static" else "resident bytes alone"
+    proof = "no smaller relaxation does" if found.is_proved else "a smaller one may do"
+    return InfeasibleError(
+        f"does not fit: {counted} need {format_bytes(found.total)} ({found.total} bytes) more "
+        f"memory than the cluster has where they may be; with this more it would fit: {which} "
+        f"({proof}). {error}",
+        missing,
+    )
+
+
+def _bundled(graph: OpGraph) -> OpGraph:
+    """The same graph with neighbouring numbers for tensors that one group sends to the same others:
+    ties break by number, so they are sent one right after the other, as one message.
+    """
+    document = graph.to_document()
+    edges = document["edges"]
+    readers: dict[int, tuple[int, list[int]]] = {}
+    for src, dst, tensor in zip(edges["src"], edges["dst"], edges["tensor"], strict=True):
+        readers.setdefault(tensor, (src, []))[1].append(dst)
+    readers.pop(-1, None)
+    order = sorted(readers, key=lambda tensor: (*readers[tensor], tensor))
+    number = {tensor: i for i, tensor in enumerate(order)} | {-1: -1}
+    numbered = {**edges, "tensor": [number[tensor] for tensor in edges["tensor"]]}
+    return OpGraph.from_document({**document, "edges": numbered})
+
+
+# -- size --------------------------------------------------------------------------------------
+
+
+def size_of(problem: Problem, method: Method) -> int:
+    """Rows that a problem would have; more than allowed where it has too many ops to count."""
+    if problem.graph.n_ops > method.max_ops:
+        return method.max_rows + 1
+    instance = method.links(instance_of(problem, problem.graph.resident, 0.0))
+    return method.rows(instance)
+
+
+def refusal(problem: Problem, method: Method) -> str | None:
+    """Why a problem is too large, if it is."""
+    n_ops = problem.graph.n_ops
+    if n_ops > method.max_ops:
+        return f"{method.name}: {n_ops} ops are more than the {method.max_ops} it takes"
+    rows = size_of(problem, method)
+    if rows > method.max_rows:
+        return (
+            f"{method.name}: {n_ops} ops make about {rows:,} rows, more than the "
+            f"{method.max_rows:,} it takes"
+        )
+    return None
+
+
+def small_enough(level: Level, method: Method, coarsener: Coarsener, most: int) -> Level | None:
+    """The finest coarsening of a level that the method takes; None: there is none."""
+    for groups in (most, *(g for g in GROUPS if g < most)):
+        coarser = level.coarser(coarsener, groups)
+        if refusal(coarser.problem, method) is None:
+            return coarser
+    return None

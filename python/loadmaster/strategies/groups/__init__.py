@@ -1,0 +1,1 @@
+"""Strategies that place groups of ops, not single ops."""

@@ -1,0 +1,17 @@
+"""Dominant sequence clustering (Yang and Gerasoulis 1994), then load balancing."""
+
+from __future__ import annotations
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.groups.mapping import mapped
+
+
+def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
+    """Groups by :func:`loadmaster.fast.dominant_sequences`, mapped by guided load balancing."""
+    graph = problem.graph
+    group = fast.dominant_sequences(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+    return mapped(problem, group, memory=memory)

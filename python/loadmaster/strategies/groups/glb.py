@@ -1,0 +1,25 @@
+"""Guided load balancing (Radulescu and van Gemund 1998) of Celeritas' fused groups.
+
+The mapping is that of :mod:`~loadmaster.strategies.groups.lc` and
+:mod:`~loadmaster.strategies.groups.dsc`. The groups here were made to cut few bytes.
+"""
+
+from __future__ import annotations
+
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.groups.fused import M, R, fuse
+from loadmaster.strategies.groups.mapping import mapped
+
+
+def place(
+    problem: Problem,
+    *,
+    max_ops: int = R,
+    max_bytes: float = M,
+    max_time: float | None = None,
+    memory: MemoryModel = "dynamic",
+) -> Candidate:
+    """Fuses (options: :func:`~loadmaster.strategies.groups.fused.fuse`), then maps by load."""
+    fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    return mapped(problem, fused.group, memory=memory)

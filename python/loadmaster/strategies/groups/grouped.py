@@ -1,0 +1,56 @@
+"""HEFT on groups of ops that keep the graph's parallelism: a start for the search that few
+transfers cross.
+
+Groups come from :func:`loadmaster.fast.parallel_merge`; the ops of a placed group are then ordered
+one by one.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, Placement, better_outcome, settled, try_memory
+from loadmaster.strategies.groups.fused import deciders, sum_groups
+from loadmaster.strategies.lists.listing import ordered
+
+#: Groups, unless a group that may not grow any further leaves more.
+GROUPS = 300
+
+
+def place(problem: Problem) -> Candidate:
+    """Merges to 300 groups, places them by upward rank, orders their ops."""
+    graph, control = problem.graph, problem.control_time
+    group, _ = fast.parallel_merge(
+        graph, problem.op_time, problem.tensor_time(graph), GROUPS, control_time=control
+    )
+    coarse = fast.contract(graph, group)
+    columns = [sum_groups(group, column, coarse.n_ops) for column in problem.time.T]
+    time = np.stack(columns, axis=1)
+    op_time = sum_groups(group, problem.op_time, coarse.n_ops)
+    _, rank = fast.levels(coarse, op_time, problem.tensor_time(coarse), control_time=control)
+    order = fast.priority_order(coarse, rank)
+
+    def attempt(
+        lead: NDArray[np.int32], bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
+    ) -> Placement:
+        charge = np.zeros(coarse.n_ops, dtype=np.uint64)
+        np.add.at(charge, group[lead], bytes_)
+        devices, _, _ = fast.schedule(
+            coarse,
+            problem.links,
+            order,
+            time,
+            op_bytes=charge,
+            capacity=capacity,
+            best_effort=problem.best_effort,
+        )
+        found = ordered(problem, devices[group[lead]])
+        return Placement(found.devices, found.priority, found.estimate, found.policy == "fixed")
+
+    outcomes = [try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(graph)]
+    return settled(problem, reduce(partial(better_outcome, problem), outcomes))

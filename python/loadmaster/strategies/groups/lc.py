@@ -1,0 +1,17 @@
+"""Linear clustering (Kim and Browne 1988)."""
+
+from __future__ import annotations
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.groups.mapping import mapped
+
+
+def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
+    """Groups by :func:`loadmaster.fast.linear_clusters`, mapped by guided load balancing."""
+    graph = problem.graph
+    group = fast.linear_clusters(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+    return mapped(problem, group, memory=memory)

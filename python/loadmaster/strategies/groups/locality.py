@@ -1,0 +1,40 @@
+"""Each op where most of what it reads is: the last resort where memory is tight.
+
+Filling devices in topological order puts the backward pass elsewhere than the forward pass, so that
+every activation is held twice. This keeps them together (see ``rust/core/src/place/locality.rs``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import SHARES, Outcome, Placement, attempts
+
+
+def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
+    """What comes of taking ops in ``order`` and in Kahn order, with and without the advice to keep
+    the update of a parameter where the parameter is read.
+    """
+    graphs = (problem.graph, problem.graph.without_advice())
+    orders = (order, fast.m_topo(problem.graph))
+    return [_outcome(problem, graph, by) for by in orders for graph in graphs]
+
+
+def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
+    _, held = fast.peak_bytes(graph, order)
+
+    def attempt(capacity: NDArray[np.uint64]) -> Placement:
+        devices = fast.follow_bytes(
+            graph,
+            problem.links,
+            order,
+            op_bytes=held,
+            capacity=capacity,
+            best_effort=problem.best_effort,
+        )
+        return Placement(devices, ranks(order))
+
+    return attempts(problem, attempt, SHARES)

@@ -1,0 +1,145 @@
+"""Cluster scheduling's second half: groups of ops mapped to devices, then ordered by the engine.
+
+Guided load balancing (GLB, Radulescu and van Gemund 1998): groups by the time at which their first
+op could start, each to the device where its load would be done first. Where memory is short, groups
+are taken apart.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import (
+    Candidate,
+    MemoryModel,
+    Placement,
+    better_outcome,
+    try_memory,
+)
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.lists.listing import check_memory, no_slower_than_one, ordered
+
+
+def mapped(problem: Problem, group: NDArray[np.int32], *, memory: MemoryModel) -> Candidate:
+    """Groups mapped by load, their ops ordered; never slower than one device that holds everything.
+
+    Parameters
+    ----------
+    group : int32 [n_reduced]
+        Group per op; groups may depend on each other in a circle.
+    """
+    check_memory(memory)
+    outcomes = [
+        try_memory(problem, partial(_attempt, problem, group, lead), memory)
+        for lead in deciders(problem.graph)
+    ]
+    return no_slower_than_one(problem, reduce(partial(better_outcome, problem), outcomes))
+
+
+def _attempt(
+    problem: Problem,
+    group: NDArray[np.int32],
+    lead: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
+) -> Placement:
+    found = ordered(problem, guided_load_balancing(problem, group, lead, bytes_, capacity))
+    return Placement(found.devices, found.priority, found.estimate, found.policy == "fixed")
+
+
+def guided_load_balancing(
+    problem: Problem,
+    group: NDArray[np.int32],
+    lead: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
+) -> NDArray[np.int32]:
+    """A device per op: that of the group of the op that decides for it.
+
+    Groups whose ops may run on different device types are taken apart by what they may use, and a
+    group that no device has room for into the ops that decide. O(groups x devices).
+
+    Raises
+    ------
+    InfeasibleError
+        An op, with those that follow it, that no device has room for, unless best effort will do.
+    """
+    n = problem.graph.n_ops
+    seconds = np.stack([np.bincount(lead, column, n) for column in problem.time.T], axis=1)
+    taken = np.zeros(n, dtype=np.uint64)
+    np.add.at(taken, lead, bytes_)
+    first = np.full(n, np.inf)
+    top, _ = fast.levels(
+        problem.graph,
+        problem.op_time,
+        problem.tensor_time(problem.graph),
+        control_time=problem.control_time,
+    )
+    np.minimum.at(first, lead, top)
+
+    types = np.array(problem.cluster.device_types)
+    free = capacity.astype(object)
+    load = np.zeros(problem.cluster.n_devices)
+    device_of = np.zeros(n, dtype=np.int32)
+    parts = _parts(group, lead, problem.graph.allowed)
+    # By the time at which the first of their ops could start.
+    waiting = [(first[ops].min(), i, ops) for i, ops in enumerate(parts)]
+    heapq.heapify(waiting)
+    while waiting:
+        _, _, ops = heapq.heappop(waiting)
+        needed, cost = int(taken[ops].sum()), seconds[ops].sum(axis=0)[types]
+        may = problem.allowed_types[ops[0], types]
+        room = may & np.array([f >= needed for f in free])
+        if not room.any() and len(ops) > 1:
+            for op in ops.tolist():
+                heapq.heappush(waiting, (first[op], len(parts) + op, np.array([op])))
+            continue
+        if room.any():
+            device = int(np.where(room, load + cost, np.inf).argmin())
+        else:
+            device = _roomiest(problem, int(ops[0]), may, free, needed)
+        device_of[ops] = device
+        load[device] += cost[device]
+        free[device] -= needed
+    return device_of[lead]
+
+
+def _parts(
+    group: NDArray[np.int32], lead: NDArray[np.int32], allowed: NDArray[np.uint64]
+) -> list[NDArray[np.intp]]:
+    """The ops that decide, by group and the device types they may use."""
+    deciding = np.unique(lead)
+    keys = np.stack([group[deciding].astype(np.uint64), allowed[deciding]])
+    _, part = np.unique(keys, axis=1, return_inverse=True)
+    part = part.reshape(-1)
+    by_part = np.argsort(part, kind="stable")
+    return np.split(deciding[by_part], np.flatnonzero(np.diff(part[by_part])) + 1)
+
+
+def _roomiest(
+    problem: Problem,
+    member: int,
+    may: NDArray[np.bool_],
+    free: NDArray[np.object_],
+    needed: int,
+) -> int:
+    """Where an op goes that fits nowhere: the roomiest device allowed, or an error."""
+    name = problem.model.names[problem.reduced.op_of[member]]
+    if not may.any():
+        raise InfeasibleError(f"op {name!r} is allowed on no device of this cluster")
+    device = max(np.flatnonzero(may).tolist(), key=lambda d: (free[d], -d))
+    if not problem.best_effort:
+        where, short = problem.cluster.devices[device].name, needed - int(free[device])
+        raise InfeasibleError(
+            f"op {name!r}, with what follows it, needs {needed} bytes; the most that is free on a "
+            f"device it may use is {free[device]} bytes, on {where}: {short} bytes short",
+            {where: short},
+        )
+    return device

@@ -1,0 +1,35 @@
+"""CPoP (Topcuoglu, Hariri and Wu 2002): the critical path on one device, the rest where it finishes
+earliest.
+
+Ready ops come by upward plus downward rank. The critical-path device is the one that computes the
+path fastest, of those its ops may run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False`` is the paper's model: any number of transfers at once."""
+    graph, control = problem.graph, problem.control_time
+    tensor_time = problem.tensor_time(graph)
+    down, up = fast.levels(graph, problem.op_time, tensor_time, control_time=control)
+    order = fast.priority_order(graph, up + down)
+    critical = fast.critical_path(graph, problem.op_time, tensor_time, control_time=control)
+    pinned = np.full(graph.n_ops, -1, dtype=np.int32)
+    pinned[critical] = problem.fastest_for(critical)
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
+
+    return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -1,0 +1,76 @@
+"""FastT's DPOS (Yi et al., CoNEXT 2020, Algorithm 1): critical-path ops on critical-path devices,
+the rest where they finish earliest.
+
+Ranks count the largest time over device types and the slowest link. Where the paper leaves it open:
+FT is the earliest *finish* (its line 20 says start); critical-path ops are booked like others; ops
+of equal rank go topologically; an op that fits nowhere is an error. The critical-path device is
+chosen by the path's compute time over the prefix that the smallest device can hold, then by memory;
+when it is full the next one takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False, memory="static"`` is the paper's model."""
+    graph = problem.graph
+    op_time, tensor_time, control = slowest_times(problem)
+    _, rank = fast.levels(graph, op_time, tensor_time, control_time=control)
+    order = fast.priority_order(graph, rank)
+    critical = fast.critical_path(graph, op_time, tensor_time, control_time=control)
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        pinned = critical_devices(problem, critical, rules)
+        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
+
+    return list_scheduled(problem, scheduler, memory=memory, contention=contention)
+
+
+def slowest_times(
+    problem: Problem,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Largest seconds per op over the types it may use, per tensor over links, and of a message."""
+    allowed = problem.allowed_types
+    op_time = np.where(allowed, problem.time, 0.0).max(axis=1)
+    latency, per_byte = problem.links.slowest_link
+    return op_time, latency + problem.graph.tensor_bytes.astype(np.float64) * per_byte, latency
+
+
+def critical_devices(
+    problem: Problem, critical: NDArray[np.int32], rules: Rules
+) -> NDArray[np.int32]:
+    """A device for each op of the critical path, -1 for others.
+
+    Devices take the path in turn, fastest for the common prefix first, each as much as it holds of
+    what the ops keep for the whole step (or are charged).
+    """
+    charge = problem.graph.resident if rules.op_bytes is None else rules.op_bytes
+    held = np.cumsum(charge[critical].astype(np.float64))
+    prefix = max(int(np.searchsorted(held, float(rules.capacity.min()), side="right")), 1)
+    path_time = problem.time[critical[:prefix]].sum(axis=0)
+    devices = sorted(
+        range(problem.cluster.n_devices),
+        key=lambda d: (path_time[problem.cluster.device_types[d]], -int(rules.capacity[d]), d),
+    )
+    pinned = np.full(problem.graph.n_ops, -1, dtype=np.int32)
+    begin = 0
+    for device in devices:
+        before = held[begin - 1] if begin else 0.0
+        end = int(np.searchsorted(held, before + float(rules.capacity[device]), side="right"))
+        pinned[critical[begin:end]] = device
+        begin = max(begin, end)
+        if begin == len(critical):
+            break
+    return pinned

@@ -1,0 +1,32 @@
+"""GETF (Su, Ren, Vardi and Wierman 2020): ETF in which ops keep to groups of devices of like speed.
+
+The groups come from the linear program of :mod:`~loadmaster.strategies.lists.getf_groups`. On equal
+devices there is one group, and GETF is ETF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.etf import by_static_level
+from loadmaster.strategies.lists.getf_groups import type_masks
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False`` is the paper's model: any number of transfers at once."""
+    groups = type_masks(problem)
+    ties = by_static_level(problem)
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        graph = problem.graph.restricted(groups.masks[rules.lead])
+        yield fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
+
+    found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return replace(found, notes=(*found.notes, *groups.notes))

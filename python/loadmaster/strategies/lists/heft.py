@@ -1,0 +1,64 @@
+"""HEFT (Topcuoglu, Hariri and Wu 2002): ops by upward rank, each where it finishes earliest.
+
+Ranks count mean times over the devices an op may run on and mean transfer times; ops of no time are
+told apart topologically. An op may go into an idle slot before ops that are scheduled already.
+
+Those ranks charge every transfer, though most tensors stay where they are. So, beyond the paper,
+ranks are taken again from the placement found, only what changes devices charged, and ops scheduled
+again; the best round counts. ``rounds=1, contention=False`` is the paper's HEFT.
+
+What its transfers delay others by is weighed against an op's own finish. A high weight is better
+most often, but can keep a branch at home that had better leave. So one round, the second, weighs
+the time of others like an op's own, and the next one ranks by what that found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+ROUNDS = 6
+
+#: What delays of others weigh, by round; the last weight holds for all later ones.
+DELAY_WEIGHTS = (4, 1, 4)
+
+
+def place(
+    problem: Problem,
+    *,
+    rounds: int = ROUNDS,
+    memory: MemoryModel = "dynamic",
+    contention: bool = True,
+) -> Candidate:
+    """List scheduling by upward rank.
+
+    Parameters
+    ----------
+    rounds : how often ops are ranked and scheduled.
+    memory : see :func:`~loadmaster.strategies.lists.listing.list_scheduled`.
+    contention : False: the paper's model, any number of transfers at once.
+    """
+    if not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"rounds is {rounds!r}: wants an integer, at least 1")
+    graph = problem.graph
+    _, upward = fast.levels(
+        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+    )
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        rank = upward
+        for weight in islice(chain(DELAY_WEIGHTS, repeat(DELAY_WEIGHTS[-1])), rounds):
+            order = fast.priority_order(graph, rank)
+            scheduled = fast.schedule(
+                graph, problem.links, order, problem.time, delay_weight=weight, **vars(rules)
+            )
+            yield scheduled
+            rank, _ = fast.placed_paths(graph, problem.links, problem.time, scheduled[0])
+
+    return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -1,0 +1,212 @@
+"""What list schedulers share: memory and colocation tried in turn, and one device as the yardstick.
+
+A list scheduler yields what :func:`loadmaster.fast.schedule` or
+:func:`loadmaster.fast.schedule_earliest` returns under some :class:`Rules`, once or round by round;
+the rest is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem, by_start, ranks
+from loadmaster.strategies.base import (
+    SHARES,
+    Candidate,
+    MemoryModel,
+    Outcome,
+    Placement,
+    better,
+    better_outcome,
+    judged,
+    settled,
+)
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.simple import single
+
+#: Devices, starts and finishes per reduced op.
+Scheduled = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a list scheduler must heed; the engine's arguments of the same names.
+
+    Attributes
+    ----------
+    lead : int32 [n_reduced]
+        The op whose device each op takes.
+    op_bytes : uint64 [n_reduced] or None
+        Bytes that each op takes for the whole step; None: tensors count while they live.
+    capacity : uint64 [n_devices]
+    best_effort, contention : bool
+    """
+
+    lead: NDArray[np.int32]
+    op_bytes: NDArray[np.uint64] | None
+    capacity: NDArray[np.uint64]
+    best_effort: bool
+    contention: bool
+
+
+#: A list scheduler: one round or several, of which the best counts.
+ListScheduler = Callable[[Rules], Iterator[Scheduled]]
+
+#: What becomes of a way to decide for colocated ops; pauses after each round.
+Way = Generator[None, None, Outcome]
+
+#: Rounds of a way before it is another's turn: the first few differ most.
+TURN = 3
+
+
+def list_scheduled(
+    problem: Problem, scheduler: ListScheduler, *, memory: MemoryModel, contention: bool
+) -> Candidate:
+    """The best of what a list scheduler finds under each way to decide for colocated ops.
+
+    Memory is counted by lifetimes first, against shrinking shares of the devices' memory until the
+    simulated peak fits, then by what each op holds at the peak of a sequential run;
+    ``memory="static"`` charges resident and output bytes for the whole step, as the papers do. With
+    ``contention`` the answer is never slower than one device that holds everything.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing that fits was found.
+    """
+    check_memory(memory)
+    # Readers decide first: better most often in large graphs, where a meter may stop short of the
+    # other way.
+    ways = [
+        _first_that_fits(problem, scheduler, partial(Rules, lead), memory, contention)
+        for lead in reversed(deciders(problem.graph))
+    ]
+    outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(ways)))
+    if not contention:
+        return settled(problem, outcome)
+    return no_slower_than_one(problem, outcome)
+
+
+def _in_turns(ways: list[Way]) -> list[Outcome]:
+    """What becomes of each, some rounds at a time: what a meter cuts off has some of each."""
+    outcomes: dict[int, Outcome] = {}
+    while len(outcomes) < len(ways):
+        for i, way in enumerate(ways):
+            try:
+                for _ in range(TURN):
+                    next(way)
+            except StopIteration as stop:
+                outcomes.setdefault(i, stop.value)
+    return [outcomes[i] for i in range(len(ways))]
+
+
+def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
+    """The placement of a schedule, ops by start; ties by finish, then topologically."""
+    devices, start, finish = scheduled
+    order = by_start(problem.graph, start, finish)
+    return Placement(devices, ranks(order), float(finish.max()), is_sequence=True)
+
+
+def _first_that_fits(
+    problem: Problem,
+    scheduler: ListScheduler,
+    rules: Callable[..., Rules],
+    memory: MemoryModel,
+    contention: bool,
+) -> Way:
+    closest = Outcome(None, 1.0)
+    for op_bytes, shares in _ways_to_count(problem, memory):
+        for share in shares:
+            capacity = (problem.capacity * share).astype(np.uint64)
+            allowed = rules(op_bytes, capacity, problem.best_effort, contention)
+            outcome = yield from _best_round(problem, scheduler(allowed), share)
+            closest = better_outcome(problem, closest, outcome)
+            if closest.fits:
+                return closest
+            if outcome.refused is not None:
+                break
+    return closest
+
+
+def _best_round(problem: Problem, rounds: Iterator[Scheduled], share: float) -> Way:
+    """The best of a list scheduler's rounds; one that finds no room is the last."""
+    best = Outcome(None, share)
+    try:
+        for scheduled in rounds:
+            found = judged(problem, in_order_of_start(problem, scheduled))
+            best = better_outcome(problem, best, Outcome(found, share))
+            yield
+    except InfeasibleError as error:
+        return replace(best, refused=error)
+    return best
+
+
+def _ways_to_count(
+    problem: Problem, memory: MemoryModel
+) -> Iterator[tuple[NDArray[np.uint64] | None, tuple[float, ...]]]:
+    if memory == "static":
+        yield problem.graph.static_bytes, (1.0,)
+        return
+    yield None, SHARES
+    yield problem.reduced.held_at_peak, SHARES
+
+
+def check_memory(memory: str) -> None:
+    """Raises :class:`~loadmaster.InputError` for an unknown memory model."""
+    if memory not in ("dynamic", "static"):
+        raise InputError(f"memory is {memory!r}: wants 'dynamic' or 'static'")
+
+
+def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
+    """The outcome's candidate, or one device for everything if that is faster or all that fits."""
+    alone = _one_device(problem)
+    found = outcome.candidate
+    if alone is None or (found is not None and better(problem, found, alone) is found):
+        return settled(problem, outcome)
+    device = problem.cluster.devices[int(alone.devices[0])].name
+    if found is None or not found.fits:
+        why = "no split that fits was found"
+    else:
+        ratio = found.schedule.makespan / alone.schedule.makespan
+        why = f"the best split found takes {ratio:.4g} times as long"
+    return replace(alone, notes=(*alone.notes, f"everything is on {device}: {why}"))
+
+
+def _one_device(problem: Problem) -> Candidate | None:
+    try:
+        return single.place(problem)
+    except InfeasibleError:
+        return None
+
+
+def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
+    """The better of two orders for a given placement.
+
+    By start in the engine's list schedule, and by b-level where only what changes devices takes
+    time.
+    """
+    b_level, _ = fast.placed_paths(problem.graph, problem.links, problem.time, devices)
+    order = fast.priority_order(problem.graph, b_level)
+    scheduled = fast.schedule(
+        problem.graph,
+        problem.links,
+        order,
+        problem.time,
+        pinned=devices,
+        lead=deciders(problem.graph)[0],
+        capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
+    )
+    _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)
+    placements = (
+        in_order_of_start(problem, scheduled),
+        Placement(devices, ranks(order), float(finish.max()), is_sequence=True),
+    )
+    first, second = (judged(problem, placement) for placement in placements)
+    return min(first, second, key=lambda c: (not c.fits, c.schedule.makespan))

@@ -1,0 +1,27 @@
+"""Baechi's m-ETF (Jeon et al., SoCC 2020): earliest time first within the devices' memory.
+
+Of the pairs of ready op and device that start first, the op that comes first topologically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False, memory="static"`` is the paper's model."""
+    ties = fast.m_topo(problem.graph)
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(
+            problem.graph, problem.links, problem.time, ties, **vars(rules)
+        )
+
+    return list_scheduled(problem, scheduler, memory=memory, contention=contention)

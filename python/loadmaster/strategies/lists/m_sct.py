@@ -1,0 +1,38 @@
+"""Baechi's m-SCT (Jeon et al., SoCC 2020): m-ETF in which favourite children follow their parents.
+
+A device whose last op has a favourite child that is ready, or only waits for its inputs to arrive,
+takes nothing that would delay it. Favourites come from
+:mod:`~loadmaster.strategies.lists.favourites`' linear program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.lists.favourites import favourite_children
+from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+
+
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+) -> Candidate:
+    """``contention=False, memory="static"`` is the paper's model."""
+    ties = fast.m_topo(problem.graph)
+    favourites = favourite_children(problem)
+
+    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(
+            problem.graph,
+            problem.links,
+            problem.time,
+            ties,
+            favourite=favourites.child,
+            **vars(rules),
+        )
+
+    found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return replace(found, notes=(*found.notes, *favourites.notes))

@@ -1,0 +1,37 @@
+"""Baechi's m-TOPO (Jeon et al., SoCC 2020): Kahn order, devices filled to an equal share.
+
+A device takes ops until it holds total bytes / k + the largest op, so that k devices are enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
+
+
+def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
+    """Fills devices in turn up to total bytes / k + largest op."""
+    order = fast.m_topo(problem.graph)
+    k = problem.cluster.n_devices
+
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+        # What goes together counts together: the largest op is the largest set of them.
+        together = np.zeros(len(bytes_), dtype=np.uint64)
+        np.add.at(together, problem.graph.lead, bytes_)
+        cap = int(bytes_.sum()) // k + int(together.max())
+        devices = fast.fill_in_order(
+            problem.graph,
+            problem.links,
+            order,
+            devices=problem.fastest_first,
+            op_bytes=bytes_,
+            capacity=np.minimum(capacity, np.uint64(cap)),
+            best_effort=problem.best_effort,
+        )
+        return Placement(devices, ranks(order))
+
+    return within_memory(problem, attempt, memory)

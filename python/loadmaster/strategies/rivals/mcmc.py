@@ -1,0 +1,158 @@
+"""MCMC on placements (FlexFlow: Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep
+Neural Networks", MLSys 2019, section 6.2).
+
+A Metropolis walk: the proposal gives one group, drawn at random, another device, drawn at random;
+it is symmetric, so a placement that costs c' is accepted over one that costs c with probability
+min(1, exp(beta (c - c'))). Walks start, in turn, from the expert's placement and from a random one,
+with an equal part of the steps each; one that has found nothing better for half of its part ends.
+
+What differs: a configuration of FlexFlow also splits an op, so that data parallelism is one of its
+starts; here a group has a device and no more (the method ``data-parallel`` is that start). Costs
+are shares of what all ops take on one device, so that ``beta`` has no unit. FlexFlow simulates by
+the change since the last proposal; here each is one simulation, counted as such.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.judge.coarsening import Coarsener
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.base import Candidate, Placement
+from loadmaster.strategies.rivals.trials import (
+    COARSENER,
+    GROUPS,
+    STEPS,
+    Groups,
+    Progress,
+    Trials,
+    first_largest,
+    positive,
+    searched,
+)
+from loadmaster.strategies.simple import expert
+
+#: Inverse temperature per share of one device's time.
+BETA = 1000.0
+
+
+def place(
+    problem: Problem,
+    *,
+    steps: int = STEPS,
+    groups: int = GROUPS,
+    coarsener: Coarsener = COARSENER,
+    beta: float = BETA,
+    time_limit: float | None = None,
+    warm_start: Placement | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best placement of a Metropolis walk.
+
+    Parameters
+    ----------
+    steps : most simulations of a step of the whole graph; the same number, the same plan.
+    groups : ops are placed in so many groups.
+    coarsener : the method of :func:`loadmaster.coarsen` that makes them.
+    beta : inverse temperature: a step slower by a share s of one device's time is accepted with
+        probability exp(-beta s).
+    time_limit : seconds after which no further step is simulated; none if absent.
+    warm_start : a placement from which another walk begins, before the two.
+    progress : called with the best makespan whenever there is a better one.
+
+    Raises
+    ------
+    InputError
+        An option out of range.
+    InfeasibleError
+        No placement that was simulated fits.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> few = lm.place(graph, cluster, "mcmc", steps=10)
+    >>> lm.place(graph, cluster, "mcmc", steps=200).makespan <= few.makespan
+    True
+    """
+    return searched(
+        problem,
+        "mcmc",
+        partial(walks, beta=positive("beta", beta), warm_start=warm_start),
+        steps=steps,
+        groups=groups,
+        coarsener=coarsener,
+        time_limit=time_limit,
+        progress=progress,
+    )
+
+
+def walks(trials: Trials, *, beta: float, warm_start: Placement | None = None) -> None:
+    """A walk from each start, with equal parts of what is left of the steps."""
+    problem, groups = trials.problem, trials.groups
+    rng = np.random.default_rng(problem.seed)
+    given = [] if warm_start is None else [by_most_time(problem, groups, warm_start.devices)]
+    starts = (*given, by_expert(problem, groups), at_random(groups, rng))
+    for i, start in enumerate(starts):
+        part = trials.left // (len(starts) - i)
+        if part:
+            walk(trials, start, part, beta, rng)
+
+
+def walk(
+    trials: Trials,
+    devices: NDArray[np.int32],
+    part: int,
+    beta: float,
+    rng: np.random.Generator,
+) -> None:
+    """Metropolis from one placement, which is overwritten, for at most ``part`` steps."""
+    groups = trials.groups
+    free = groups.free
+    current = least = trials.cost(devices)
+    improved = 0
+    for step in range(1, part):
+        if not trials.left or 2 * (step - improved) > part:
+            break
+        group = int(rng.choice(free))
+        before = int(devices[group])
+        others = np.flatnonzero(groups.allowed[group])
+        devices[group] = rng.choice(others[others != before])
+        proposed = trials.cost(devices)
+        rise = beta * (proposed - current) / trials.serial if trials.serial else 0.0
+        if rise <= 0 or rng.random() < math.exp(-rise):
+            current = proposed
+        else:
+            devices[group] = before
+        if current < least:
+            least, improved = current, step
+
+
+def by_expert(problem: Problem, groups: Groups) -> NDArray[np.int32]:
+    """Each group where the expert's contiguous layers have most of its time, of what it allows."""
+    unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
+    layer = expert.layers(problem).layer
+    devices = expert.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
+    return by_most_time(problem, groups, devices)
+
+
+def by_most_time(problem: Problem, groups: Groups, devices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each group where a placement of the reduced ops has most of its time, of what it allows."""
+    there = np.stack(
+        [
+            groups.sum(np.where(devices == d, problem.op_time, 0.0))
+            for d in range(problem.cluster.n_devices)
+        ],
+        axis=1,
+    )
+    return first_largest(np.where(groups.allowed, there, -1.0))
+
+
+def at_random(groups: Groups, rng: np.random.Generator) -> NDArray[np.int32]:
+    """A device per group, uniform over those it allows."""
+    draws = np.where(groups.allowed, rng.random(groups.allowed.shape), -1.0)
+    return first_largest(draws)

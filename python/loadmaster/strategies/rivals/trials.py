@@ -1,0 +1,228 @@
+"""What searches that learn from simulated steps share: groups to place, a budget, the best seen.
+
+The papers' searches choose a device per group of ops and run a step of the whole model to see what
+that is worth. So does this: a *step* is one simulation of the whole reduced graph, whatever the
+groups, and searches with equal numbers of steps have paid the same. The simulator's ops go by
+upward rank (HEFT); the best placement is then given the better of that and the list orders of
+:func:`loadmaster.strategies.lists.listing.ordered`, four simulations more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.judge.coarsening import Coarsener, coarsen_problem
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import (
+    Candidate,
+    Outcome,
+    Placement,
+    better,
+    excess,
+    judged,
+    settled,
+)
+from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.lists.listing import ordered
+from loadmaster.strategies.simple.assigned import allowed_devices
+
+#: Simulated steps, and groups that are placed, unless the user says otherwise.
+STEPS = 1000
+GROUPS = 100
+COARSENER: Coarsener = "parallel"
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is placed: groups of ops, with colocated sets whole.
+
+    Attributes
+    ----------
+    of : int32 [n_reduced]
+        Group per reduced op, numbered about as they run.
+    allowed : bool [n_groups, n_devices]
+        Whether all ops of a group may be on a device.
+    """
+
+    of: NDArray[np.int32]
+    allowed: NDArray[np.bool_]
+
+    @classmethod
+    def make(cls, problem: Problem, groups: int, coarsener: Coarsener) -> Groups:
+        """Groups by a coarsening method; an op is with the op that decides for it.
+
+        Raises
+        ------
+        InputError
+            An unknown coarsener or no number of groups.
+        InfeasibleError
+            An op may be on no device.
+        """
+        allowed = allowed_devices(problem)[problem.graph.colocation]
+        group = coarsen_problem(problem, coarsener, groups).group
+        of = np.unique(group[deciders(problem.graph)[0]], return_inverse=True)[1].astype(np.int32)
+        common = np.ones((int(of.max()) + 1, problem.cluster.n_devices), dtype=bool)
+        np.logical_and.at(common, of, allowed)
+        return cls(of, common)
+
+    def __len__(self) -> int:
+        return len(self.allowed)
+
+    @property
+    def free(self) -> NDArray[np.intp]:
+        """Groups that have a choice."""
+        return np.flatnonzero(self.allowed.sum(axis=1) > 1)
+
+    def sum(self, per_op: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Sums a column of the reduced graph over each group."""
+        sums = np.bincount(self.of, weights=per_op.astype(np.float64), minlength=len(self))
+        return sums.astype(np.float64, copy=False)
+
+
+class Trials:
+    """Placements of groups, simulated one after another within a budget.
+
+    Attributes
+    ----------
+    problem : Problem
+    groups : Groups
+    steps, taken : int
+        Simulations allowed, and made.
+    best : Candidate or None
+        The fastest that fits; while none does, the one least over.
+    serial : float
+        Seconds of all ops on the fastest device type, one after another: what costs are measured
+        against.
+    """
+
+    def __init__(
+        self, problem: Problem, groups: Groups, steps: int, tell: Callable[[float], None]
+    ) -> None:
+        self.problem = problem
+        self.groups = groups
+        self.steps = steps
+        self.taken = 0
+        self.best: Candidate | None = None
+        self.serial = float(problem.time.sum(axis=0).min())
+        self.deadline = float("inf")
+        self._tell = tell
+        graph = problem.graph
+        _, rank = fast.levels(
+            graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
+        )
+        self._priority = ranks(fast.priority_order(graph, rank))
+
+    @property
+    def left(self) -> int:
+        """Steps that may still be simulated; none once the time is up and a step was taken."""
+        if self.taken and time.perf_counter() >= self.deadline:
+            return 0
+        return self.steps - self.taken
+
+    def cost(self, devices: NDArray[np.int32]) -> float:
+        """Seconds per step with a device per group; one step of the budget.
+
+        A placement that does not fit costs :attr:`serial` more, and more the further it is over:
+        a search is led back to where placements fit, and never prefers one that does not.
+        """
+        self.taken += 1
+        problem = self.problem
+        found = judged(problem, Placement(devices[self.groups.of], self._priority))
+        if self.best is None or better(problem, self.best, found) is found:
+            self.best = found
+            self._tell(found.schedule.makespan)
+        makespan = found.schedule.makespan
+        if found.fits:
+            return makespan
+        return makespan + self.serial * (1 + excess(problem, found) / sum(problem.cluster.memory))
+
+
+def searched(
+    problem: Problem,
+    name: str,
+    search: Callable[[Trials], None],
+    *,
+    steps: int,
+    groups: int,
+    coarsener: Coarsener,
+    time_limit: float | None,
+    progress: Progress | None,
+) -> Candidate:
+    """The best placement that a search simulates, well ordered.
+
+    Ctrl-C ends the search, not the program: the best so far is returned.
+
+    Parameters
+    ----------
+    name : what the progress callback is told.
+    search : simulates placements by :meth:`Trials.cost` for as long as :attr:`Trials.left`.
+    steps, groups, coarsener : see :func:`loadmaster.strategies.rivals.mcmc.place`.
+    time_limit : seconds after which no further step is simulated.
+    progress : called with the name and the best makespan whenever there is a better one.
+
+    Raises
+    ------
+    InputError
+        A bad number of steps or groups, an unknown coarsener.
+    InfeasibleError
+        No placement that was simulated fits.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps is {steps!r}: wants an integer, at least 1")
+    began = time.perf_counter()
+    tell = progress or (lambda stage, makespan: None)
+    made = Groups.make(problem, groups, coarsener)
+    trials = Trials(problem, made, steps, lambda makespan: tell(name, makespan))
+    if time_limit is not None:
+        trials.deadline = began + time_limit
+    notes: tuple[str, ...] = ()
+    try:
+        if len(made.free):
+            search(trials)
+        else:
+            trials.cost(first_largest(made.allowed))
+        if trials.taken < steps and time.perf_counter() >= trials.deadline:
+            notes = (f"out of time after {trials.taken} of {steps} steps",)
+    except KeyboardInterrupt:
+        if trials.best is None:
+            raise
+        notes = (f"interrupted after {trials.taken} of {steps} steps: the best so far",)
+    assert trials.best is not None
+    best = better(problem, trials.best, ordered(problem, trials.best.devices))
+    return replace(settled(problem, Outcome(best, 1.0)), notes=(*best.notes, *notes))
+
+
+def first_largest(rows: NDArray[np.generic]) -> NDArray[np.int32]:
+    """The first column that is largest, per row."""
+    columns: NDArray[np.int32] = np.argmax(rows, axis=1).astype(np.int32)
+    return columns
+
+
+def share(what: str, value: object) -> float:
+    """A number from 0 to 1, or an error that names it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise InputError(f"{what} is {value!r}: wants a number from 0 to 1")
+
+
+def count(what: str, value: object) -> int:
+    """An integer, at least 1, or an error that names it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise InputError(f"{what} is {value!r}: wants an integer, at least 1")
+
+
+def positive(what: str, value: object) -> float:
+    """A finite number above 0, or an error that names it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    raise InputError(f"{what} is {value!r}: wants a number > 0")

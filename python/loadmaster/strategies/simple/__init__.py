@@ -1,0 +1,1 @@
+"""Baselines that only choose devices."""

@@ -1,0 +1,117 @@
+"""What the baselines that only choose devices share: rules per colocated set, memory, an order.
+
+METIS, the expert and the dice know nothing of schedules: they give each op a device, and the order
+comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import format_bytes
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import (
+    Candidate,
+    MemoryModel,
+    Placement,
+    better,
+    check_allowed,
+    settled,
+    try_memory,
+)
+from loadmaster.strategies.lists.listing import ordered
+
+#: Device per reduced op, given bytes per reduced op and capacity per device.
+Assign = Callable[[NDArray[np.uint64], NDArray[np.uint64]], NDArray[np.int32]]
+
+
+def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate:
+    """Devices that fit, in the better of Kahn order and a list order.
+
+    Raises
+    ------
+    InfeasibleError
+        No assignment fits.
+    """
+    in_kahn_order = ranks(fast.m_topo(problem.graph))
+
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+        return Placement(assign(bytes_, capacity), in_kahn_order)
+
+    candidate = settled(problem, try_memory(problem, attempt, memory))
+    return better(problem, ordered(problem, candidate.devices), candidate)
+
+
+def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
+    """Whether each colocated set may be on each device, bool [n_sets, n_devices].
+
+    Raises
+    ------
+    InfeasibleError
+        A set may be on none; its first op is named.
+    """
+    check_allowed(problem)
+    graph = problem.graph
+    first = np.unique(graph.colocation, return_index=True)[1]
+    types = np.array(problem.cluster.device_types, dtype=np.uint64)
+    allowed: NDArray[np.bool_] = (
+        (graph.allowed[first][:, None] >> types[None, :]) & np.uint64(1)
+    ).astype(bool)
+    return allowed
+
+
+def per_set(problem: Problem, per_op: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Sums a column, or each column of a matrix, over the colocated sets."""
+    sets = problem.graph.colocation
+    columns = per_op.astype(np.float64).reshape(len(sets), -1)
+    sums = [np.bincount(sets, weights=column) for column in columns.T]
+    return np.stack(sums, axis=1).astype(np.float64).reshape(-1, *per_op.shape[1:])
+
+
+def on_allowed(problem: Problem, device_of_set: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Moves sets that may not be where they are to the least loaded device that they allow."""
+    allowed = allowed_devices(problem)
+    seconds = per_set(problem, problem.time)[:, problem.cluster.device_types]
+    everyone = np.arange(len(device_of_set))
+    moved = np.flatnonzero(~allowed[everyone, device_of_set])
+    result = device_of_set.copy()
+    if not len(moved):
+        return result
+    load = np.zeros(problem.cluster.n_devices)
+    stays = allowed[everyone, device_of_set]
+    np.add.at(load, device_of_set[stays], seconds[everyone, device_of_set][stays])
+    for s in moved:
+        after = np.where(allowed[s], load + seconds[s], np.inf)
+        result[s] = int(np.argmin(after))
+        load[result[s]] = after[result[s]]
+    return result
+
+
+def refuse_overfull(
+    problem: Problem,
+    what: str,
+    devices: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
+) -> None:
+    """Raises where a device is given more bytes than its capacity.
+
+    Raises
+    ------
+    InfeasibleError
+        The devices and the bytes short of each are named.
+    """
+    held = np.zeros(len(capacity), dtype=np.uint64)
+    np.add.at(held, devices, bytes_)
+    short = {
+        problem.cluster.devices[d].name: int(held[d] - capacity[d])
+        for d in np.flatnonzero(held > capacity)
+    }
+    if short:
+        listed = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in short.items())
+        raise InfeasibleError(f"{what} is short on {listed}", short)

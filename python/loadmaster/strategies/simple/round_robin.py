@@ -1,0 +1,28 @@
+"""Ops dealt out to the devices in turn: balance without a thought for what must be sent."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
+
+
+def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
+    """The i-th op in Kahn order on device i mod k, or the next one that has room."""
+    order = fast.m_topo(problem.graph)
+
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+        devices = fast.round_robin(
+            problem.graph,
+            problem.links,
+            order,
+            op_bytes=bytes_,
+            capacity=capacity,
+            best_effort=problem.best_effort,
+        )
+        return Placement(devices, ranks(order))
+
+    return within_memory(problem, attempt, memory)

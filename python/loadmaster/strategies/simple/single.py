@@ -1,0 +1,36 @@
+"""One device for everything: the baseline a split must beat."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.strategies.base import Candidate, Outcome, Placement, better, judged, settled
+
+
+def place(problem: Problem) -> Candidate:
+    """Everything on the device that runs it fastest, of those that hold it.
+
+    Raises
+    ------
+    InfeasibleError
+        No device holds the graph; the one that comes closest says how many bytes it is short.
+    """
+    priority = ranks(fast.m_topo(problem.graph))
+    n = problem.graph.n_ops
+    allowed = np.bitwise_and.reduce(problem.graph.allowed)
+    tried: dict[tuple[int, int], Candidate] = {}
+    for index, device_type in enumerate(problem.cluster.device_types):
+        kind = (device_type, problem.cluster.memory[index])
+        if kind not in tried and int(allowed) >> device_type & 1:
+            tried[kind] = judged(problem, Placement(np.full(n, index, dtype=np.int32), priority))
+    if not tried:
+        raise InfeasibleError(
+            "no device may run every op: device_types or pins rule out a single device"
+        )
+    best = reduce(lambda a, b: better(problem, a, b), tried.values())
+    return settled(problem, Outcome(best, 1.0, None))

@@ -1,0 +1,210 @@
+"""From measurements to costs and a cluster, with what there is to say about how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.base.errors import InputError
+from loadmaster.costs import (
+    CostModel,
+    Join,
+    Links,
+    Regression,
+    TransferTimes,
+    Trust,
+    Update,
+    estimate,
+    fit_links,
+    held_out,
+    sweep,
+    trust,
+)
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.profile import Profile, joined
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was learnt.
+
+    Attributes
+    ----------
+    cluster : Cluster
+        With links as measured, if any were.
+    model : CostModel or None
+        None without profiles.
+    regressions : tuple of Regression
+        How times and sizes get to the batch, where it was not measured; one per device type.
+    updates : tuple of Update
+        What each profile changed.
+    join : Join or None
+        How the names of graph and costs meet.
+    shares : dict of str to float, or None
+        Share of the graph's time by provenance, on the slowest device type.
+    trust : Trust or None
+        Predicted against measured: a regression against the batch itself or else against its
+        largest batch held out; costs known before, or else a roofline, against the profiles.
+    against : str
+        What that compares.
+    links : Links or None
+    """
+
+    cluster: Cluster
+    model: CostModel | None = None
+    regressions: tuple[Regression, ...] = ()
+    updates: tuple[Update, ...] = ()
+    join: Join | None = None
+    shares: dict[str, float] | None = None
+    trust: Trust | None = None
+    against: str = ""
+    links: Links | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "updates": [update.to_document() for update in self.updates],
+            "join": None if self.join is None else vars(self.join),
+            "provenance": self.shares,
+            "trust": None if self.trust is None else self.trust.to_document(),
+            "against": self.against,
+            "links": None if self.links is None else self.links.to_document()["links"],
+        }
+
+    def __str__(self) -> str:
+        parts = [str(part) for part in (*self.regressions, *self.updates, self.join) if part]
+        if self.shares:
+            shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares.items())
+            parts.append(f"times of the graph: {shares}")
+        if self.trust is not None:
+            parts.append(f"\n{self.against}\n{self.trust}")
+        if self.links is not None:
+            parts.append(f"\nLinks: mean relative error per decade of bytes\n{self.links}")
+        return "\n".join(parts).lstrip("\n")
+
+
+def calibrate(
+    cluster: Cluster,
+    graph: OpGraph | None = None,
+    profiles: Sequence[Profile] = (),
+    *,
+    batch: int | None = None,
+    model: CostModel | None = None,
+    transfers: TransferTimes | None = None,
+    way: str | None = None,
+) -> Calibration:
+    """Costs from profiles, links from transfers.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Whose links are replaced, and whose rooflines stand in for what was not measured.
+    graph : OpGraph, optional
+        What the costs are for.
+    profiles : sequence of Profile
+        Of one batch: they are measurements. Of several: those of other batches than ``batch`` are
+        regressed to it, each device type by itself, and those of that batch then measured.
+    batch : int, optional
+        That the costs are for.
+    model : CostModel, optional
+        Costs known before, which the profiles update; it is changed.
+    transfers, way
+        See :func:`loadmaster.costs.fit_links` and :meth:`loadmaster.costs.Links.cluster`.
+
+    Raises
+    ------
+    InputError
+        Nothing to learn from, profiles of several batches and no batch to get to, and all that
+        sweeps, updates and fits refuse.
+
+    Examples
+    --------
+    >>> import numpy as np, loadmaster as lm
+    >>> profile = lm.Profile(("a",), ("MatMul",), np.array([[1e-3, 1.1e-3]]), "cpu")
+    >>> found = calibrate(lm.Cluster.preset("cpu+gpu"), profiles=[profile])
+    >>> print(found.updates[0])
+    cpu: 1 op measured, 1 new, 0 moved
+    """
+    if not profiles and transfers is None:
+        raise InputError("nothing to learn from: give profiles, transfers, or both")
+    links = None if transfers is None else fit_links(transfers, graph)
+    if links is not None:
+        cluster = links.cluster(cluster, way)
+    if not profiles:
+        return Calibration(cluster, links=links)
+    small = [p for p in profiles if batch is not None and p.batch not in (None, batch)]
+    measured = [p for p in profiles if p not in small]
+    batches = sorted({p.batch for p in measured if p.batch is not None})
+    if len(batches) > 1:
+        raise InputError(
+            f"profiles of batches {', '.join(map(str, batches))}: give the batch that the costs "
+            "are for, and they are regressed to it"
+        )
+    regressions: tuple[Regression, ...] = ()
+    if small:
+        if model is not None:
+            raise InputError("costs known before are updated by profiles of their own batch only")
+        assert batch is not None
+        regressions = _swept(small, batch)
+        model = CostModel(batch)
+        for regression in regressions:
+            regression.teach(model)
+        if measured:
+            checked = _trust(regressions[0], measured, graph, cluster)
+            against = f"Regressed to batch {batch}, against what was measured there"
+        else:
+            checked, against = _held_out(small, regressions[0])
+    elif model is not None:
+        checked = _trust(model, measured, graph, cluster)
+        against = "Costs as they were known before, against what was measured"
+    else:
+        model = CostModel(batch or (batches[0] if batches else None))
+        checked = _trust(None, measured, graph, cluster)
+        against = "What would be assumed without a profile, against what was measured"
+    updates = tuple(model.update(profile) for profile in measured)
+    return Calibration(
+        cluster,
+        model,
+        regressions,
+        updates,
+        None if graph is None else model.join(graph),
+        None if graph is None else model.costs(graph, cluster).shares(),
+        checked,
+        against if checked is not None else "",
+        links,
+    )
+
+
+def _swept(profiles: Sequence[Profile], batch: int) -> tuple[Regression, ...]:
+    """A sweep per device type, in the order in which they come."""
+    types = dict.fromkeys(p.device_type for p in profiles)
+    return tuple(sweep([p for p in profiles if p.device_type == t], batch) for t in types)
+
+
+def _held_out(profiles: Sequence[Profile], regression: Regression) -> tuple[Trust | None, str]:
+    """The largest batch of a sweep, predicted from the others, if those are enough."""
+    if len(regression.batches) < 3:
+        return None, ""
+    checked = held_out([p for p in profiles if p.device_type == regression.device_type])
+    largest = regression.batches[-1]
+    return checked, f"Batch {largest}, regressed from the smaller ones, against its profile"
+
+
+def _trust(
+    predicted: CostModel | Regression | None,
+    profiles: Sequence[Profile],
+    graph: OpGraph | None,
+    cluster: Cluster,
+) -> Trust | None:
+    """What was known before, or else would have been assumed, against profiles of the first one's
+    device type, where the two can be compared.
+    """
+    measured = joined([p for p in profiles if p.device_type == profiles[0].device_type])
+    try:
+        if predicted is not None:
+            return trust(predicted, measured, graph)
+        return None if graph is None else trust(estimate(graph, cluster), measured, graph)
+    except InputError:
+        return None

@@ -1,0 +1,163 @@
+"""Checks of a plan for continuous integration: limits it keeps or not, each with its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import (
+    counted,
+    format_bytes,
+    format_seconds,
+    parse_bytes,
+    parse_seconds,
+)
+from loadmaster.plans.plan import Plan
+from loadmaster.rules.binding import bind
+from loadmaster.rules.constraints import EVERY, Constraints, as_constraints, selected
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a plan keeps one limit.
+
+    Attributes
+    ----------
+    what : str
+        The limit, in words.
+    found : str
+        What the plan comes to, in words.
+    ok : bool
+    limit, value : float or None
+        The same in bytes or seconds, where it is a figure.
+    """
+
+    what: str
+    found: str
+    ok: bool
+    limit: float | None = None
+    value: float | None = None
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.ok else 'FAIL'}  {self.what}: {self.found}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came of checking a plan: ``verdicts``, one per limit."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all limits are kept."""
+        return all(verdict.ok for verdict in self.verdicts)
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {"ok": self.ok, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.verdicts))
+
+
+def check(
+    plan: Plan,
+    *,
+    max_peak: int | str | Mapping[Any, int | str] | None = None,
+    max_step: float | str | None = None,
+    forbid: str | int | Sequence[str | int] = (),
+    constraints: Constraints | None = None,
+) -> Check:
+    """Holds a plan to limits; that it fits its cluster's memory is always one.
+
+    Parameters
+    ----------
+    plan : Plan
+    max_peak : bytes, or mapping of device selector to bytes, optional
+        Most that a device may hold at any time, on every device or on some.
+    max_step : seconds, optional
+        Longest step time: a number, or a string such as ``"120ms"``.
+    forbid : device selector or several
+        Devices that run nothing; one that the cluster does not have runs nothing.
+    constraints : Constraints, optional
+        What the plan must obey, besides what it was made to obey.
+
+    Raises
+    ------
+    InputError
+        A limit of another form; a peak of no device; a pattern that matches nothing.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
+    >>> print(lm.check(plan, max_peak={"gpu0": "1GiB"}, forbid="gpu0"))
+    ok    memory: fits
+    ok    peak of gpu0 <= 1 GiB: 37.8 MiB
+    FAIL  gpu0 runs nothing: 51 ops
+    """
+    verdicts = [_memory(plan)]
+    if max_peak is not None:
+        limits = max_peak if isinstance(max_peak, Mapping) else {EVERY: max_peak}
+        verdicts += _peaks(plan, limits)
+    if max_step is not None:
+        limit = parse_seconds(max_step, "max_step")
+        what = f"step <= {format_seconds(limit)}"
+        verdicts.append(
+            Verdict(
+                what, format_seconds(plan.makespan), plan.makespan <= limit, limit, plan.makespan
+            )
+        )
+    forbidden = [forbid] if isinstance(forbid, (str, int)) else list(forbid)
+    verdicts += [verdict for selector in forbidden for verdict in _forbidden(plan, str(selector))]
+    return Check((*verdicts, *_obeyed(plan, constraints)))
+
+
+def _memory(plan: Plan) -> Verdict:
+    over = [
+        f"{d.name} by {format_bytes(peak - d.memory)}"
+        for d, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True)
+        if peak > d.memory
+    ]
+    return Verdict("memory", f"short on {', '.join(over)}" if over else "fits", not over)
+
+
+def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Verdict]:
+    verdicts = []
+    for selector, size in limits.items():
+        limit = parse_bytes(size, f"max_peak of {selector}")
+        for d in np.flatnonzero(selected(plan.cluster, str(selector))).tolist():
+            peak = int(plan.memory.peak[d])
+            what = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
+            verdicts.append(Verdict(what, format_bytes(peak), peak <= limit, limit, peak))
+    return verdicts
+
+
+def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
+    try:
+        devices = np.flatnonzero(selected(plan.cluster, selector)).tolist()
+    except InputError:
+        return [Verdict(f"{selector} runs nothing", "the cluster has no such device", True)]
+    verdicts = []
+    for d in devices:
+        ops = int((plan.placed.devices == d).sum())
+        what = f"{plan.cluster.devices[d].name} runs nothing"
+        verdicts.append(Verdict(what, counted(ops, "op") if ops else "true", not ops))
+    return verdicts
+
+
+def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
+    """A verdict on the plan's own constraints, and one on those given, where there are any."""
+    verdicts = []
+    given = bind(plan.problem, as_constraints(constraints))
+    asked = [("its constraints", plan.binding), ("constraints", given)]
+    for what, binding in asked:
+        if not binding.constraints.is_empty:
+            broken = binding.broken(plan.placed.devices, plan.memory.peak)
+            verdicts.append(Verdict(what, "; ".join(broken) or "obeyed", not broken))
+    return verdicts

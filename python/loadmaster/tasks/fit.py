@@ -1,0 +1,378 @@
+"""Will it fit, on how few devices, and if not, what would help least expensively."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import counted, format_bytes
+from loadmaster.costs import Costs
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.footprint import Footprint, footprints, largest_op
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import aligned
+from loadmaster.rules.binding import Binding, bind
+from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
+from loadmaster.strategies.registry import Method
+from loadmaster.tasks.place import Progress, place
+from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
+
+#: Methods that are tried, until one finds a placement that fits.
+METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
+
+#: How closely the memory that would help is found out: as a share of it.
+_CLOSE = 1 / 64
+
+#: Parts of the batch that are tried where its size is not known.
+_PARTS = 64
+
+#: Devices that may be added, times those there are.
+_MOST_MORE = 4
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The least of something that makes the graph fit.
+
+    Attributes
+    ----------
+    what : "memory", "devices" or "batch"
+    amount : int, or float for a batch of unknown size, or None
+        More bytes on every device, more devices, or the batch (or the share of it); None: no
+        amount that was tried helps, or none can be.
+    text : str
+        The same for a person, with what it takes for granted.
+    """
+
+    what: str
+    amount: int | float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a graph fits a cluster.
+
+    Attributes
+    ----------
+    plan : Plan
+        On the fewest devices that it fits; else the placement that is least over.
+    fewest : int or None
+        Devices that the plan needs; None: nothing that fits was found.
+    at_least : int
+        Devices that any placement needs, for what stays in memory for the whole step; more than
+        there are where the largest op alone is too large.
+    footprints : tuple of Footprint
+        What fills each device when the plan holds most there.
+    remedies : tuple of Remedy
+        What would help, if it does not fit.
+    """
+
+    plan: Plan
+    fewest: int | None
+    at_least: int
+    footprints: tuple[Footprint, ...]
+    remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether a placement that fits was found."""
+        return self.fewest is not None
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "graph": self.plan.graph.name,
+            "cluster": self.plan.cluster.name,
+            "fits": self.fits,
+            "fewest_devices": self.fewest,
+            "at_least_devices": self.at_least,
+            "method": self.plan.method,
+            "devices": [f.to_document() for f in self.footprints],
+            "remedies": [vars(remedy) for remedy in self.remedies],
+        }
+
+    def __str__(self) -> str:
+        graph, cluster = self.plan.graph.name or "graph", self.plan.cluster.name or "cluster"
+        lines = [f"{graph} on {cluster}: {self._verdict()}"]
+        head = (
+            "device", "capacity", "parameters", "gradients, optimizer", "activations", "workspace",
+            "left",
+        )  # fmt: skip
+        rows: list[tuple[str, ...]] = [head]
+        for f in self.footprints:
+            parts = (f.capacity, f.parameters, f.optimizer, f.activations, f.workspace)
+            left = f"{format_bytes(f.free)} free" if f.free >= 0 else ""
+            rows.append(
+                (f.device, *map(format_bytes, parts), left or f"{format_bytes(-f.free)} SHORT")
+            )
+        lines += aligned(rows)
+        if self.remedies:
+            lines.append("What would help:")
+            lines += [f"  {remedy.text}" for remedy in self.remedies]
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        n = self.plan.cluster.n_devices
+        if self.fewest is None:
+            sure = self.at_least > n
+            return f"no placement that fits {'can be' if sure else 'was'} found; the least over:"
+        surely = self.fewest == self.at_least
+        fewer = "no fewer can hold it" if surely else "on fewer, no placement was found"
+        return f"fits {self.fewest} of {n} devices; {fewer}; planned by {self.plan.method}:"
+
+
+def fit(
+    graph: OpGraph,
+    cluster: Cluster,
+    costs: CostsLike | None = None,
+    *,
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Finds out on how few devices a graph fits, and if it does not fit, what would help.
+
+    Devices are counted those first that ops are pinned to, then the largest. A placement that fits
+    is proof; that none was found by :data:`METHODS` is none, but for :attr:`Fit.at_least`. What
+    would help is the least for which those methods find a placement: memory to within 1/64 of it.
+
+    Parameters
+    ----------
+    graph, cluster, costs : see :func:`loadmaster.place`
+    constraints : Constraints, optional
+        Reserves and all else that the placement must obey.
+    progress : callable, optional
+        Called with what is tried.
+
+    Raises
+    ------
+    InputError
+        As :func:`loadmaster.place`.
+
+    Notes
+    -----
+    O(log devices) placements by up to five methods where it fits; where it does not, as many for
+    each of log(memory), log(devices) and log(batch).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> found = lm.fit(lm.read("example:vgg19"), lm.Cluster.preset("4xV100-PCIe"))
+    >>> found.fits, found.fewest
+    (True, 1)
+    """
+    trial = _Trial(
+        graph,
+        cluster,
+        as_costs(costs, graph, cluster),
+        as_constraints(constraints),
+        progress or (lambda stage, makespan: None),
+    )
+    return trial.fit()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A graph, a cluster, and what must be obeyed."""
+
+    graph: OpGraph
+    cluster: Cluster
+    costs: Costs
+    constraints: Constraints
+    progress: Progress
+
+    def fit(self) -> Fit:
+        given = Problem.make(self.graph, self.cluster, self.costs)
+        binding = bind(given, self.constraints)
+        order = _by_size(binding)
+        at_least = _at_least(binding, order)
+        n = self.cluster.n_devices
+        self.progress(f"all {n} devices", None)
+        whole = self.placed() if at_least <= n else None
+        if whole is None:
+            closest = self.least_over()
+            remedies = (self.memory(_most_over(closest)), self.devices(), self.batch())
+            return Fit(closest, None, at_least, footprints(closest), remedies)
+        plans = {n: whole}
+
+        def on(k: int) -> bool:
+            self.progress(f"{k} of {n} devices", None)
+            plan = self.placed(self.only(order[:k]))
+            if plan is not None:
+                plans[k] = plan
+            return plan is not None
+
+        fewest = _least(on, at_least, n)
+        return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
+
+    def only(self, devices: list[int]) -> Constraints:
+        """The constraints, and only these devices."""
+        pattern = next(
+            p for p in (EVERY, f"{REGEX}.*", f"{REGEX}(.*)") if p not in self.constraints.pin
+        )
+        names = [self.cluster.devices[d].name for d in devices]
+        return self.constraints.merged(Constraints(pin={pattern: names}))
+
+    def placed(
+        self,
+        constraints: Constraints | None = None,
+        *,
+        cluster: Cluster | None = None,
+        graph: OpGraph | None = None,
+    ) -> Plan | None:
+        """The first placement found that fits; None: none, or the constraints contradict."""
+        for method in METHODS:
+            try:
+                return place(
+                    graph or self.graph,
+                    cluster or self.cluster,
+                    method,
+                    self.costs,
+                    constraints=constraints or self.constraints,
+                )
+            except InfeasibleError:
+                continue
+            except InputError:
+                # Pins to devices that are not among those tried.
+                if constraints is None:
+                    raise
+                return None
+        return None
+
+    def least_over(self) -> Plan:
+        """The placement with the fewest bytes short on the device that is shortest."""
+        plans = []
+        for method in METHODS:
+            self.progress(f"{method}, best effort", None)
+            plans.append(
+                place(
+                    self.graph,
+                    self.cluster,
+                    method,
+                    self.costs,
+                    on_oom="best_effort",
+                    constraints=self.constraints,
+                )
+            )
+        return min(plans, key=_most_over)
+
+    def memory(self, enough: int) -> Remedy:
+        """More of it on every device; the placement that is least over fits with ``enough``."""
+        needed = largest_op(self.graph)[1] - max(self.cluster.memory)
+        step = max(int(enough * _CLOSE), 1)
+
+        def helps(steps: int) -> bool:
+            more = min(steps * step, enough)
+            self.progress(f"{format_bytes(more)} more on each device", None)
+            return self.placed(cluster=_larger(self.cluster, more)) is not None
+
+        most = -(-enough // step)
+        least = min(max(needed // step, 1), most)
+        amount = min(_least(helps, least, most) * step, enough)
+        return Remedy(
+            "memory",
+            amount,
+            f"memory: {format_bytes(amount)} ({amount} bytes) more on every device",
+        )
+
+    def devices(self) -> Remedy:
+        """More devices like the largest."""
+        like = max(range(self.cluster.n_devices), key=lambda d: (self.cluster.memory[d], -d))
+        name = self.cluster.devices[like].name
+        most = _MOST_MORE * self.cluster.n_devices
+        op, alone = largest_op(self.graph)
+        if alone > self.cluster.memory[like]:
+            needs = f"{self.graph.names[op]!r} alone needs {format_bytes(alone)} ({alone} bytes)"
+            return Remedy("devices", None, f"devices: no number would do: {needs} at once")
+        clusters = [self.cluster]
+        try:
+            clusters.append(self.cluster.with_device(like))
+        except InputError as error:
+            return Remedy("devices", None, f"devices: {error}")
+
+        def helps(more: int) -> bool:
+            while len(clusters) <= more:
+                clusters.append(clusters[-1].with_device(like))
+            self.progress(counted(more, "more device"), None)
+            return self.placed(cluster=clusters[more]) is not None
+
+        tried = 1
+        while not helps(tried):
+            if tried == most:
+                text = f"devices: not even {most} more like {name} would do"
+                return Remedy("devices", None, text)
+            tried = min(2 * tried, most)
+        amount = _least(helps, tried // 2 + 1, tried)
+        return Remedy("devices", amount, f"devices: {amount} more like {name}")
+
+    def batch(self) -> Remedy:
+        """A smaller batch, of the size that the graph's ``meta`` names, or a share of it."""
+        known = self.graph.meta.get("batch")
+        size = known if isinstance(known, int) and known > 1 else None
+        parts = size or _PARTS
+
+        def helps(less: int) -> bool:
+            self.progress(f"{parts - less} of {parts} parts of the batch", None)
+            smaller = scaled_batch(self.graph, Fraction(parts - less, parts))
+            return self.placed(graph=smaller) is not None
+
+        if not helps(parts - 1):
+            least = "1" if size else f"1/{_PARTS} of it"
+            return Remedy("batch", None, f"batch: not even {least} would do, if {ASSUMPTION}")
+        left = parts - _least(helps, 1, parts - 1)
+        if size:
+            return Remedy("batch", left, f"batch: {left} instead of {size}, if {ASSUMPTION}")
+        share = left / _PARTS
+        return Remedy("batch", share, f"batch: {share:.1%} of what it is, if {ASSUMPTION}")
+
+
+def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number for which something holds that holds for ``high``, if once it holds it
+    goes on holding.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def _most_over(plan: Plan) -> int:
+    """Bytes short on the device that is shortest."""
+    return max(int(p) - r for p, r in zip(plan.memory.peak, plan.binding.room, strict=True))
+
+
+def _by_size(binding: Binding) -> list[int]:
+    """Devices, those first that some op cannot do without, then by bytes that may be used."""
+    alone = binding.allowed[binding.allowed.sum(axis=1) == 1]
+    needed = alone.any(axis=0) if len(alone) else np.zeros(len(binding.room), dtype=bool)
+    return sorted(range(len(binding.room)), key=lambda d: (not needed[d], -binding.room[d], d))
+
+
+def _at_least(binding: Binding, order: list[int]) -> int:
+    """Devices, of the largest, that can hold what stays for the whole step; one more than there
+    are, if all of them cannot, or none of them the op that needs most.
+    """
+    if largest_op(binding.given.model)[1] > max(binding.room):
+        return len(order) + 1
+    resident = int(binding.given.graph.resident.sum())
+    largest = sorted((binding.room[d] for d in order), reverse=True)
+    total = 0
+    for count, room in enumerate(largest, start=1):
+        total += room
+        if total >= resident:
+            return count
+    return len(largest) + 1
+
+
+def _larger(cluster: Cluster, more: int) -> Cluster:
+    for d, memory in enumerate(cluster.memory):
+        cluster = cluster.with_memory(memory + more, d)
+    return cluster

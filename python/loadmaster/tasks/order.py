@@ -1,0 +1,114 @@
+"""The best order for a placement that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Real
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import by_start, ranks
+from loadmaster.judge.simulation import Placed
+from loadmaster.milp import cpsat
+from loadmaster.milp.instance import instance_of
+from loadmaster.milp.timing import in_order, settled
+from loadmaster.plans.plan import Plan
+from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.exact.cpsat import check_workers
+from loadmaster.strategies.exact.solving import ROUNDING
+
+#: More ops than these are not ordered: the model has a row for every two that share a device.
+MAX_OPS = 400
+
+
+def optimise_order(
+    plan: Plan,
+    *,
+    time_limit: float = 10.0,
+    workers: int = 8,
+    progress: Callable[[str, float | None], None] | None = None,
+) -> Plan:
+    """The same placement in the best order that CP-SAT finds; a note says so if it is proved.
+
+    Parameters
+    ----------
+    plan : Plan
+    time_limit : float
+        Seconds.
+    workers : int
+        Threads of the solver.
+    progress : callable, optional
+        Called with "order" and the best makespan so far, in seconds.
+
+    Returns
+    -------
+    Plan
+        Never slower; the plan itself, with a note, where it has more than 400 ops that run.
+
+    Raises
+    ------
+    InputError
+        A bad number.
+    MissingExtraError
+        The ``cpsat`` extra is not installed.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> cluster = lm.Cluster.preset("2xV100-NVLink")
+    >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
+    >>> lm.optimise_order(plan, time_limit=5).makespan <= plan.makespan  # doctest: +SKIP
+    True
+    """
+    if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
+        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    check_workers(workers)
+    cpsat.require()
+    problem, placed = plan.binding.problem, plan.placed
+    n_ops = problem.graph.n_ops
+    if n_ops > MAX_OPS:
+        return _noted(plan, f"order: {n_ops} ops are more than the {MAX_OPS} that can be ordered")
+    schedule = problem.simulate(placed.devices, placed.priority, policy=plan.policy)
+    instance = instance_of(problem, np.zeros(n_ops, dtype=np.uint64), 0.0)
+    order = by_start(problem.graph, schedule.start, schedule.finish)
+
+    def told(best: float | None, bound: float | None, cpu: float) -> None:
+        if progress is not None and best is not None:
+            progress("order", best * instance.tick)
+
+    if time_limit == 0:
+        return _noted(plan, "order: no time to look for a better one")
+    found = cpsat.solve(
+        instance,
+        settled(instance, placed.devices, order),
+        time_limit=float(time_limit),
+        workers=workers,
+        seed=problem.seed,
+        is_fixed=True,
+        progress=told,
+    )
+    best = Candidate(placed.devices, placed.priority, schedule, policy=placed.policy)
+    if found.start is not None:
+        finish = found.start + instance.time[np.arange(n_ops), placed.devices]
+        own = in_order(instance, found.start, finish)
+        sequence = Placement(placed.devices, ranks(own), is_sequence=True)
+        best = better(problem, best, judged(problem, sequence))
+    least = instance.seconds(found.bound)
+    makespan = best.schedule.makespan
+    note = f"order: no order of this placement takes less than {least:.6g} s (CP-SAT)"
+    if makespan <= least * (1 + ROUNDING):
+        note = "order: proved optimal for this placement (CP-SAT, first come, first served)"
+    if found.failure is not None:
+        note = f"order: {found.failure.splitlines()[0]}; the best so far is kept"
+    ordered = replace(
+        plan,
+        placed=Placed(best.devices, best.priority, best.policy),
+        makespan=makespan,
+    )
+    return _noted(ordered, note)
+
+
+def _noted(plan: Plan, note: str) -> Plan:
+    return replace(plan, notes=(*plan.notes, note))

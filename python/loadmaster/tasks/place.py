@@ -1,0 +1,316 @@
+"""The front door: place a graph on a cluster, compare methods, bound what is possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import format_seconds
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import CostsLike, Placed, as_costs, check_seed
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.plan import Plan
+from loadmaster.rules.binding import Binding, bind
+from loadmaster.rules.constraints import Constraints, as_constraints
+from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.base import Candidate, better, check_allowed
+from loadmaster.strategies.contiguous import Stages, contiguous
+from loadmaster.strategies.registry import Method, function_of, takes
+from loadmaster.strategies.simple import expert
+from loadmaster.strategies.warm import mapped, started
+
+OnOom = Literal["error", "best_effort"]
+
+
+class Incumbent(float):
+    """The makespan of the best placement so far, in seconds, and how good that is.
+
+    Attributes
+    ----------
+    lower_bound : float
+        Seconds below which no placement can go.
+
+    Examples
+    --------
+    >>> Incumbent(2.0, lower_bound=1.5).gap
+    0.25
+    """
+
+    lower_bound: float
+
+    def __new__(cls, makespan: float, lower_bound: float) -> Incumbent:
+        """A makespan beside a bound."""
+        made = super().__new__(cls, makespan)
+        made.lower_bound = lower_bound
+        return made
+
+    @property
+    def gap(self) -> float:
+        """(makespan - bound) / makespan: how much could be gained at most."""
+        return (self - self.lower_bound) / self if self > 0 else 0.0
+
+
+#: Called with a plan's stage and the best placement so far, or None.
+Progress = Callable[[str, Incumbent | None], None]
+
+
+def place(
+    graph: OpGraph,
+    cluster: Cluster,
+    method: Method | str = "auto",
+    costs: CostsLike | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    *,
+    on_oom: OnOom = "error",
+    refine: bool = False,
+    warm_start: Plan | None = None,
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """Decides on which device every op runs, and in which order.
+
+    Parameters
+    ----------
+    graph, cluster
+    method : str
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"auto"``, the
+        best that its time buys, ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"metis"``, ...
+    costs : Costs, CostModel, Regression, or float64 [n_ops] or [n_ops, n_types], optional
+        Seconds; measured times where the graph has them, else the roofline, if absent.
+    seed : int
+        For methods that draw.
+    time_limit : float, optional
+        Seconds for methods that search (``auto``: 1, unless its ``effort`` says more); the others
+        are done in milliseconds.
+    on_oom : "error" (default) or "best_effort"
+        Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
+    refine : bool
+        Whether the method's placement is then refined
+        (:func:`loadmaster.strategies.auto.v_cycle.refined`): about a second, and never worse; on 64
+        devices at most.
+    warm_start : Plan, optional
+        A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
+        ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
+        what they make, and the better of the two counts. An op stays on the device of the same
+        name; if there is none, or the constraints forbid it, see
+        :func:`loadmaster.strategies.warm.started`.
+    constraints : Constraints, optional
+        What the plan must obey, whatever the method.
+    progress : callable, optional
+        Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
+        and the gap), or None.
+    options
+        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": what fits within 1, 15
+        or 60 s), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and ``glb``:
+        ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
+        0.25), ``max_time`` (seconds of
+        compute in a group; none). For list schedulers: ``contention=False`` for the classic model
+        of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
+        output bytes for the whole step, as the papers do.
+
+    Returns
+    -------
+    Plan
+        Judged by the simulator, with a lower bound.
+
+    Raises
+    ------
+    InputError
+        Bad input; the culprit is named. Constraints that contradict each other; both are named.
+    InfeasibleError
+        No placement was found that fits; ``shortfall`` has the bytes short per device.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:alexnet"), lm.Cluster.preset("4xV100-PCIe"))
+    >>> plan.makespan >= plan.lower_bound > 0
+    True
+    """
+    if on_oom not in ("error", "best_effort"):
+        raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
+    if not isinstance(refine, bool):
+        raise InputError(f"refine is {refine!r}: wants True or False")
+    if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
+        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    # Numbers of numpy are welcome, but a plan keeps its options as JSON.
+    options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    function = function_of(method, options)
+    began = time.perf_counter()
+    told = progress or (lambda stage, best: None)
+    told("costs", None)
+    given = Problem.make(
+        graph,
+        cluster,
+        as_costs(costs, graph, cluster),
+        seed=check_seed(seed),
+        best_effort=on_oom == "best_effort",
+    )
+    constraints = as_constraints(constraints)
+    binding = bind(given, constraints)
+    problem = binding.problem
+    if constraints.contiguous:
+        Stages.of(problem)  # What cannot be is refused before any work.
+    start = None if warm_start is None else mapped(warm_start, problem)
+    told(method, None)
+    tell = _beside_bound(problem, progress)
+    searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
+    asked = {name: value for name, value in searching.items() if takes(function, name)}
+    try:
+        check_allowed(problem)
+        made = function(problem, **options, **asked)
+        rivals = [made, *started(problem, start)]
+        if refine:
+            tell("refine", rivals[0].schedule.makespan)
+            rivals = [refined(one.problem or problem, one) for one in rivals]
+            options["refine"] = True
+        if constraints.contiguous:
+            tell("contiguous stages", rivals[0].schedule.makespan)
+            # The best of many counts the expert's layers too: they are contiguous by nature.
+            rivals = _in_stages(problem, rivals + (_by_layers(problem) if method == "auto" else []))
+    except InfeasibleError as error:
+        if constraints.is_empty:
+            raise
+        raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
+    candidate = reduce(partial(better, problem), rivals)
+    if made.problem is None:
+        candidate = replace(candidate, bound=made.bound)
+    if warm_start is not None:
+        came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
+        candidate = replace(candidate, notes=(*candidate.notes, came))
+    tell("bound", candidate.schedule.makespan)
+    return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _in_stages(problem: Problem, rivals: list[Candidate]) -> list[Candidate]:
+    """Candidates with contiguous stages, of those that can have them."""
+    found: list[Candidate] = []
+    refused: InfeasibleError | None = None
+    for one in rivals:
+        try:
+            found.append(contiguous(one.problem or problem, one))
+        except InfeasibleError as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _by_layers(problem: Problem) -> list[Candidate]:
+    """The expert's placement, if it fits."""
+    try:
+        return [expert.place(problem)]
+    except InfeasibleError:
+        return []
+
+
+def _beside_bound(problem: Problem, told: Progress | None) -> Callable[[str, float | None], None]:
+    """Tells makespans as incumbents, if there is somebody to tell."""
+    least: list[float] = []
+
+    def tell(stage: str, makespan: float | None) -> None:
+        if told is None:
+            return
+        if makespan is None:
+            told(stage, None)
+            return
+        if not least:
+            least.append(bound(problem).seconds)
+        told(stage, Incumbent(makespan, least[0]))
+
+    return tell
+
+
+def _plan(
+    binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
+) -> Plan:
+    """The plan in the user's own words: on the cluster given, not on the constrained one."""
+    problem = candidate.problem or binding.problem
+    placed = binding.released(problem)
+    found = bound(problem)
+    if candidate.bound is not None:
+        found = max(found, candidate.bound, key=lambda one: one.seconds)
+    return Plan(
+        problem=placed,
+        placed=Placed(candidate.devices, candidate.priority, candidate.policy),
+        makespan=candidate.schedule.makespan,
+        method=method,
+        options=options,
+        lower_bound=found.seconds,
+        bound_source=found.source,
+        notes=candidate.notes,
+        planning_seconds=seconds,
+        estimate=candidate.estimate,
+        splits=candidate.splits,
+        original_sha256=None if placed is binding.given else binding.given.model.digest,
+        constraints=binding.constraints,
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What each method made of the same graph: ``plans`` by name, and why the others have none."""
+
+    plans: dict[str, Plan]
+    failures: dict[str, str]
+
+    @property
+    def best(self) -> Plan | None:
+        """The fastest plan that fits."""
+        fitting = [plan for plan in self.plans.values() if plan.fits]
+        return min(fitting, key=lambda plan: plan.makespan, default=None)
+
+
+def compare(
+    graph: OpGraph,
+    cluster: Cluster,
+    methods: Iterable[Method | str],
+    costs: CostsLike | None = None,
+    seed: int = 0,
+    *,
+    on_oom: OnOom = "error",
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Places the same graph by several methods, each with its default options, all of them under
+    the same constraints.
+
+    A method that finds no placement that fits is listed with its reason.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> sorted(lm.compare(g, c, ["celeritas", "single"]).plans)
+    ['celeritas', 'single']
+    """
+    plans: dict[str, Plan] = {}
+    failures: dict[str, str] = {}
+    shared = as_costs(costs, graph, cluster)
+    for method in methods:
+        try:
+            plans[method] = place(
+                graph,
+                cluster,
+                method,
+                shared,
+                seed,
+                on_oom=on_oom,
+                constraints=constraints,
+                progress=progress,
+            )
+        except InfeasibleError as error:
+            failures[method] = str(error)
+    return Comparison(plans, failures)

@@ -1,0 +1,597 @@
+"""Many graphs on many clusters by many methods, on as many machines as there are.
+
+Every combination is a case. Cases go to the workers of a ``concurrent.futures.Executor``; each
+comes back as a row of a table, which is on disk before the next one is waited for. A sweep that was
+broken off goes on where it was when it is run again with the same table.
+
+A worker may die under its case. The case is then run again with no other under way, so that one
+that kills its worker is told from those that happened to be beside it; if it goes on to do so, its
+row says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.simulation import check_seed
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import aligned
+from loadmaster.readers import read
+from loadmaster.rules.constraints import Constraints, as_constraints
+from loadmaster.strategies.registry import function_of
+from loadmaster.tasks.place import place
+from loadmaster.tasks.sweep_table import Key, Row, Table
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+GraphLike: TypeAlias = OpGraph | str | os.PathLike[str]
+ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
+MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
+
+#: Called with the number of cases that are done, how many there are, and the row that came last.
+SweepProgress = Callable[[int, int, Row], None]
+
+#: Cases that an executor of the user's is handed at a time.
+IN_FLIGHT = 256
+
+#: Times that a case whose worker died is run again.
+RETRIES = 2
+
+#: Options that :func:`loadmaster.place` takes for any method.
+_OF_PLACE = ("time_limit", "on_oom", "refine")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination, as it travels to a worker.
+
+    Attributes
+    ----------
+    graph, cluster : str
+        What they are called.
+    packed : bytes
+        The graph as gzipped opgraph JSON.
+    toml : str
+        The cluster.
+    method : str
+    options : mapping
+    constraints : Constraints
+    start : bytes
+        The plan to start from, as gzipped JSON; empty: none.
+    key : Key
+        What the row is filed under.
+    """
+
+    graph: str
+    cluster: str
+    packed: bytes
+    toml: str
+    method: str
+    options: Mapping[str, Any]
+    constraints: Constraints
+    start: bytes
+    key: Key
+
+    def row(self, outcome: str, error: str = "", **figures: Any) -> Row:
+        """The case's row."""
+        return Row(self.graph, self.cluster, *self.key, outcome=outcome, error=error, **figures)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What came of a sweep.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        One per case that is done, in the order of the cases: graphs, clusters, methods, seeds.
+    resumed : int
+        How many of them the table already had.
+    unfinished : int
+        Cases without a row, since the sweep was interrupted.
+    """
+
+    rows: tuple[Row, ...]
+    resumed: int = 0
+    unfinished: int = 0
+
+    @property
+    def failures(self) -> tuple[Row, ...]:
+        """Rows without a plan."""
+        return tuple(row for row in self.rows if row.outcome != "done")
+
+    def __str__(self) -> str:
+        head = ("graph", "cluster", "method", "step time", "gap", "moved", "peak", "planned in")
+        lines = aligned([head, *map(_cells, self.rows)])
+        lines += [
+            f"{row.graph} on {row.cluster} by {row.method}: {row.error}" for row in self.failures
+        ]
+        for text in dict.fromkeys(row.constraints for row in self.rows):
+            obeyed = Constraints.from_document(json.loads(text))
+            lines += [] if obeyed.is_empty else [f"constraints  {obeyed}"]
+        if self.unfinished:
+            lines.append(
+                f"interrupted: {counted(self.unfinished, 'case is', 'cases are')} not done"
+            )
+        return "\n".join(lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    options = "" if row.options == "{}" else f" {row.options}"
+    seed = f" seed {row.seed}" if row.seed else ""
+    named = (row.graph, row.cluster, f"{row.method}{options}{seed}")
+    if row.makespan is None or row.gap is None or row.peak is None or row.bytes_moved is None:
+        return (*named, row.outcome)
+    return (
+        *named,
+        format_seconds(row.makespan),
+        f"{row.gap:.1%}",
+        format_bytes(row.bytes_moved),
+        f"{row.peak:.0%}",
+        format_seconds(row.planning_seconds or 0.0),
+    )
+
+
+def sweep(
+    graphs: GraphLike | Iterable[GraphLike],
+    clusters: ClusterLike | Iterable[ClusterLike],
+    methods: MethodLike | Iterable[MethodLike],
+    *,
+    seeds: Iterable[int] = (0,),
+    constraints: Constraints | None = None,
+    warm_start: Plan | Iterable[Plan] = (),
+    executor: Executor | Callable[[], Executor] | None = None,
+    workers: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    retries: int = RETRIES,
+    progress: SweepProgress | None = None,
+) -> Sweep:
+    """Places every graph on every cluster by every method, and keeps a table of what came of it.
+
+    Ctrl-C ends the sweep, not the program: what is done is returned, and is in the table.
+
+    Parameters
+    ----------
+    graphs : OpGraph, path or ``"example:NAME"``, or several
+        Read here, once, and sent to the workers: they need not see the files.
+    clusters : Cluster, path of a TOML file or preset, or several
+    methods : str or (str, mapping of options), or several
+        As for :func:`loadmaster.place`; ``time_limit``, ``on_oom`` and ``refine`` may be among the
+        options.
+    seeds : integers
+    constraints : Constraints, optional
+        What every plan must obey. A pattern or a device that a case does not have is an error of
+        that case, and its row says so.
+    warm_start : Plan, or several
+        Where the cases of the graph with the same ops start, as in :func:`loadmaster.place`: one
+        plan per graph. Cases of other graphs start from nothing.
+    executor : Executor, or a function that makes one, optional
+        Where cases run: processes of this machine if absent (a script that is run then needs the
+        usual ``if __name__ == "__main__":``), ``dask.distributed``'s ``client.get_executor()``,
+        ``mpi4py.futures.MPIPoolExecutor()``, or any other. Loadmaster must be installed where it
+        runs, in the same version. One that can break for good, as a pool of processes does when a
+        process dies, is best given as a function, which is called again.
+    workers : int, optional
+        How many cases are under way at a time: as many as there are CPUs if absent, or 256 if an
+        executor is given.
+    out : path, optional
+        A table: ``.csv``, to which each row is added, and flushed to disk, as it arrives; or
+        ``.parquet`` (the ``parquet`` extra), which is written whole from the ``.csv`` beside it at
+        the end. Cases that the table has are not run again, but for those whose worker died; a case
+        is told by the hashes of its graph, its cluster and the plan it starts from, its method,
+        options, seed and constraints, and the version of Loadmaster. Of several rows of a case the
+        last one counts.
+    retries : int
+        How often a case is run again, alone, whose worker died.
+    progress : callable, optional
+        Called with the number of cases done, the number of cases, and the last row.
+
+    Returns
+    -------
+    Sweep
+        A row per case: what does not fit, fails or kills its worker has a row that says so.
+
+    Raises
+    ------
+    InputError
+        A graph or cluster that cannot be read, an unknown method or option, a bad number,
+        constraints that are none, a plan to start from that no graph or another plan has the ops
+        of, a table that is none, all before any work.
+    MissingExtraError
+        Parquet without pyarrow.
+    LoadmasterError
+        The executor given takes no more cases, or no process can be started; the rows so far are in
+        the table.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor(2) as threads:
+    ...     done = lm.sweep("example:lenet", ["4xV100-PCIe", "2xV100-NVLink"],
+    ...                     ["heft", ("auto", {"effort": 0.01})], executor=threads)
+    >>> [(row.method, row.outcome) for row in done.rows]
+    [('heft', 'done'), ('auto', 'done'), ('heft', 'done'), ('auto', 'done')]
+    """
+    for what, value, least in (("workers", workers, 1), ("retries", retries, 0)):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if value is not None and not whole:
+            raise InputError(f"{what} is {value!r}: wants an integer, at least {least}")
+    chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
+    numbers = [check_seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
+    obeyed = as_constraints(constraints)
+    starts = _starts(warm_start)
+    with closing(Table.open(out)) as table:
+        return _swept(
+            _cases(graphs, clusters, chosen, numbers, obeyed, starts),
+            table,
+            lambda todo: _Crew(executor, workers, todo),
+            retries,
+            progress,
+        )
+
+
+def _swept(
+    cases: Mapping[Key, Case],
+    table: Table,
+    crew_for: Callable[[int], _Crew],
+    retries: int,
+    progress: SweepProgress | None,
+) -> Sweep:
+    """Runs the cases that the table does not have; those whose worker died, anew."""
+    known = ((key, table.rows.get(key)) for key in cases)
+    found = {key: row for key, row in known if row is not None and row.outcome != "crashed"}
+    resumed = len(found)
+
+    def record(row: Row) -> None:
+        table.append(row)
+        found[row.key] = row
+        if progress is not None:
+            progress(len(found), len(cases), row)
+
+    todo = [case for key, case in cases.items() if key not in found]
+    crew = crew_for(len(todo))
+    try:
+        _drive(todo, crew, retries, record)
+    except KeyboardInterrupt:
+        crew.abandon()
+    except BaseException:
+        crew.abandon()
+        raise
+    rows = tuple(found[key] for key in cases if key in found)
+    return Sweep(rows, resumed, len(cases) - len(rows))
+
+
+# -- cases -------------------------------------------------------------------------------------
+
+
+def _several(what: str, given: Any, *kinds: type) -> list[Any]:
+    """What was given, as a list: one thing of these kinds, or several."""
+    if isinstance(given, kinds):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise InputError(f"{what} is {given!r}: wants one or several")
+    several = list(given)
+    wrong = [one for one in several if not isinstance(one, kinds)]
+    if wrong or not several:
+        raise InputError(f"{what} has {wrong[0]!r}" if wrong else f"no {what} are given")
+    return several
+
+
+def _method(given: Any) -> tuple[str, dict[str, Any]]:
+    name, options = (given, {}) if isinstance(given, str) else _pair(given)
+    function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
+    return name, options
+
+
+def _pair(given: Any) -> tuple[str, dict[str, Any]]:
+    if (
+        not isinstance(given, tuple)
+        or len(given) != 2
+        or not isinstance(given[0], str)
+        or not isinstance(given[1], Mapping)
+    ):
+        raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
+    options = dict(given[1])
+    try:
+        json.dumps(options, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"options of {given[0]!r} cannot be written as JSON: {error}") from error
+    return given[0], options
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A plan to start from, as it travels and as it is told from others."""
+
+    plan: Plan
+    packed: bytes
+    digest: str
+
+
+def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
+    """Plans to start from, one at most for the same ops."""
+    plans = [given] if isinstance(given, Plan) else list(given)
+    wrong = [one for one in plans if not isinstance(one, Plan)]
+    if wrong:
+        raise InputError(f"warm_start has {wrong[0]!r}: wants plans")
+    for first, second in itertools.combinations(plans, 2):
+        if first.graph.names == second.graph.names:
+            raise InputError(f"two plans to start from are for the ops of {first.graph!r}")
+    return [_Start(plan, _packed(plan.to_document()), _digest(plan)) for plan in plans]
+
+
+def _digest(plan: Plan) -> str:
+    """Of all of a plan that matters to one that starts from it."""
+    placed = [plan.devices.tolist(), plan.priority.tolist(), plan.policy]
+    text = json.dumps([plan.graph.digest, plan.cluster.digest, *placed])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cases(
+    graphs: GraphLike | Iterable[GraphLike],
+    clusters: ClusterLike | Iterable[ClusterLike],
+    methods: Sequence[tuple[str, dict[str, Any]]],
+    seeds: Sequence[int],
+    constraints: Constraints,
+    starts: Sequence[_Start],
+) -> dict[Key, Case]:
+    """Every combination once, by its key."""
+    version = metadata.version("loadmaster")
+    obeyed = json.dumps(constraints.to_document(), sort_keys=True)
+    on = [_as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
+    known = [(cluster.name or "cluster", cluster.to_toml(), cluster.digest) for cluster in on]
+    unused = list(starts)
+    cases: dict[Key, Case] = {}
+    for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
+        graph = given if isinstance(given, OpGraph) else read(given)
+        name, packed = graph.name or "graph", _packed(graph.to_document())
+        start = next((one for one in starts if one.plan.graph.names == graph.names), None)
+        unused = [one for one in unused if one is not start]
+        for (where, toml, digest), (method, options), seed in itertools.product(
+            known, methods, seeds
+        ):
+            key = Key(
+                method,
+                json.dumps(options, sort_keys=True),
+                seed,
+                obeyed,
+                start.digest if start else "",
+                graph.digest,
+                digest,
+                version,
+            )
+            beginning = start.packed if start else b""
+            case = Case(name, where, packed, toml, method, options, constraints, beginning, key)
+            cases.setdefault(key, case)
+    if unused:
+        raise InputError(f"a plan to start from is for {unused[0].plan.graph!r}: no such graph")
+    return cases
+
+
+def _as_cluster(given: ClusterLike) -> Cluster:
+    return given if isinstance(given, Cluster) else Cluster.named(os.fspath(given))
+
+
+def _packed(document: Mapping[str, Any]) -> bytes:
+    text = json.dumps(document, separators=(",", ":"))
+    return gzip.compress(text.encode(), compresslevel=3, mtime=0)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(packed: bytes) -> OpGraph:
+    """The graph of a case; a worker mostly gets the same one again."""
+    return OpGraph.from_document(json.loads(gzip.decompress(packed)))
+
+
+@lru_cache(maxsize=4)
+def _unpacked_plan(packed: bytes) -> Plan:
+    """The plan that a case starts from; like the graph, mostly the same one again."""
+    return Plan.from_document(json.loads(gzip.decompress(packed)))
+
+
+# -- in the worker -----------------------------------------------------------------------------
+
+
+def run_case(case: Case) -> Row:
+    """Plans one case. Whatever goes wrong in Python is a row that says so."""
+    version = metadata.version("loadmaster")
+    if version != case.key.version:
+        return case.row("error", f"the worker has loadmaster {version}, not {case.key.version}")
+    options: dict[str, Any] = dict(case.options)
+    try:
+        graph, cluster = _unpacked(case.packed), Cluster.from_toml(case.toml)
+        method: Any = case.method
+        plan = place(
+            graph,
+            cluster,
+            method,
+            seed=case.key.seed,
+            warm_start=_unpacked_plan(case.start) if case.start else None,
+            constraints=case.constraints,
+            **options,
+        )
+    except InfeasibleError as error:
+        return case.row("infeasible", str(error))
+    except Exception as error:
+        return case.row("error", f"{type(error).__name__}: {error}")
+    capacity = np.maximum(plan.memory.capacity, 1)
+    return case.row(
+        "done",
+        makespan=plan.makespan,
+        lower_bound=plan.lower_bound,
+        gap=plan.gap,
+        one_device=plan.single,
+        fits=plan.fits,
+        peak=float((plan.memory.peak / capacity).max()),
+        busy=float(plan.schedule.utilisation.mean()),
+        devices_used=len(np.unique(plan.placed.devices)),
+        bytes_moved=plan.schedule.bytes_moved,
+        planning_seconds=plan.planning_seconds,
+    )
+
+
+def _follow(lifeline: Connection) -> None:
+    """Makes a worker end with its sweep: at once, even if that was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
+
+    def watch() -> None:
+        # Nothing is ever sent: what ends the wait is that the other end is closed.
+        lifeline.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# -- in the parent -----------------------------------------------------------------------------
+
+
+class _Crew:
+    """The executor of a sweep: processes of its own, one given, or those that a function makes."""
+
+    def __init__(
+        self, given: Executor | Callable[[], Executor] | None, workers: int | None, cases: int
+    ) -> None:
+        self.flying: dict[Future[Row], tuple[Case, int]] = {}
+        cpus = os.cpu_count() or 1
+        self.size = workers or (cpus if given is None else IN_FLIGHT)
+        self._processes = min(self.size, max(cases, 1))
+        self._given = given
+        self._lifeline: Connection | None = None
+        self._executor: Executor | None = given if isinstance(given, Executor) else None
+
+    def submit(self, case: Case, failed: int) -> None:
+        """Hands over a case that has failed so often.
+
+        Raises
+        ------
+        LoadmasterError
+            The executor takes none, and no other can be made.
+        """
+        for _ in range(2):
+            if self._executor is None:
+                self._executor = self._made()
+            try:
+                future = self._executor.submit(run_case, case)
+            except (BrokenExecutor, RuntimeError) as error:
+                if isinstance(self._given, Executor):
+                    raise LoadmasterError(
+                        f"the executor takes no more cases ({_said(error)}): run the sweep again "
+                        "with the same table, or give a function that makes executors"
+                    ) from error
+                refused = error
+                self.retire()
+            else:
+                self.flying[future] = case, failed
+                return
+        raise LoadmasterError(f"a new executor takes no case: {_said(refused)}") from refused
+
+    def _made(self) -> Executor:
+        if self._given is not None:
+            assert not isinstance(self._given, Executor)
+            return self._given()
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        spawn = multiprocessing.get_context("spawn")
+        followed, self._lifeline = spawn.Pipe(duplex=False)
+        made = ProcessPoolExecutor(
+            self._processes, mp_context=spawn, initializer=_follow, initargs=(followed,)
+        )
+        try:
+            made.submit(os.getpid).result()
+        except BrokenExecutor as error:
+            raise LoadmasterError(
+                "a process of its own cannot be started for the sweep: a script that is run needs "
+                'its statements under if __name__ == "__main__":, and cannot be read from stdin'
+            ) from error
+        return made
+
+    def retire(self, *, wait_for_it: bool = False) -> None:
+        """Lets go of the executor, if it is not the user's; processes of its own are ended."""
+        if self._executor is None or self._executor is self._given:
+            return
+        if wait_for_it:
+            self._executor.shutdown(wait=True)
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        if not wait_for_it:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = None
+
+    def abandon(self) -> None:
+        """Drops what is under way."""
+        for future in self.flying:
+            future.cancel()
+        self.retire()
+
+
+def _drive(todo: Sequence[Case], crew: _Crew, retries: int, record: Callable[[Row], None]) -> None:
+    """Runs cases until each has a row."""
+    waiting = deque(todo)
+    suspects: deque[tuple[Case, int]] = deque()
+    while waiting or suspects or crew.flying:
+        if suspects and not crew.flying:
+            crew.submit(*suspects.popleft())
+        while waiting and not suspects and len(crew.flying) < crew.size:
+            crew.submit(waiting[0], 0)
+            waiting.popleft()
+        done = wait(crew.flying, return_when=FIRST_COMPLETED).done
+        if any(isinstance(_failure(future), BrokenExecutor) for future in done):
+            # Whatever else it had is lost with it, and fails too.
+            done = wait(crew.flying).done
+            crew.retire()
+        for future in done:
+            case, failed = crew.flying.pop(future)
+            error = _failure(future)
+            if error is None:
+                record(replace(future.result(), tries=failed + 1))
+            elif failed == retries:
+                why = f"the worker died: {_said(error)}"
+                record(replace(case.row("crashed", why), tries=failed + 1))
+            else:
+                suspects.append((case, failed + 1))
+    crew.retire(wait_for_it=True)
+
+
+def _failure(future: Future[Row]) -> BaseException | None:
+    """Why a case has no row: its worker died, or it was taken from it."""
+    try:
+        return future.exception()
+    except CancelledError as error:
+        return error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

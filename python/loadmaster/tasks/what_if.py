@@ -1,0 +1,436 @@
+"""What another cluster would be worth: a plan made anew for changed hardware, beside what it was.
+
+The table that a person buying hardware wants: a line per scenario, with its step time against
+today's. Every scenario, and today's cluster too, is planned by ``auto`` from the same plan within
+the same budget, so that what is read as the worth of hardware is not that of a longer search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.costs import Costs
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import Placed
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import aligned, document
+from loadmaster.strategies.auto.auto import Effort
+from loadmaster.strategies.warm import NOWHERE, mapped
+from loadmaster.tasks.place import Incumbent, Progress, place
+
+#: The line that everything is compared with: today's cluster, planned with the same effort.
+TODAY = "today"
+
+Change = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """One scenario and what came of it.
+
+    Attributes
+    ----------
+    name : str
+        What is changed.
+    cluster : Cluster
+        After the change.
+    plan : Plan or None
+        The plan made for it; None: none that fits was found.
+    kept : float or None
+        Seconds per step if the old placement and order stayed; None: it cannot, or does not fit.
+    why_not : str
+        Why there is no plan.
+    """
+
+    name: str
+    cluster: Cluster
+    plan: Plan | None
+    kept: float | None
+    why_not: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON: seconds, bytes, shares."""
+        return {
+            "scenario": self.name,
+            "devices": self.cluster.n_devices,
+            "kept": self.kept,
+            "why_not": self.why_not,
+            "plan": None if self.plan is None else document(self.plan),
+        }
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Scenarios side by side.
+
+    Attributes
+    ----------
+    before : Plan
+        The plan that was asked about.
+    prospects : tuple of Prospect
+        Today's cluster planned anew first, then each scenario in the order given.
+    """
+
+    before: Plan
+    prospects: tuple[Prospect, ...]
+
+    @property
+    def today(self) -> Prospect:
+        """The cluster as it is, planned with the same effort as the others."""
+        return self.prospects[0]
+
+    def gain(self, prospect: Prospect) -> float | None:
+        """How many times as fast a step is as today's; None where either has no plan."""
+        if prospect.plan is None or self.today.plan is None or not prospect.plan.makespan:
+            return None
+        return self.today.plan.makespan / prospect.plan.makespan
+
+    def moved_ops(self, prospect: Prospect) -> float | None:
+        """Share of the ops that are on a device of another name than before."""
+        if prospect.plan is None:
+            return None
+        placed = [
+            np.array([d.name for d in plan.cluster.devices])[plan.placed.devices]
+            for plan in (self.before, prospect.plan)
+        ]
+        return float((placed[0] != placed[1]).mean())
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON: seconds, bytes, shares."""
+        return {
+            "graph": self.before.graph.name,
+            "cluster": self.before.cluster.name,
+            "before": self.before.makespan,
+            "scenarios": [
+                {**p.to_document(), "gain": self.gain(p), "moved_ops": self.moved_ops(p)}
+                for p in self.prospects
+            ],
+        }
+
+    def __str__(self) -> str:
+        name = self.before.graph.name or "graph"
+        where = self.before.cluster.name or "cluster"
+        head = (
+            "scenario", "step time", "x as fast", "plan kept", "bound", "busy", "moved", "peaks",
+        )  # fmt: skip
+        lines = [
+            f"{name} on {where}: {format_seconds(self.before.makespan)} per step by "
+            f"{self.before.method}",
+            *aligned([head, *(self._row(p) for p in self.prospects)]),
+        ]
+        return "\n".join([*lines, *(f"{p.name}: {p.why_not}" for p in self.prospects if p.why_not)])
+
+    def _row(self, prospect: Prospect) -> tuple[str, ...]:
+        plan, gain = prospect.plan, self.gain(prospect)
+        kept = "-" if prospect.kept is None else format_seconds(prospect.kept)
+        if plan is None:
+            return (prospect.name, "does not fit", "-", kept, "-", "-", "-", "-")
+        peaks = zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True)
+        return (
+            prospect.name,
+            format_seconds(plan.makespan) + ("" if plan.fits else " (does not fit)"),
+            "-" if gain is None else f"{gain:.2f}",
+            kept,
+            format_seconds(plan.lower_bound),
+            f"{plan.schedule.utilisation.mean():.0%}",
+            format_bytes(plan.schedule.bytes_moved),
+            " ".join(f"{peak / max(size, 1):.0%}" for peak, size in peaks),
+        )
+
+
+def what_if(
+    plan: Plan,
+    *scenarios: Change,
+    add_device: Any = None,
+    remove_device: Any = None,
+    scale_link: Any = None,
+    scale_device: Any = None,
+    memory: Any = None,
+    time_limit: float | None = None,
+    effort: Effort | float | None = None,
+    progress: Progress | None = None,
+) -> WhatIf:
+    """Plans again for changed clusters, from a plan as warm start, and says what changes.
+
+    Each keyword is a scenario of its own, or several if it is a list; a mapping given as a scenario
+    has several changes at once, made in its order. Times are the plan's own: those given or
+    measured for a device type hold for it, and are divided by the factor where a device is faster.
+
+    Ctrl-C ends the search of one scenario, with the best that it has found.
+
+    Parameters
+    ----------
+    plan : Plan
+    scenarios : mapping
+        Of the following names to values, such as ``{"add_device": "gpu3", "memory": "80GiB"}``.
+    add_device : str or {device: number}
+        A device to copy (:meth:`Cluster.with_device`), and how often.
+    remove_device : str
+        A device to take out.
+    scale_link : float or {(device, device): float}
+        Bandwidth of all links, or of those between two devices both ways, times a factor.
+    scale_device : float or {device: float}
+        Speed of all devices, or of one, times a factor (:meth:`Cluster.with_speed`).
+    memory : int or str, or {device: int or str}
+        Bytes of all devices, or of one.
+    time_limit : float, optional
+        Seconds of search per scenario; what ``auto`` takes by default if absent.
+    effort : "fast", "normal", "max" or a number, optional
+        What ``auto`` may spend per scenario, counted: the same result on every run.
+    progress : callable, optional
+        Called with the scenario and its stage, and the best makespan so far.
+
+    Returns
+    -------
+    WhatIf
+        Prints as a table.
+
+    Raises
+    ------
+    InputError
+        No scenario; an unknown change; no such device or link; a value out of range.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    >>> seen = lm.what_if(plan, scale_device=2, memory=["8GiB", "64GiB"], effort=0.05)
+    >>> [prospect.name for prospect in seen.prospects]
+    ['today', 'scale_device=2', 'memory=8GiB', 'memory=64GiB']
+    >>> seen.gain(seen.prospects[1]) > 1.5
+    True
+    """
+    changes = [_checked(scenario) for scenario in scenarios]
+    alone = {
+        "add_device": add_device,
+        "remove_device": remove_device,
+        "scale_link": scale_link,
+        "scale_device": scale_device,
+        "memory": memory,
+    }
+    for word, value in alone.items():
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        changes += [{word: one} for one in values]
+    if not changes:
+        raise InputError(f"no scenario: give at least one of {', '.join(CHANGES)}")
+    todo = [(TODAY, Hardware.of(plan, {}))]
+    todo += [(_name(change), Hardware.of(plan, change)) for change in changes]
+    options = {} if effort is None else {"effort": effort}
+
+    def prospect(name: str, hardware: Hardware) -> Prospect:
+        def tell(stage: str, best: Incumbent | None) -> None:
+            if progress is not None:
+                progress(f"{name}: {stage}", best)
+
+        return _prospect(plan, name, hardware, time_limit=time_limit, progress=tell, **options)
+
+    return WhatIf(plan, shared([prospect(*one) for one in todo]))
+
+
+def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospect:
+    cluster = hardware.cluster
+    graph, costs = hardware.graph_and_costs(plan)
+    kept = _kept(plan, graph, cluster, costs)
+    try:
+        found = place(
+            graph,
+            cluster,
+            "auto",
+            costs,
+            plan.seed,
+            warm_start=plan,
+            constraints=plan.binding.constraints,
+            **asked,
+        )
+    except InfeasibleError as error:
+        return Prospect(name, cluster, None, kept, str(error))
+    return Prospect(name, cluster, found, kept)
+
+
+def shared(prospects: Sequence[Prospect]) -> tuple[Prospect, ...]:
+    """Each with the best of all the plans that can run on its cluster.
+
+    What was found for less hardware runs on more: without this a search's luck would make hardware
+    look worse than none. A simulation per pair.
+    """
+    plans = [(p.name, p.plan) for p in prospects if p.plan is not None]
+    return tuple(_with_best(p, plans) if p.plan is not None else p for p in prospects)
+
+
+def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospect:
+    best = prospect.plan
+    assert best is not None
+    problem = best.problem
+    for name, plan in plans:
+        placement = mapped(plan, problem)
+        if (placement.devices == NOWHERE).any():
+            continue
+        seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
+        obeys = not best.binding.broken(placement.devices, seen.peak)
+        if seen.overflow is None and obeys and (not best.fits or seen.makespan < best.makespan):
+            placed = Placed(placement.devices, placement.priority, plan.policy)
+            notes = (f"found for the scenario {name}",)
+            best = replace(best, placed=placed, makespan=seen.makespan, notes=notes)
+    return replace(prospect, plan=best)
+
+
+def _kept(plan: Plan, graph: OpGraph, cluster: Cluster, costs: Costs) -> float | None:
+    """Seconds per step of the old placement on the new cluster, if it fits there."""
+    problem = Problem.make(graph, cluster, costs, seed=plan.seed)
+    placement = mapped(plan, problem)
+    if (placement.devices == NOWHERE).any():
+        return None
+    seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
+    return seen.makespan if seen.overflow is None else None
+
+
+# -- hardware ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A changed cluster, and what is known of its device types.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    like : mapping of type name to (type name, float)
+        The type whose times the plan knows, and how many times as fast this one is.
+    """
+
+    cluster: Cluster
+    like: Mapping[str, tuple[str, float]]
+
+    @classmethod
+    def of(cls, plan: Plan, change: Change) -> Hardware:
+        """A plan's cluster after a scenario's changes, in their order.
+
+        Raises
+        ------
+        InputError
+            A change that cannot be made; it is named.
+        """
+        types = {t.name: (t.name, 1.0) for t in plan.cluster.types}
+        hardware = cls(plan.cluster, types)
+        for word, value in change.items():
+            try:
+                hardware = CHANGES[word](hardware, value)
+            except InputError as error:
+                raise InputError(f"{_name({word: value})}: {error}") from error
+        return hardware
+
+    def faster(self, factor: Any, device: Any) -> Hardware:
+        """With the speed of a device, or of all (None), times a factor."""
+        cluster = self.cluster.with_speed(factor, device)
+        like = dict(self.like)
+        for old, new in zip(self.cluster.devices, cluster.devices, strict=True):
+            if old.type != new.type:
+                known, times = self.like[old.type]
+                like[new.type] = known, times * factor
+        return Hardware(cluster, like)
+
+    def graph_and_costs(self, plan: Plan) -> tuple[OpGraph, Costs]:
+        """The plan's graph and times for these device types.
+
+        Where ops name the types that they may run on, they may also run on faster copies of those.
+        """
+        names = [t.name for t in self.cluster.types]
+        columns = [plan.costs.time[:, plan.costs.types.index(self.like[n][0])] for n in names]
+        factors = [self.like[n][1] for n in names]
+        time = np.stack(columns, axis=1) / factors
+        costs = replace(plan.costs, time=time, types=tuple(names))
+        copies = {name: self.like[name][0] for name in names if self.like[name][0] != name}
+        return _allowing(plan.graph, copies), costs
+
+
+def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
+    if not graph.is_restricted or not copies:
+        return graph
+    allowed = []
+    for text in graph.device_types:
+        words = [word.strip() for word in text.split(",")] if text else []
+        allowed.append(",".join([*words, *(copy for copy, of in copies.items() if of in words)]))
+    return graph.with_columns({"device_types": allowed})
+
+
+def _each(value: Any) -> Mapping[Any, Any]:
+    """A value for one device or link each, or one for all of them, under None."""
+    return value if isinstance(value, Mapping) else {None: value}
+
+
+def _add_device(hardware: Hardware, value: Any) -> Hardware:
+    cluster = hardware.cluster
+    for device, number in (value if isinstance(value, Mapping) else {value: 1}).items():
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_ADDED:
+            raise InputError(f"{number!r} copies of {device!r}: wants 1 to {MOST_ADDED}")
+        for _ in range(number):
+            cluster = cluster.with_device(device)
+    return replace(hardware, cluster=cluster)
+
+
+def _remove_device(hardware: Hardware, value: Any) -> Hardware:
+    return replace(hardware, cluster=hardware.cluster.without_device(value))
+
+
+def _scale_link(hardware: Hardware, value: Any) -> Hardware:
+    cluster = hardware.cluster
+    for ends, factor in _each(value).items():
+        if ends is not None and not (isinstance(ends, tuple) and len(ends) == 2):
+            raise InputError(f"{ends!r} is no pair of devices")
+        cluster = cluster.with_link_speed(factor, ends)
+    return replace(hardware, cluster=cluster)
+
+
+def _scale_device(hardware: Hardware, value: Any) -> Hardware:
+    for device, factor in _each(value).items():
+        hardware = hardware.faster(factor, device)
+    return hardware
+
+
+def _memory(hardware: Hardware, value: Any) -> Hardware:
+    cluster = hardware.cluster
+    for device, size in _each(value).items():
+        cluster = cluster.with_memory(size, device)
+    return replace(hardware, cluster=cluster)
+
+
+#: Most copies of a device in one change.
+MOST_ADDED = 1024
+
+#: What may be changed, and how.
+CHANGES: dict[str, Callable[[Hardware, Any], Hardware]] = {
+    "add_device": _add_device,
+    "remove_device": _remove_device,
+    "scale_link": _scale_link,
+    "scale_device": _scale_device,
+    "memory": _memory,
+}
+
+
+def _checked(scenario: Any) -> dict[str, Any]:
+    if not isinstance(scenario, Mapping) or not scenario:
+        raise InputError(f"a scenario is {scenario!r}: wants a mapping of changes to values")
+    unknown = [word for word in scenario if word not in CHANGES]
+    if unknown:
+        raise InputError(f"no change is named {unknown[0]!r}; there are {', '.join(CHANGES)}")
+    return dict(scenario)
+
+
+def _name(change: Change) -> str:
+    """A scenario as a person would write it on the command line."""
+
+    def text(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            return f"{value}"
+        keys = [":".join(map(str, k)) if isinstance(k, tuple) else str(k) for k in value]
+        return " ".join(f"{k}={v}" for k, v in zip(keys, value.values(), strict=True))
+
+    return ", ".join(f"{word}={text(value)}" for word, value in change.items())

@@ -1,0 +1,1 @@
+"""Pictures, drawings and traces of a plan."""

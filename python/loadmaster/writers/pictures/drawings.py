@@ -1,0 +1,118 @@
+"""A placed graph as DOT and GraphML: every op with its device and times, every edge with its bytes.
+
+For graphs of more ops than a drawing can hold, draw the coarse graph
+(:mod:`loadmaster.writers.pictures.coarse`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from loadmaster.base.files import write_bytes
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.writers.pictures.graph_files import colour, dot_text, graphml_text
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+
+def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
+    """The plan's graph as DOT for Graphviz: a colour per device, times and bytes as labels.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> lm.writers.dot(plan).splitlines()[0]
+    'digraph "lenet_train_b256 on 2xV100-NVLink" {'
+    """
+    graph, seconds = plan.graph, plan.schedule.finish - plan.schedule.start
+    names = [d.name for d in plan.cluster.devices]
+    nodes = (
+        {
+            "label": f"{name}\n{names[device]}" + (f", {format_seconds(took)}" if took else ""),
+            "fillcolor": colour(device),
+        }
+        for name, device, took in zip(
+            graph.names, plan.devices.tolist(), seconds.tolist(), strict=True
+        )
+    )
+    edges = (
+        (src, dst, {"label": format_bytes(size)} if size else {"style": "dashed"})
+        for src, dst, size in _edges(plan)
+    )
+    text = dot_text(_title(plan), nodes, edges)
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
+    """The plan's graph as GraphML for Gephi, yEd and networkx.
+
+    Nodes have ``name``, ``kind``, ``module``, ``device`` (its name), ``colour``, ``priority``,
+    ``start`` and ``finish`` in seconds; edges ``bytes``.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> lm.writers.graphml(plan).count("<node ")
+    104
+    """
+    graph, ran = plan.graph, plan.schedule
+    names = [d.name for d in plan.cluster.devices]
+    nodes = (
+        {
+            "name": name,
+            "kind": kind,
+            "module": module,
+            "device": names[device],
+            "colour": colour(device),
+            "priority": priority,
+            "start": start,
+            "finish": finish,
+        }
+        for name, kind, module, device, priority, start, finish in zip(
+            graph.names,
+            graph.kinds,
+            graph.modules,
+            plan.devices.tolist(),
+            plan.priority.tolist(),
+            ran.start.tolist(),
+            ran.finish.tolist(),
+            strict=True,
+        )
+    )
+    keys = dict.fromkeys(("name", "kind", "module", "device", "colour"), str)
+    text = graphml_text(
+        _title(plan),
+        keys | {"priority": int, "start": float, "finish": float},
+        nodes,
+        {"bytes": int},
+        ((src, dst, {"bytes": size}) for src, dst, size in _edges(plan)),
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
+
+
+def _edges(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    graph = plan.graph
+    return zip(graph.src.tolist(), graph.dst.tolist(), graph.bytes.tolist(), strict=True)

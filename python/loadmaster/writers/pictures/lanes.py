@@ -1,0 +1,255 @@
+"""A plan's simulated step as lanes: who computed what when, what was sent where, in which colours.
+
+What the drawn timeline (:mod:`loadmaster.writers.pictures.timeline`) and the report
+(:mod:`loadmaster.writers.report`) show; neither draws here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.graph import PLACEHOLDERS
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MAX_MODULES = 8
+
+SENT = "#76838f"
+PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#e8973a"), "o": ("optimizer", "#2a9d8f")}
+OTHER = ("other", "#a78bba")
+# From dark to light, as the sequence of a model's layers; even steps of lightness.
+SEQUENCE = (
+    "#24366f", "#2f5496", "#3a74b8", "#3f93b5", "#57b3a3", "#8cc981", "#c5d65e", "#f2d74e",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A row of bars.
+
+    Attributes
+    ----------
+    name, note : str
+        Of the device or channel; how busy it is.
+    start, finish : float64
+        Ascending, disjoint intervals in seconds.
+    colour : int64
+        Index into the palette.
+    what : int64
+        The op of the reduced graph, or the transfer.
+    """
+
+    name: str
+    note: str
+    start: Floats
+    finish: Floats
+    colour: Ints
+    what: Ints
+
+
+@dataclass(frozen=True)
+class View:
+    """Lanes from top to bottom, devices first, and where to find a device's or channel's."""
+
+    devices: list[Lane]
+    channels: list[Lane]
+    hidden_devices: int
+    hidden_channels: int
+    row_of_device: dict[int, int]
+    row_of_channel: dict[str, int]
+    palette: list[tuple[str, str]]
+
+
+def lanes_of(plan: Plan, most: int) -> View:
+    """The lanes of a plan: at most so many of devices and of channels, the busiest."""
+    palette, colour = _colours(plan)
+    shown, hidden = _busiest(plan.schedule.device_busy, most, keep_idle=True)
+    used, hidden_channels = _busiest(plan.schedule.channel_busy, most, keep_idle=False)
+    names = plan.cluster.channels
+    used.sort(key=lambda c: _natural(names[c]))
+    return View(
+        [_device_lane(plan, d, colour) for d in shown],
+        list(_channel_lanes(plan, used, len(palette) - 1)),
+        hidden,
+        hidden_channels,
+        {d: row for row, d in enumerate(shown)},
+        {names[c]: len(shown) + row for row, c in enumerate(used)},
+        palette,
+    )
+
+
+def _busiest(busy: Floats, most: int, *, keep_idle: bool) -> tuple[list[int], int]:
+    """Indices to show, ascending, and how many are left out."""
+    candidates = [i for i, b in enumerate(busy.tolist()) if keep_idle or b > 0]
+    chosen = sorted(candidates, key=lambda i: (-busy[i], i))[:most]
+    return sorted(chosen), len(candidates) - len(chosen)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A key by which ``gpu2`` comes before ``gpu10``."""
+    pieces = re.findall(r"(\D*)(\d*)", name)
+    return [(text, int(digits or 0)) for text, digits in pieces]
+
+
+def _device_lane(plan: Plan, device: int, colour: Ints) -> Lane:
+    schedule, op_of = plan.schedule, plan.problem.reduced.op_of
+    timed = schedule.finish[op_of] > schedule.start[op_of]
+    here = np.flatnonzero(timed & (schedule.devices[op_of] == device))
+    here = here[np.argsort(schedule.start[op_of[here]], kind="stable")]
+    order = op_of[here]
+    return Lane(
+        plan.cluster.devices[device].name,
+        _share(float(schedule.device_busy[device]), plan.makespan),
+        schedule.start[order],
+        schedule.finish[order],
+        colour[order],
+        here,
+    )
+
+
+def _channel_lanes(plan: Plan, channels: Sequence[int], colour: int) -> Iterator[Lane]:
+    transfers = plan.schedule.transfers
+    n = plan.cluster.n_devices
+    pair = transfers.src.astype(np.int64) * n + transfers.dst
+    route = {p: plan.cluster.route(*divmod(p, n)).channels for p in np.unique(pair).tolist()}
+    timed = transfers.finish > transfers.start
+    names = plan.cluster.channels
+    for channel in channels:
+        pairs = [p for p, held in route.items() if names[channel] in held]
+        which = np.flatnonzero(timed & np.isin(pair, pairs))
+        order = which[np.argsort(transfers.start[which], kind="stable")]
+        yield Lane(
+            names[channel],
+            _share(float(plan.schedule.channel_busy[channel]), plan.makespan),
+            transfers.start[order],
+            transfers.finish[order],
+            np.full(len(order), colour),
+            order,
+        )
+
+
+def _share(part: float, whole: float) -> str:
+    share = 100 * part / whole if whole else 0.0
+    return "idle" if part == 0 else "<1 %" if share < 1 else f"{share:.0f} %"
+
+
+def transfer_names(plan: Plan) -> list[str]:
+    """What is sent: the op or the placeholder that it comes from."""
+    graph, transfers = plan.graph, plan.schedule.transfers
+    names = [graph.names[op] for op in transfers.op.tolist()]
+    tensors = graph.src if graph.tensor is None else graph.tensor
+    absent = np.fromiter((kind in PLACEHOLDERS for kind in graph.kinds), bool, graph.n_ops)
+    held = absent[graph.src] & (tensors >= 0)
+    owner = dict(zip(tensors[held].tolist(), graph.src[held].tolist(), strict=True))
+    for i, tensor in enumerate(transfers.tensor.tolist()):
+        if tensor in owner:
+            names[i] = graph.names[owner[tensor]]
+    return names
+
+
+# -- colours ---------------------------------------------------------------------------------
+
+
+def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
+    """The palette (label, colour), transfers last, and an index into it per op of the graph."""
+    phases = plan.graph.phases
+    ran = [phases[op] for op in plan.problem.reduced.op_of.tolist()]
+    if len(set(ran)) > 1:
+        labels = [p for p in PHASES if p in set(ran)]
+        index = {p: i for i, p in enumerate(labels)}
+        palette = [PHASES[p] for p in labels] + [OTHER] * (set(ran) - set(PHASES) != set())
+        column = np.array([index.get(p, len(labels)) for p in phases], dtype=np.int64)
+    else:
+        palette, column = _module_colours(plan)
+    return [*palette, ("transfer", SENT)], column
+
+
+def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
+    """Colours by part of the model: its modules in the order in which they appear, in at most eight
+    runs of about the same time.
+    """
+    modules = plan.graph.modules
+    parts = _parts(modules)
+    first = {part: i for i, part in enumerate(dict.fromkeys(parts))}
+    if len(first) < 2:
+        return [("compute", PHASES["f"][1])], np.zeros(len(parts), dtype=np.int64)
+    column = np.array([first[part] for part in parts], dtype=np.int64)
+    seconds = plan.schedule.finish - plan.schedule.start
+    weight = np.bincount(column, seconds, minlength=len(first)).astype(np.float64)
+    bucket = _even_runs(weight, MAX_MODULES)
+    names = list(first)
+    labels = []
+    for b in range(int(bucket[-1]) + 1):
+        members = [names[i] for i in np.flatnonzero(bucket == b).tolist() if names[i]]
+        labels.append(_range(members[0], members[-1]) if members else "no module")
+    steps = np.linspace(0, len(SEQUENCE) - 1, len(labels)).round().astype(int).tolist()
+    return [(label, SEQUENCE[s]) for label, s in zip(labels, steps, strict=True)], bucket[column]
+
+
+def _parts(modules: Sequence[str]) -> list[str]:
+    """Every op's module, cut where modules first part into more than a few (``layers.3``)."""
+    distinct = [name.split(".") for name in dict.fromkeys(modules)]
+    deepest = max(map(len, distinct), default=1)
+    for depth in range(1, deepest + 1):
+        if len({tuple(words[:depth]) for words in distinct}) >= min(6, len(distinct)):
+            break
+    return [".".join(name.split(".")[:depth]) for name in modules]
+
+
+def _range(first: str, last: str) -> str:
+    """``layers.0`` and ``layers.3`` as ``layers.0–3``."""
+    if first == last:
+        return first
+    stem, _, tail = last.rpartition(".")
+    return f"{first}–{tail}" if stem and first.rpartition(".")[0] == stem else f"{first} – {last}"
+
+
+def _even_runs(weight: Floats, n: int) -> Ints:
+    """A run per item: at most ``n`` runs of about the same weight, in order, none of them empty."""
+    if len(weight) <= n:
+        return np.arange(len(weight), dtype=np.int64)
+    total = float(weight.sum()) or 1.0
+    middle = np.cumsum(weight) - weight / 2
+    run = np.minimum((middle / total * n).astype(np.int64), n - 1)
+    return np.unique(run, return_inverse=True)[1].astype(np.int64)
+
+
+# -- the chain of causes ---------------------------------------------------------------------
+
+
+#: Begin, end (s) and rows of a link of the chain.
+Link = tuple[float, float, list[int]]
+
+
+def links_of(plan: Plan, view: View) -> list[Link]:
+    """The chain, first to last; a link whose lanes are not shown has no rows."""
+    transfers = plan.schedule.transfers
+    src, dst = transfers.src.tolist(), transfers.dst.tolist()
+    devices = plan.schedule.devices
+    routes: dict[tuple[int, int], list[int]] = {}
+    links = []
+    for blame in reversed(plan.schedule.blame):
+        if blame.op is not None:
+            row = view.row_of_device.get(int(devices[blame.op]))
+            rows = [] if row is None else [row]
+        elif blame.transfer is not None:
+            pair = src[blame.transfer], dst[blame.transfer]
+            if pair not in routes:
+                held = plan.cluster.route(*pair).channels
+                found = (view.row_of_channel.get(channel) for channel in held)
+                routes[pair] = sorted(row for row in found if row is not None)
+            rows = routes[pair]
+        else:
+            rows = []
+        links.append((blame.start, blame.finish, rows))
+    return links

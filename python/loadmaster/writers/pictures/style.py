@@ -1,0 +1,79 @@
+"""What all pictures share: colours, fonts, and the file that the same data always gives."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+
+INK, MUTED, RULE, TRACK = "#1f2933", "#66727f", "#c9d0d6", "#f1f3f5"
+
+DPI = 100
+_PNG_SCALE = 2
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix of a picture's path, if it is one that can be drawn.
+
+    Raises
+    ------
+    InputError
+        Another suffix.
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"cannot draw {os.fspath(path)}: its name must end in .png or .svg")
+    return suffix
+
+
+@contextmanager
+def style(purpose: str) -> Iterator[None]:
+    """Settings of a picture, whatever the user's own; ``purpose`` is for the error.
+
+    Raises
+    ------
+    MissingExtraError
+        matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.style import context
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", purpose) from None
+    settings: dict[Any, Any] = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "text.color": INK,
+        "axes.edgecolor": RULE,
+        "axes.labelcolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": INK,
+        "svg.hashsalt": "loadmaster",
+    }
+    with context("default"), matplotlib.rc_context(settings):
+        yield
+
+
+def write(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Writes a figure; a PNG has twice as many pixels, for sharp screens."""
+    suffix = check_suffix(path)
+    buffer = io.BytesIO()
+    png = suffix == ".png"
+    figure.savefig(
+        buffer,
+        format=suffix[1:],
+        dpi=DPI * _PNG_SCALE if png else DPI,
+        metadata={"Software": "Loadmaster"} if png else {"Date": None},
+    )
+    write_bytes(path, buffer.getvalue())

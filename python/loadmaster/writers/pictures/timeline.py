@@ -1,0 +1,513 @@
+"""A plan's simulated step as one picture: who computed, what was sent, why it took so long.
+
+Lanes of devices and of channels, the chain of causes on top of them, and memory below. What is
+narrower than a pixel is merged before it is drawn, so that 50,000 ops cost what 500 cost: a pixel
+takes the colour of what filled most of it, paler the less was filled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.writers.pictures.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
+from loadmaster.writers.pictures.style import (
+    DPI,
+    INK,
+    MUTED,
+    RULE,
+    TRACK,
+    check_suffix,
+    style,
+    write,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from loadmaster.plans.plan import Plan
+
+MAX_LANES = 24
+
+MEMORY, MEMORY_EDGE, OVER = "#b3c5d4", "#5f7d96", "#c43c2c"
+
+# Shades between white and a colour; the palest still shows.
+_SHADES = 8
+_PIXELS_PER_HOP = 8
+_RIGHT, _HEADING, _LEGEND_ROW = 104, 58, 18
+_LETTERS = 24
+_CHANNEL_HEIGHT = 15
+
+
+def draw(
+    plan: Plan,
+    path: str | os.PathLike[str],
+    *,
+    width: int = 1000,
+    title: str | None = None,
+) -> None:
+    """Draws the step that the simulator saw, as PNG or SVG by the path's suffix.
+
+    Above, a lane per device with its ops by phase (forward, backward, optimizer), or by module if
+    all are of one phase; then a lane per channel that carried anything, at most the 24 busiest. The
+    dark line is the chain of causes from the last op back to time 0 (``plan.schedule.blame``): to
+    be faster, something on it has to change. Below, memory per device against its capacity. The
+    same plan gives the same bytes.
+
+    Parameters
+    ----------
+    plan, path
+    width : int
+        Pixels; a PNG has twice as many, for sharp screens. At least 500.
+    title : str, optional
+        Instead of "model on cluster".
+
+    Raises
+    ------
+    InputError
+        Another suffix, too narrow, or the file cannot be written.
+    MissingExtraError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import loadmaster as lm, pathlib, tempfile
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "step.svg")
+    ...     draw(plan, path)
+    ...     path.exists()
+    True
+    """
+    check_suffix(path)
+    if width < 500:
+        raise InputError(f"width is {width}: a picture needs at least 500 pixels")
+    with style("drawing a plan"):
+        write(_figure(plan, width, title), path)
+
+
+def _shades(colours: Sequence[str]) -> NDArray[np.float64]:
+    """RGB per colour and shade, [n, shades + 1, 3]; the last shade is the colour itself."""
+    from matplotlib.colors import to_rgb
+
+    full = np.array([to_rgb(c) for c in colours])[:, None, :]
+    strength = 0.15 + 0.85 * np.arange(_SHADES + 1)[None, :, None] / _SHADES
+    return 1 - (1 - full) * strength
+
+
+# -- pixels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """What is drawn of a lane: begin and end (s), index into the palette, shade."""
+
+    begin: Floats
+    end: Floats
+    colour: Ints
+    shade: Ints
+
+
+def _bars(lane: Lane, frame: _Frame) -> _Bars:
+    """A lane's bars: those wider than a pixel or so as they are, over the rest merged by pixel."""
+    wide = lane.finish - lane.start >= 1.5 * frame.span / frame.columns
+    begin, colour, shade, end = _merged(lane, ~wide, frame)
+    return _Bars(
+        np.concatenate([begin, lane.start[wide]]),
+        np.concatenate([end, lane.finish[wide]]),
+        np.concatenate([colour, lane.colour[wide]]),
+        np.concatenate([shade, np.full(int(wide.sum()), _SHADES)]),
+    )
+
+
+def _merged(
+    lane: Lane, narrow: NDArray[np.bool_], frame: _Frame
+) -> tuple[Floats, Ints, Ints, Floats]:
+    edges, columns, pixel = _edges(frame), frame.columns, frame.span / frame.columns
+    n_colours = int(lane.colour.max(initial=0)) + 1
+    filled = np.zeros((n_colours, columns))
+    for c in np.unique(lane.colour[narrow]).tolist():
+        which = narrow & (lane.colour == c)
+        filled[c] = _filled(lane.start[which], lane.finish[which], edges)
+    wide = _filled(lane.start[~narrow], lane.finish[~narrow], edges)
+    room = np.maximum(pixel - wide, 1e-9 * pixel)
+    part = np.minimum(filled.sum(axis=0) / room, 1.0)
+    shade = np.ceil(part * _SHADES - 1e-6).astype(np.int64)
+    colour = np.where(shade > 0, filled.argmax(axis=0), -1)
+    look = colour * (_SHADES + 1) + shade
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(look)) + 1])
+    ends = np.append(starts[1:], columns)
+    seen = colour[starts] >= 0
+    starts, ends = starts[seen], ends[seen]
+    return edges[starts], colour[starts], shade[starts], edges[ends]
+
+
+def _edges(frame: _Frame) -> Floats:
+    return np.linspace(0.0, frame.span, frame.columns + 1)
+
+
+def _filled(start: Floats, finish: Floats, edges: Floats) -> Floats:
+    """Seconds of disjoint, ascending intervals between each two neighbouring edges."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    done = np.concatenate([[0.0], np.cumsum(finish - start)])
+    times = np.stack([start, finish], axis=1).ravel()
+    totals = np.stack([done[:-1], done[1:]], axis=1).ravel()
+    return np.diff(np.interp(edges, times, totals))
+
+
+def _joined(start: Floats, finish: Floats, nearest: float) -> tuple[Floats, Floats]:
+    """Intervals, ascending, with gaps of less than ``nearest`` closed."""
+    if not len(start):
+        return start, finish
+    apart = np.flatnonzero(start[1:] - np.maximum.accumulate(finish)[:-1] >= nearest)
+    begins = np.concatenate([[0], apart + 1])
+    return start[begins], np.maximum.reduceat(finish, begins)
+
+
+def _highest(times: Floats, values: Floats, edges: Floats) -> Floats:
+    """The largest value of a step curve in every column."""
+    columns = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, len(edges) - 2)
+    highest = np.zeros(len(edges) - 1)
+    np.maximum.at(highest, columns, values)
+    if not len(times):
+        return highest
+    at = np.searchsorted(times, edges[:-1], side="right") - 1
+    return np.maximum(highest, np.where(at >= 0, values[at], 0.0))
+
+
+# -- the figure ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Pixels of the picture: its width, where the lanes begin, how wide they are, how tall those of
+    a device; and the seconds that they show.
+    """
+
+    width: int
+    left: int
+    columns: int
+    tall: int
+    span: float
+
+
+def _frame(plan: Plan, view: View, width: int) -> _Frame:
+    letters = [6.3 * len(_short(lane.name)) for lane in view.devices]
+    letters += [5.3 * len(_short(lane.name)) for lane in view.channels]
+    left = max(60, int(max(letters)) + 24)
+    tall = 30 if len(view.devices) <= 8 else 20
+    return _Frame(width, left, width - left - _RIGHT, tall, plan.makespan or 1e-9)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
+
+
+def _figure(plan: Plan, width: int, title: str | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    view = lanes_of(plan, MAX_LANES)
+    frame = _frame(plan, view, width)
+    tracks = _tracks(view, frame)
+    legend = _legend_rows(view, frame)
+    top = _HEADING + _LEGEND_ROW * len(legend)
+    lanes_height = tracks[-1][1] + 4
+    memory_height = frame.tall * len(view.devices)
+    height = top + lanes_height + 30 + memory_height + 34
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    lanes = _panel(figure, frame, top, lanes_height)
+    memory = _panel(figure, frame, top + lanes_height + 30, memory_height)
+    _draw_lanes(lanes, view, tracks, frame)
+    _draw_chain(lanes, links_of(plan, view), tracks, len(view.devices), frame)
+    _draw_memory(memory, plan, sorted(view.row_of_device), frame)
+    _draw_time(lanes, memory, frame.span)
+    _draw_heading(figure, plan, title, frame)
+    _draw_legend(figure, plan, legend, frame)
+    return figure
+
+
+def _panel(figure: Figure, frame: _Frame, top: float, tall: float) -> Axes:
+    """Axes in seconds to the right and pixels downwards."""
+    height = _height(figure)
+    axes = figure.add_axes(
+        (
+            frame.left / frame.width,
+            1 - (top + tall) / height,
+            frame.columns / frame.width,
+            tall / height,
+        )
+    )
+    axes.set_xlim(0, frame.span)
+    axes.set_ylim(tall, 0)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    return axes
+
+
+def _height(figure: Figure) -> float:
+    return float(figure.get_figheight()) * DPI
+
+
+def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:
+    """Top and bottom of every lane in pixels from the top."""
+    tracks = []
+    y = 18.0
+    for _ in view.devices:
+        tracks.append((y + 2, y + frame.tall - 2))
+        y += frame.tall
+    y += 26
+    for _ in view.channels:
+        tracks.append((y + 1.5, y + _CHANNEL_HEIGHT - 1.5))
+        y += _CHANNEL_HEIGHT
+    return tracks
+
+
+def _draw_lanes(axes: Axes, view: View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
+    lanes = view.devices + view.channels
+    shades = _shades([colour for _, colour in view.palette])
+    boxes, faces = [], []
+    for row, (lane, (top, bottom)) in enumerate(zip(lanes, tracks, strict=True)):
+        bars = _bars(lane, frame)
+        boxes.append(_rectangles(np.array([0.0]), np.array([frame.span]), top, bottom))
+        faces.append(_shades([TRACK])[0, -1:])
+        boxes.append(_rectangles(bars.begin, bars.end, top, bottom))
+        faces.append(shades[bars.colour, bars.shade])
+        size = 9 if row < len(view.devices) else 7.5
+        _beside(axes, (top + bottom) / 2, lane.name, lane.note, size)
+    _fill(axes, boxes, faces)
+    _section(axes, tracks[0][0] - 6, _named("devices", view.hidden_devices), "busy")
+    if view.channels:
+        above = tracks[len(view.devices)][0] - 5
+        _section(axes, above, _named("channels", view.hidden_channels), "busy")
+
+
+def _named(what: str, hidden: int) -> str:
+    return f"{what} (the {MAX_LANES} busiest; {hidden} more not shown)" if hidden else what
+
+
+def _rectangles(begin: Floats, end: Floats, top: float, bottom: float) -> Floats:
+    x = np.stack([begin, end, end, begin], axis=1)
+    y = np.broadcast_to(np.array([top, top, bottom, bottom]), x.shape)
+    return np.stack([x, y], axis=2)
+
+
+def _fill(axes: Axes, boxes: list[Floats], faces: list[Floats], z: float = 2) -> None:
+    from matplotlib.collections import PolyCollection
+
+    # Without antialiasing neighbours meet without a seam.
+    axes.add_collection(
+        PolyCollection(
+            list(np.concatenate(boxes)),
+            facecolors=np.concatenate(faces),
+            edgecolors="none",
+            linewidths=0,
+            antialiaseds=False,
+            zorder=z,
+        ),
+        autolim=False,
+    )
+
+
+def _beside(axes: Axes, y: float, name: str, note: str, size: float, alarm: bool = False) -> None:
+    place = axes.get_yaxis_transform()
+    axes.text(-0.01, y, _short(name), ha="right", va="center", fontsize=size, transform=place)
+    colour = OVER if alarm else MUTED
+    axes.text(1.01, y, note, va="center", fontsize=min(size, 8.5), color=colour, transform=place)
+
+
+def _section(axes: Axes, y: float, left: str, right: str) -> None:
+    place = axes.get_yaxis_transform()
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    for x, text in ((0.0, left), (1.01, right)):
+        axes.text(
+            x, y, text, va="bottom", fontsize=8, color=MUTED, transform=place, bbox=ground, zorder=4
+        )
+
+
+# -- the chain of causes ---------------------------------------------------------------------
+
+
+def _draw_chain(
+    axes: Axes,
+    links: list[Link],
+    tracks: list[tuple[float, float]],
+    n_devices: int,
+    frame: _Frame,
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    middle = [(top + bottom) / 2 for top, bottom in tracks]
+    level: list[list[tuple[float, float]]] = []
+    for row, y in enumerate(middle):
+        held = np.array([(a, b) for a, b, rows in links if row in rows and b > a]).reshape(-1, 2)
+        begin, end = _joined(held[:, 0], held[:, 1], frame.span / frame.columns)
+        level += [[(a, y), (b, y)] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    upright = _hops(links, middle, n_devices, frame)
+    # White beneath keeps the line apart from dark bars.
+    looks = ((level, "white", 3.4), (upright, INK, 0.8), (level, INK, 1.7))
+    for lines, colour, wide in looks:
+        axes.add_collection(
+            LineCollection(lines, colors=colour, linewidths=wide, zorder=3), autolim=False
+        )
+
+
+def _hops(
+    links: list[Link], middle: list[float], n_devices: int, frame: _Frame
+) -> list[list[tuple[float, float]]]:
+    """Upright lines where the chain goes to or from a device, one per pixel at most; none if they
+    would make a curtain.
+    """
+    reach: dict[int, tuple[float, float, float]] = {}
+    for (_, _, before), (start, _, after) in pairwise(links):
+        if before == after or not before or not after or min(before + after) >= n_devices:
+            continue
+        ends = [middle[row] for row in (*before, *after)]
+        column = int(start / frame.span * frame.columns)
+        time, low, high = reach.get(column, (start, ends[0], ends[0]))
+        reach[column] = time, min(low, *ends), max(high, *ends)
+    if len(reach) > frame.columns / _PIXELS_PER_HOP:
+        return []
+    return [[(time, low), (time, high)] for time, low, high in reach.values()]
+
+
+# -- memory, time, words ---------------------------------------------------------------------
+
+
+def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> None:
+    edges = _edges(frame)
+    _section(axes, -2, "memory in use, of what the device has", "peak")
+    for row, device in enumerate(devices):
+        times, used = plan.memory.profile(device)
+        capacity, peak = int(plan.memory.capacity[device]), int(plan.memory.peak[device])
+        bottom = (row + 1) * frame.tall - 2.0
+        scale = (frame.tall - 4.0) / max(capacity, peak, 1)
+        limit = bottom - capacity * scale
+        highest = _highest(times, used.astype(np.float64), edges)
+        x, y = np.repeat(edges, 2)[1:-1], bottom - np.repeat(highest, 2) * scale
+        axes.fill_between([0, frame.span], bottom, limit, color=TRACK, linewidth=0, zorder=2)
+        axes.fill_between(x, bottom, np.maximum(y, limit), color=MEMORY, linewidth=0, zorder=2)
+        axes.fill_between(x, limit, np.minimum(y, limit), color=OVER, linewidth=0, zorder=2)
+        if peak:
+            axes.plot(x, y, color=MEMORY_EDGE, linewidth=0.9, zorder=3, clip_on=False)
+        note = _of(peak, capacity)
+        middle = (bottom + min(limit, bottom - peak * scale)) / 2
+        _beside(axes, middle, plan.cluster.devices[device].name, note, 9, peak > capacity)
+
+
+def _of(peak: int, capacity: int) -> str:
+    """``30.6 of 32 GiB``."""
+    have, unit = format_bytes(capacity).split()
+    value = peak / capacity * float(have) if capacity else 0.0
+    most = "0" if not peak else "<0.01" if value < 0.01 else f"{value:.3g}"
+    return f"{most} of {have} {unit}" if capacity else format_bytes(peak)
+
+
+def _draw_time(lanes: Axes, memory: Axes, span: float) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    scale, unit = next(
+        (s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")) if span >= s
+    )
+    scale = scale or 1e-9
+    ticks = [t * scale for t in MaxNLocator(8).tick_values(0, span / scale) if t * scale <= span]
+    for axes in (lanes, memory):
+        axes.set_xticks(ticks)
+        axes.tick_params(axis="x", length=0, labelsize=8)
+        for tick in ticks[1:]:
+            axes.axvline(tick, color=RULE, linewidth=0.5, zorder=1)
+    lanes.set_xticklabels([])
+    memory.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / scale:g} {unit}"))
+
+
+def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) -> None:
+    left, height = frame.left / frame.width, _height(figure)
+    name = title or f"{plan.graph.name or 'model'} on {plan.cluster.name or 'cluster'}"
+    figure.text(left, 1 - 14 / height, name, va="top", fontsize=13, fontweight="bold")
+    figure.text(left, 1 - 37 / height, _facts(plan), va="top", fontsize=9.5, color=MUTED)
+
+
+def _facts(plan: Plan) -> str:
+    facts = [f"{format_seconds(plan.makespan)} per step ({plan.method})"]
+    if plan.single is None:
+        facts.append("no single device holds it")
+    elif plan.makespan:
+        facts.append(_compared(plan.single / plan.makespan))
+    facts.append(f"lower bound {format_seconds(plan.lower_bound)}")
+    overflow = plan.memory.overflow
+    if overflow is not None:
+        device = plan.cluster.devices[overflow.device].name
+        facts.append(f"{device} overflows at {format_seconds(overflow.time)}")
+    return "  ·  ".join(facts)
+
+
+def _compared(ratio: float) -> str:
+    if 0.995 < ratio < 1.005:
+        return "as fast as one device"
+    word = "faster" if ratio > 1 else "slower"
+    return f"{max(ratio, 1 / max(ratio, 1e-9)):.3g}× {word} than one device"
+
+
+def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
+    """Entries by row, as many in one as its width takes at about six pixels a letter."""
+    entries = view.palette if view.channels else view.palette[:-1]
+    rows: list[list[tuple[str, str]]] = [[]]
+    used = 0.0
+    for label, colour in [*entries, (_CHAIN, "")]:
+        need = 40 + 6.1 * len(label)
+        if rows[-1] and used + need > frame.columns + _RIGHT:
+            rows.append([])
+            used = 0.0
+        rows[-1].append((label, colour))
+        used += need
+    return rows
+
+
+_CHAIN = "critical chain: 100 % compute, 100 % transfers"
+
+
+def _draw_legend(
+    figure: Figure, plan: Plan, rows: list[list[tuple[str, str]]], frame: _Frame
+) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    for i, row in enumerate(rows):
+        handles: list[Any] = [
+            Patch(color=colour, label=label)
+            if colour
+            else Line2D([], [], color=INK, linewidth=1.8, label=_chain_label(plan))
+            for label, colour in row
+        ]
+        figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(frame.left / frame.width, 1 - (56 + _LEGEND_ROW * i) / _height(figure)),
+            ncols=len(handles),
+            frameon=False,
+            fontsize=8.5,
+            borderaxespad=0,
+            borderpad=0,
+            handlelength=1.1,
+            handleheight=0.9,
+            handletextpad=0.5,
+            columnspacing=1.4,
+        )
+
+
+def _chain_label(plan: Plan) -> str:
+    sums = {True: 0.0, False: 0.0}
+    for blame in plan.schedule.blame:
+        sums[blame.op is not None] += blame.finish - blame.start
+    total = sum(sums.values()) or 1.0
+    compute = round(100 * sums[True] / total)
+    return f"critical chain: {compute} % compute, {100 - compute} % transfers"

@@ -1,0 +1,1 @@
+"""Plans in the form that other systems take, a file for each system."""

@@ -1,0 +1,118 @@
+"""Targets by name, as the command line knows them: which writer, and which options it takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loadmaster import writers
+from loadmaster.base.errors import InputError
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+
+@dataclass(frozen=True)
+class Target:
+    """A form that a plan can be written in.
+
+    Attributes
+    ----------
+    write
+        The writer.
+    text : str
+        What it is, for people.
+    options : tuple of str
+        What the writer takes beside plan and path.
+    needs : tuple of str
+        Those of them, or ``"path"``, that it cannot do without.
+    """
+
+    write: Callable[..., Any]
+    text: str
+    options: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+_FLAGS = {"path": "-o FILE", "model": "--model FILE"}
+_BY_MODULE = ("root", "names")
+_BY_LAYER = ("root", "layers", "names")
+
+#: Every target by the name that ``--to`` takes.
+TARGETS: dict[str, Target] = {
+    "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)", _BY_MODULE),
+    "pipelining": Target(
+        writers.pipelining, "torch.distributed.pipelining split points (JSON)", _BY_MODULE
+    ),
+    "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", ("names",)),
+    "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)", ("names",)),
+    "tensorflow-graph": Target(
+        writers.tensorflow_graph,
+        "TensorFlow GraphDef with devices (.pb)",
+        ("model", "names"),
+        ("model", "path"),
+    ),
+    "onnx": Target(
+        writers.onnx,
+        "ONNX: sub-models per device and a manifest (folder)",
+        ("model",),
+        ("model", "path"),
+    ),
+    "onnx-annotated": Target(
+        writers.onnx_annotated,
+        "ONNX with metadata_props and device configuration (.onnx)",
+        ("model",),
+        ("model", "path"),
+    ),
+    "openvino": Target(
+        writers.openvino, "OpenVINO affinities (JSON)", ("model", "names"), ("model",)
+    ),
+    "vllm": Target(writers.vllm, "vLLM layer partition (JSON)", _BY_LAYER),
+    "megatron": Target(writers.megatron, "Megatron-LM pipeline layout (JSON)", _BY_LAYER),
+    "llama-cpp": Target(writers.llama_cpp, "llama.cpp tensor split (JSON)", _BY_LAYER),
+    "perfetto": Target(writers.perfetto, "Perfetto/Chrome trace (JSON)", (), ("path",)),
+    "graphml": Target(writers.graphml, "GraphML for Gephi, yEd, networkx"),
+    "dot": Target(writers.dot, "DOT for Graphviz"),
+    "model-explorer": Target(writers.model_explorer, "Model Explorer node data (JSON)"),
+    "model-explorer-graph": Target(
+        writers.model_explorer_graph, "Model Explorer graph of the plan (JSON)"
+    ),
+}
+
+
+def export(
+    plan: Plan, target: str, path: str | os.PathLike[str] | None = None, **options: Any
+) -> Any:
+    """Writes a plan in a named form; options that are None count as not given.
+
+    Returns
+    -------
+    What the writer returns: a document, a text, or an object of the other system.
+
+    Raises
+    ------
+    InputError
+        No such target, an option that it does not take, one that it needs, or what the writer
+        raises.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from loadmaster.writers.targets.export import export
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> export(plan, "tensorflow")["convolution"]
+    '/device:GPU:0'
+    """
+    if target not in TARGETS:
+        raise InputError(f"nothing is written as {target!r}; there are {', '.join(TARGETS)}")
+    chosen = TARGETS[target]
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in chosen.options:
+            raise InputError(f"{target} takes no option {key!r}")
+    for key in chosen.needs:
+        if key not in given and (key != "path" or path is None):
+            raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
+    return chosen.write(plan, path, **given)

@@ -1,0 +1,94 @@
+"""Model Explorer (Google AI Edge): a plan as node data over a model, and as a graph of its own.
+
+Node data finds a node by its id or by the name of one of its output tensors, so the overlay fits
+any model whose nodes have the names of the plan's ops; the graph fits always.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.files import write_json
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.writers.pictures.graph_files import colour
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+
+def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """The device of every op as custom node data, in the colours of the devices.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : optional
+        Where to write it as JSON: load the model in Model Explorer, then this by "Custom node
+        data".
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> lm.writers.model_explorer(plan)["results"]["convolution"]
+    {'value': 'gpu0', 'bgColor': '#56b4e9'}
+    """
+    names = [d.name for d in plan.cluster.devices]
+    document = {
+        "name": f"device ({plan.method})",
+        "results": {
+            name: {"value": names[device], "bgColor": colour(device)}
+            for name, device in zip(plan.graph.names, plan.devices.tolist(), strict=True)
+        },
+    }
+    if path is not None:
+        write_json(path, document)
+    return document
+
+
+def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """The plan's graph for Model Explorer: modules as layers, device and times as attributes.
+
+    The ids of its nodes are the ops' names, so that :func:`model_explorer` fits it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> len(lm.writers.model_explorer_graph(plan)["graphs"][0]["nodes"])
+    104
+    """
+    graph, ran = plan.graph, plan.schedule
+    names = [d.name for d in plan.cluster.devices]
+    incoming: list[list[dict[str, str]]] = [[] for _ in graph.names]
+    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        incoming[dst].append({"sourceNodeId": graph.names[src]})
+    nodes = []
+    for i, name in enumerate(graph.names):
+        facts = {
+            "op": name,
+            "device": names[plan.devices[i]],
+            "start": format_seconds(float(ran.start[i])),
+            "takes": format_seconds(float(ran.finish[i] - ran.start[i])),
+            "output": graph.outputs[i] or format_bytes(int(graph.output_bytes[i])),
+        }
+        nodes.append(
+            {
+                "id": name,
+                "label": graph.kinds[i] or name,
+                "namespace": graph.modules[i].replace(".", "/"),
+                "attrs": [{"key": key, "value": value} for key, value in facts.items()],
+                "incomingEdges": incoming[i],
+            }
+        )
+    label = f"{graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
+    document = {"label": label, "graphs": [{"id": graph.name or "graph", "nodes": nodes}]}
+    if path is not None:
+        write_json(path, document)
+    return document

@@ -1,0 +1,145 @@
+"""What the writers for other systems share: how a device is called there, and how they refuse.
+
+A system's own names follow from the cluster: CPUs and NPUs are told by their names or types,
+everything else is a GPU, and each family is numbered in the cluster's order. ``names`` overrides
+that, per device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+
+if TYPE_CHECKING:
+    from loadmaster.model.cluster import Cluster, Device
+    from loadmaster.plans.plan import Plan
+
+#: How many ops or modules an error names before it says how many more there are.
+NAMED = 3
+
+_FAMILY = re.compile(r"(?<![a-z])(cpu|npu)(?![a-z])")
+
+
+def families(cluster: Cluster) -> list[tuple[str, int]]:
+    """Per device its family, ``"gpu"``, ``"cpu"`` or ``"npu"``, and its number within it.
+
+    >>> import loadmaster as lm
+    >>> families(lm.Cluster.preset("cpu+gpu"))
+    [('cpu', 0), ('gpu', 0)]
+    """
+    count: dict[str, int] = {}
+    found = []
+    for device in cluster.devices:
+        family = _family(device)
+        found.append((family, count.setdefault(family, 0)))
+        count[family] += 1
+    return found
+
+
+def _family(device: Device) -> str:
+    for text in (device.name, device.type):
+        match = _FAMILY.search(text.lower())
+        if match:
+            return match[1]
+    return "gpu"
+
+
+def device_names(
+    plan: Plan, spelled: Callable[[str, int], str], names: Mapping[str, str] | None
+) -> list[str]:
+    """What each device of the plan's cluster is called elsewhere.
+
+    Parameters
+    ----------
+    plan
+    spelled
+        From family and number to the name.
+    names
+        Device name to the name to use instead.
+
+    Raises
+    ------
+    InputError
+        ``names`` speaks of a device that the cluster does not have.
+    """
+    given = dict(names or {})
+    for name in given:
+        plan.cluster.index(name)
+    return [
+        given.get(device.name, spelled(*family))
+        for device, family in zip(plan.cluster.devices, families(plan.cluster), strict=True)
+    ]
+
+
+def torch_device(family: str, number: int) -> str:
+    """PyTorch's name: ``"cuda:0"``, ``"cpu"``, ``"npu:0"``."""
+    return "cpu" if family == "cpu" else f"{'cuda' if family == 'gpu' else family}:{number}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(map(repr, names[:NAMED]))
+    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def placed(plan: Plan, ops: Iterable[int]) -> str:
+    """The first few ops with their devices, as ``op on device``."""
+    ops = list(ops)
+    names = [d.name for d in plan.cluster.devices]
+    shown = [f"{plan.graph.names[i]!r} on {names[plan.devices[i]]}" for i in ops[:NAMED]]
+    return ", ".join(shown) + (f" and {len(ops) - NAMED} more" if len(ops) > NAMED else "")
+
+
+def pattern(module: str) -> str:
+    """A module with its numbers as wildcards: what ``--no-split`` should be given.
+
+    >>> pattern("model.layers.3.mlp")
+    'model.layers.*.mlp'
+    """
+    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
+
+
+def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
+    """Refuses a model whose ops are not those of the plan's graph.
+
+    Raises
+    ------
+    InputError
+        A name that the plan does not have, or a plan for a graph with ops split.
+    """
+    if plan.splits:
+        raise InputError(
+            f"the plan splits {listed([split.op for split in plan.splits])}, which {source} holds "
+            "whole: place it by a method that splits no ops"
+        )
+    missing = sorted(set(found) - set(plan.graph.names))
+    if missing:
+        raise InputError(
+            f"{source} is not the model that the plan is for: the plan has no op {listed(missing)}"
+        )
+
+
+def run_order(plan: Plan) -> NDArray[np.int32]:
+    """The ops that run, views and placeholders left out, by index of the plan's graph.
+
+    In the graph's own order where that is one in which they can run, as in a traced graph; else in
+    topological order.
+    """
+    import loadmaster.fast as fast
+
+    reduced = plan.problem.reduced
+    src, dst, _, _ = reduced.graph.flows()
+    if bool((src < dst).all()):
+        return reduced.op_of
+    ordered: NDArray[np.int32] = reduced.op_of[fast.m_topo(reduced.graph)]
+    return ordered

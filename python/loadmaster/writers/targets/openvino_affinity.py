@@ -1,0 +1,112 @@
+"""OpenVINO: a plan as the affinities that its HETERO plugin reads.
+
+OpenVINO turns a node of an ONNX model into one or more ops of its own, the last of which has the
+node's name. What has no name of the plan (constants, shapes, other ops of the same node) goes with
+its first reader, and where there is none, with what it reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import write_json
+from loadmaster.readers.onnx_shapes import first_line
+from loadmaster.writers.targets.names import device_names, families
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+#: Key of an op's runtime info that HETERO reads.
+_KEY = "affinity"
+
+
+def openvino(
+    plan: Plan,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    model: Any,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The plan as affinities, set on the model and returned by friendly name.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the same ONNX model.
+    path : optional
+        Where to write them as JSON.
+    model : openvino.Model, or path
+        What ``Core.read_model`` makes of the ONNX file; its ops get their affinity. Compile it for
+        ``HETERO:`` and the devices.
+    names : mapping, optional
+        Device names to OpenVINO's; ``CPU``, ``NPU``, and ``GPU`` if there is one, else ``GPU.0``,
+        ``GPU.1``, ... if absent.
+
+    Raises
+    ------
+    InputError
+        No OpenVINO model, or no op of it has a name of the plan.
+
+    Examples
+    --------
+    >>> model = openvino.Core().read_model("model.onnx")                       # doctest: +SKIP
+    >>> lm.writers.openvino(plan, model=model)                                 # doctest: +SKIP
+    >>> compiled = openvino.Core().compile_model(model, "HETERO:GPU,CPU")      # doctest: +SKIP
+    """
+    if isinstance(model, (str, os.PathLike)):
+        model = _load(model)
+    if not hasattr(model, "get_ordered_ops"):
+        raise InputError(f"model: wants an openvino.Model, got {type(model).__name__}")
+    spelled = device_names(plan, _spelled(plan), names)
+    ops = model.get_ordered_ops()
+    device_of = dict(zip(plan.graph.names, plan.devices.tolist(), strict=True))
+    devices: dict[str, str] = {}
+    for op in ops:
+        name = op.get_friendly_name()
+        if name in device_of:
+            devices[name] = spelled[device_of[name]]
+    if not devices:
+        raise InputError("the OpenVINO model is not the one that the plan is for: no name matches")
+    _spread(ops, devices)
+    for op in ops:
+        op.get_rt_info()[_KEY] = devices[op.get_friendly_name()]
+    if path is not None:
+        write_json(path, devices)
+    return devices
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    try:
+        import openvino as ov
+    except ImportError:
+        raise MissingExtraError("openvino", "openvino", "setting affinities") from None
+    try:
+        return ov.Core().read_model(os.fspath(path))
+    except RuntimeError as error:
+        raise InputError(f"OpenVINO cannot read {os.fspath(path)}: {first_line(error)}") from None
+
+
+def _spelled(plan: Plan) -> Any:
+    several = sum(family == "gpu" for family, _ in families(plan.cluster)) > 1
+    return lambda f, n: f"GPU.{n}" if f == "gpu" and several else f.upper()
+
+
+def _spread(ops: list[Any], devices: dict[str, str]) -> None:
+    """Gives every op a device: its first reader's, else its first source's."""
+    for op in reversed(ops):
+        for output in op.outputs():
+            for reader in output.get_target_inputs():
+                found = devices.get(reader.get_node().get_friendly_name())
+                if found is not None:
+                    devices.setdefault(op.get_friendly_name(), found)
+    for op in ops:
+        for source in op.input_values():
+            found = devices.get(source.get_node().get_friendly_name())
+            if found is not None:
+                devices.setdefault(op.get_friendly_name(), found)
+    first = next(iter(devices.values()))
+    for op in ops:
+        devices.setdefault(op.get_friendly_name(), first)

@@ -1,0 +1,179 @@
+"""PyTorch FX: a plan as annotations of nodes, and as a module with a submodule per segment."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import write_json
+from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.plans.segments import segment_of, segments
+from loadmaster.writers.targets.names import check_names, device_names, torch_device
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
+
+#: Kinds of FX nodes that compute.
+_CALLS = ("call_function", "call_method", "call_module")
+
+#: What torch.export adds to a module to check its inputs; no op of the model.
+_GUARDS = "_guards_fn"
+
+#: Key of a node's ``meta`` under which :func:`fx_split` leaves its annotation.
+META = "loadmaster"
+
+
+def fx(
+    plan: Plan,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The plan as annotations by node name.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a graph whose ops have the names of FX nodes, as traced graphs do.
+    path : optional
+        Where to write it as JSON.
+    names : mapping, optional
+        Device names to PyTorch's; ``cuda:0``, ... if absent.
+
+    Returns
+    -------
+    dict
+        ``segments``: the device of each, in the order in which they run; ``nodes``: name to
+        ``device``, ``segment`` and ``priority``.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> lm.writers.fx(plan)["nodes"]["convolution"]["device"]
+    'cuda:0'
+    """
+    spelled = device_names(plan, torch_device, names)
+    graph = plan.graph
+    computed = [i for i in _in_order(plan) if graph.kinds[i] not in PLACEHOLDERS]
+    position = {op: k for k, op in enumerate(computed)}
+    reads: list[list[int]] = [[] for _ in computed]
+    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        if src in position and dst in position:
+            reads[position[dst]].append(position[src])
+    found = segments([int(plan.devices[i]) for i in computed], reads)
+    column = segment_of(len(computed), found).tolist()
+    document = {
+        "segments": [spelled[device] for device, _ in found],
+        "nodes": {
+            graph.names[i]: {
+                "device": spelled[plan.devices[i]],
+                "segment": column[k],
+                "priority": int(plan.priority[i]),
+            }
+            for k, i in enumerate(computed)
+        },
+    }
+    if path is not None:
+        write_json(path, document)
+    return document
+
+
+def _in_order(plan: Plan) -> list[int]:
+    """All ops, in an order in which they can run: the graph's own where it is one."""
+    graph = plan.graph
+    if bool((graph.src < graph.dst).all()):
+        return list(range(graph.n_ops))
+    from graphlib import TopologicalSorter
+
+    sources: dict[int, list[int]] = {i: [] for i in range(graph.n_ops)}
+    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        sources[dst].append(src)
+    return list(TopologicalSorter(sources).static_order())
+
+
+def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None) -> Any:
+    """A module that runs a traced one as planned: a submodule per segment, each on its device.
+
+    Weights stand in every submodule that reads them, moved to its device; a tensor is sent once to
+    each device that reads it. Nodes of the result and of its submodules have their annotation in
+    ``meta["loadmaster"]``. The module given is left as it is.
+
+    Parameters
+    ----------
+    plan : Plan
+    module : torch.fx.GraphModule
+        Whose nodes are the plan's ops: ``torch.export.export(...).module()``, ``make_fx``, ...
+    names
+        As for :func:`fx`; ``{"gpu0": "cpu", "gpu1": "cpu"}`` tries it out without GPUs.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        With submodules ``segment_0``, ``segment_1``, ...
+
+    Raises
+    ------
+    InputError
+        A node that the plan's graph does not have, or no GraphModule.
+    MissingExtraError
+        PyTorch is not installed.
+
+    Examples
+    --------
+    >>> placed = lm.writers.fx_split(plan, exported.module())      # doctest: +SKIP
+    >>> placed.segment_1                                           # doctest: +SKIP
+    """
+    try:
+        import torch
+        from torch.fx.passes.split_utils import split_by_tags
+    except ImportError:
+        raise MissingExtraError("torch", "torch", "splitting an FX module") from None
+    if not isinstance(module, torch.fx.GraphModule):
+        raise InputError(f"wants a torch.fx.GraphModule, got {type(module).__name__}")
+    tagged = copy.deepcopy(module)
+    for node in list(tagged.graph.nodes):
+        if node.target == _GUARDS:
+            tagged.graph.erase_node(node)
+    calls = [node for node in tagged.graph.nodes if node.op in _CALLS]
+    check_names(plan, (node.name for node in calls), "the FX graph")
+    placed = fx(plan, names=names)
+    for node in calls:
+        node.meta[META] = placed["nodes"][node.name]
+        node.tag = f"segment_{placed['nodes'][node.name]['segment']}"
+    used = {node.tag for node in calls}
+    tags = [f"segment_{k}" for k in range(len(placed["segments"])) if f"segment_{k}" in used]
+    split = split_by_tags(tagged, tags)
+    # Segments share weights until each has its own.
+    for tag in tags:
+        device = placed["segments"][int(tag.removeprefix("segment_"))]
+        setattr(split, tag, copy.deepcopy(getattr(split, tag)).to(device))
+    _send(split, placed)
+    return split
+
+
+def send(value: Any, device: str) -> Any:
+    """What a segment is given, on its device: tensors are moved, anything else is passed on."""
+    return value.to(device) if hasattr(value, "to") else value
+
+
+def _send(split: Any, placed: Mapping[str, Any]) -> None:
+    """Inserts a node for each tensor and device that it is sent to."""
+    graph = split.graph
+    sent: dict[tuple[Any, str], Any] = {}
+    for call in [node for node in graph.nodes if node.op == "call_module"]:
+        device = placed["segments"][int(call.target.removeprefix("segment_"))]
+        call.meta[META] = {"device": device}
+        for source in call.all_input_nodes:
+            if source.meta.get(META, {}).get("device") == device:
+                continue
+            if (source, device) not in sent:
+                with graph.inserting_before(call):
+                    sent[source, device] = graph.call_function(send, (source, device))
+                sent[source, device].meta[META] = {"device": device}
+            call.replace_input_with(source, sent[source, device])
+    graph.lint()
+    split.recompile()
