@@ -1,0 +1,585 @@
+"""Shows that two builds of Loadmaster make the same plans.
+
+    python benches/identity.py run -o old.csv [--jobs 1] [--only TEXT ...] [--methods NAME ...]
+    python benches/identity.py exact -o old-exact.csv [--only TEXT ...]
+    python benches/identity.py compare old.csv new.csv
+
+``run`` places every graph on every cluster by every method that counts its work, with the package
+that is installed, and appends a row for each plan. Rows that the file has already are not made
+again, so that a run that was broken off goes on where it was. Small graphs come first. Each graph
+is a process of its own. A method that is late, or that ends the process, gets a row that says so,
+and a fresh process goes on with the next method.
+
+``exact`` does the same for the solvers on 30 instances of at most 20 ops. What a solver finds
+within a time limit differs from run to run, so only proved makespans are compared.
+
+``compare`` prints a table with a line per method, then every difference; it exits with 1 if there
+is one. Rows that only one of the files has are counted, but they are no difference; nor are those
+of a method that was late.
+
+The graphs are those of ``shared/data`` beside the repository, or in the folder that the environment
+variable ``LOADMASTER_DATA`` names.
+
+This file runs unchanged on every version of the package: only names of the face are used, and
+:func:`what_runs` and :func:`what_is_sent` know where the versions differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from layered import Layered, layered
+
+import loadmaster as lm
+
+HERE = Path(__file__).parent
+DATA = Path(os.environ.get("LOADMASTER_DATA", HERE.parents[1] / "shared" / "data"))
+
+#: Memory, over the peak of one device that runs all ops in the graph's own order: of all devices
+#: of a tight cluster together, and of each device of a snug one. Two devices: both are the same.
+TIGHT, SNUG = 1.2, 0.6
+
+#: Seconds after which a method is stopped, on a slow core that other processes share.
+LATE = 600.0
+
+#: Seconds that no method needs: a limit on the clock would make plans differ from run to run.
+NO_LIMIT = 1e6
+
+#: Simulated steps of the methods that learn from them. Their defaults take minutes.
+STEPS = {"steps": 30}
+
+#: Methods with their options, and how many ops a graph has at most where the method takes part.
+METHODS: list[tuple[str, dict[str, Any], float]] = [
+    ("single", {}, math.inf),
+    ("round-robin", {}, math.inf),
+    ("random", {}, math.inf),
+    ("expert", {}, math.inf),
+    ("m-topo", {}, math.inf),
+    ("order-place", {}, math.inf),
+    ("celeritas", {}, math.inf),
+    ("glb", {}, math.inf),
+    ("metis", {}, math.inf),
+    ("heft", {}, math.inf),
+    ("cpop", {}, math.inf),
+    ("peft", {}, math.inf),
+    ("etf", {}, math.inf),
+    ("getf", {}, math.inf),
+    ("m-etf", {}, math.inf),
+    ("dpos", {}, math.inf),
+    ("dsc", {}, math.inf),
+    ("lc", {}, math.inf),
+    ("m-sct", {}, math.inf),
+    ("data-parallel", {}, math.inf),
+    ("auto", {"effort": "fast", "threads": 1, "time_limit": NO_LIMIT}, math.inf),
+    # Each step simulates the whole graph and, for two of them, takes a gradient.
+    ("mcmc", STEPS, math.inf),
+    ("cross-entropy", STEPS, math.inf),
+    ("policy-gradient", STEPS, math.inf),
+    # Plans the graph anew for every split that it tries: seconds at 2,000 ops, minutes at 20,000.
+    ("os-dpos", {}, 4_000),
+]
+
+#: What options change, on graphs where that takes no more than a second.
+VARIANTS: list[tuple[str, dict[str, Any], float]] = [
+    ("heft", {"contention": False}, 5_000),
+    ("heft", {"memory": "static"}, 5_000),
+    ("etf", {"contention": False}, 5_000),
+    ("celeritas", {"memory": "static", "on_oom": "best_effort"}, 5_000),
+    ("m-etf", {"on_oom": "best_effort"}, 5_000),
+    ("random", {"seed": 7}, 5_000),
+    ("heft", {"refine": True}, 2_000),
+    ("m-topo", {"constraints": {"contiguous": True}}, 2_000),
+    ("auto", {"effort": "fast", "threads": 1, "time_limit": NO_LIMIT, "seed": 1}, 500),
+    ("heft", {"constraints": {"reserve": "1MiB", "pin": {"*1": "*0"}}}, 2_000),
+]
+
+#: Layered graphs: ops, CCR, seed.
+LAYERED = [
+    (n, ccr, seed) for n in (200, 500, 1000, 2000) for ccr in (0.1, 1.0, 10.0) for seed in (0, 1)
+]
+
+DEVICES = (2, 4, 8)
+MEMORIES = ("as it is", "tight", "snug")
+
+#: Solvers, with their options. One worker of CP-SAT is the same on any number of cores.
+SOLVERS: list[tuple[str, dict[str, Any]]] = [
+    ("cpsat", {"workers": 1, "time_limit": 300.0}),
+    ("ilp", {"solver": "cbc", "time_limit": 60.0}),
+    ("ilp", {"solver": "highs", "time_limit": 60.0}),
+]
+
+#: Share of a makespan by which the bound may miss it and the plan still counts as proved.
+PROVED = 1e-5
+
+#: How the status begins of what came to no end.
+UNFINISHED = ("late", "ended")
+
+KEY = ("graph", "cluster", "memory", "method", "options")
+FOUND = (
+    "status",
+    "ops",
+    "devices",
+    "priority",
+    "policy",
+    "makespan",
+    "lower_bound",
+    "bound_source",
+    "transfers",
+    "bytes",
+)
+FIELDS = (*KEY, *FOUND)
+
+Row = dict[str, str]
+Key = tuple[str, ...]
+
+
+# -- what differs between versions ---------------------------------------------------------------
+
+
+def what_runs(plan: lm.Plan) -> tuple[Any, Any, str]:
+    """Device and priority per op of the reduced graph that runs, and the policy.
+
+    Before plans had an ``assignment``, it was named ``placed``.
+    """
+    assignment = plan.assignment if hasattr(plan, "assignment") else plan.placed
+    return assignment.devices, assignment.priority, assignment.policy
+
+
+def what_is_sent(plan: lm.Plan) -> tuple[int, int]:
+    """Number of transfers and of bytes that they move."""
+    return len(plan.schedule.transfers), int(plan.schedule.bytes_moved)
+
+
+# -- cases ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph on a cluster by a method."""
+
+    graph: str
+    cluster: str
+    memory: str
+    method: str
+    options: str
+
+    @property
+    def key(self) -> Key:
+        """What a row is filed under."""
+        return self.graph, self.cluster, self.memory, self.method, self.options
+
+
+def weight(graph: str) -> float:
+    """About how large a graph is: 25 bytes of a file an op."""
+    if graph.startswith("layered"):
+        return 25.0 * int(graph.split("-")[1])
+    return file_of(graph).stat().st_size
+
+
+def file_of(graph: str) -> Path:
+    """The file of a traced or measured graph."""
+    folder = "heterogeneous" if graph.startswith("moirai") else "graphs"
+    return DATA / folder / f"{graph}.json.gz"
+
+
+def graphs() -> list[str]:
+    """All graphs, small ones first."""
+    found = [f.name.removesuffix(".json.gz") for f in (DATA / "graphs").glob("*.json.gz")]
+    found += [f.name.removesuffix(".json.gz") for f in (DATA / "heterogeneous").glob("*.json.gz")]
+    found += [f"layered-{n}-{ccr:g}-{seed}" for n, ccr, seed in LAYERED]
+    return sorted(found, key=lambda name: (weight(name), name))
+
+
+def clusters_of(graph: str) -> list[str]:
+    """The clusters that a graph is placed on; families of clusters take turns."""
+    if graph.startswith("moirai"):
+        return ["its own"]
+    index = graphs().index(graph)
+    if graph.startswith("layered"):
+        return [f"{DEVICES[index % 3]} {('equal', 'unequal')[index % 2]}"]
+    families = list(FAMILIES)
+    return [f"{k} {families[(index + i) % len(families)]}" for i, k in enumerate(DEVICES)]
+
+
+def cases(graph: str) -> list[Case]:
+    """The cases of a graph."""
+    n_ops = graph_of(graph).n_ops
+    methods = [(name, options) for name, options, most in [*METHODS, *VARIANTS] if n_ops <= most]
+    return [
+        Case(graph, cluster, memory, method, json.dumps(options, sort_keys=True))
+        for cluster in clusters_of(graph)
+        for memory in MEMORIES
+        if memory != "snug" or not cluster.startswith("2 ")
+        for method, options in methods
+    ]
+
+
+@cache
+def graph_of(name: str) -> lm.OpGraph:
+    """A graph by name."""
+    if not name.startswith("layered"):
+        return lm.read(file_of(name))
+    data = layered_of(name)
+    slower = np.random.default_rng(0).uniform(1.0, 3.0, data.n_ops)
+    return lm.OpGraph(
+        {
+            "name": [f"o{i}" for i in range(data.n_ops)],
+            "time": {"gpu": data.op_seconds, "*": data.op_seconds * slower},
+            "output_bytes": data.tensor_bytes,
+            "param_bytes": data.resident,
+        },
+        {"src": data.src, "dst": data.dst, "bytes": data.tensor_bytes[data.src]},
+    )
+
+
+@cache
+def layered_of(name: str) -> Layered:
+    """The columns of a layered graph."""
+    _, n_ops, ccr, seed = name.split("-")
+    width = 8.0 if int(n_ops) >= 100 else 2.0
+    return layered(int(n_ops), ccr=float(ccr), seed=int(seed), width=width)
+
+
+def pcie(n: int) -> lm.Cluster:
+    """V100s on PCIe, as in the preset of four: as many as asked for."""
+    cluster = lm.Cluster.preset("4xV100-PCIe")
+    while cluster.n_devices < n:
+        cluster = cluster.with_device(cluster.n_devices - 1)
+    return cluster.subset(range(n))
+
+
+def unequal(cluster: lm.Cluster) -> lm.Cluster:
+    """The cluster with half the speed on every other device."""
+    for device in range(1, cluster.n_devices, 2):
+        cluster = cluster.with_speed(0.5, device)
+    return cluster
+
+
+#: Clusters of so many devices: a port for each device, hops over others, a switch, two types.
+FAMILIES: dict[str, Callable[[int], lm.Cluster]] = {
+    "V100-PCIe": pcie,
+    "V100-NVLink": lambda n: lm.Cluster.preset("8xV100-NVLink").subset(range(n)),
+    "H100-NVLink": lambda n: lm.Cluster.preset("8xH100-NVLink").subset(range(n)),
+    "V100-PCIe unequal": lambda n: unequal(pcie(n)),
+}
+
+
+def mesh(graph: str, n: int) -> lm.Cluster:
+    """Equal devices whose links give a layered graph about its CCR."""
+    data = layered_of(graph)
+    bandwidth = float(data.tensor_bytes.sum() / data.tensor_seconds.sum())
+    return lm.Cluster.mesh(n, memory="1TiB", bandwidth=bandwidth, latency=10e-6)
+
+
+@cache
+def cluster_of(graph: str, cluster: str, memory: str) -> lm.Cluster:
+    """A cluster by name, for a graph."""
+    count, _, family = cluster.partition(" ")
+    if cluster == "its own":
+        found = lm.Cluster.read(DATA / "heterogeneous" / f"{graph}.cluster.toml")
+    elif graph.startswith("layered"):
+        found = mesh(graph, int(count))
+        found = unequal(found) if family == "unequal" else found
+    else:
+        found = FAMILIES[family](int(count))
+    share = {"tight": TIGHT / found.n_devices, "snug": SNUG}.get(memory)
+    return found if share is None else found.with_memory(math.ceil(share * peak_of(graph, found)))
+
+
+def peak_of(graph: str, cluster: lm.Cluster) -> int:
+    """Bytes that the first device holds at most, if it runs all ops in the graph's own order."""
+    model = graph_of(graph)
+    alone = cluster.subset([0]).with_memory("1PiB")
+    return int(lm.simulate(model, alone, np.zeros(model.n_ops, dtype=np.int32)).memory.peak[0])
+
+
+# -- one plan ------------------------------------------------------------------------------------
+
+
+def planned(case: Case) -> Row:
+    """The row of a case."""
+    options = json.loads(case.options)
+    if "constraints" in options:
+        options["constraints"] = lm.Constraints(**options["constraints"])
+    model = graph_of(case.graph)
+    cluster = cluster_of(case.graph, case.cluster, case.memory)
+    return row_of(case, lambda: lm.place(model, cluster, case.method, **options))
+
+
+def row_of(case: Case, place: Callable[[], lm.Plan]) -> Row:
+    """What became of a plan."""
+    try:
+        plan = place()
+    except lm.LoadmasterError as error:
+        return blank(case, f"{type(error).__name__} {digest(str(error).encode())[:16]}")
+    devices, priority, policy = what_runs(plan)
+    transfers, moved = what_is_sent(plan)
+    found = {
+        "status": "ok" if plan.fits else "does not fit",
+        "ops": len(devices),
+        "devices": digest(np.ascontiguousarray(devices, dtype="<i4").tobytes()),
+        "priority": digest(np.ascontiguousarray(priority, dtype="<i4").tobytes()),
+        "policy": policy,
+        "makespan": repr(float(plan.makespan)),
+        "lower_bound": repr(float(plan.lower_bound)),
+        "bound_source": plan.bound_source,
+        "transfers": transfers,
+        "bytes": moved,
+    }
+    return blank(case) | {name: str(value) for name, value in found.items()}
+
+
+def blank(case: Case, status: str = "") -> Row:
+    """A row without a plan."""
+    return dict.fromkeys(FIELDS, "") | dict(zip(KEY, case.key, strict=True)) | {"status": status}
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- all plans -----------------------------------------------------------------------------------
+
+
+class Table:
+    """A file of rows that grows a row at a time."""
+
+    def __init__(self, path: Path) -> None:
+        is_new = not path.exists()
+        self.keys = set() if is_new else set(read(path))
+        self._file = path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, FIELDS)
+        self._lock = threading.Lock()
+        if is_new:
+            self._writer.writeheader()
+
+    def add(self, row: Row) -> None:
+        """Writes a row at once."""
+        with self._lock:
+            self._writer.writerow(row)
+            self._file.flush()
+            self.keys.add(key_of(row))
+
+
+def read(path: Path) -> dict[Key, Row]:
+    """The rows of a file, by key."""
+    with path.open(newline="") as file:
+        return {key_of(row): row for row in csv.DictReader(file)}
+
+
+def key_of(row: Row) -> Key:
+    """What a row is filed under."""
+    return tuple(row[name] for name in KEY)
+
+
+def work(todo: list[Case], connection: Connection) -> None:
+    """Plans case after case; runs in a process of its own."""
+    for case in todo:
+        began = time.process_time()
+        connection.send((planned(case), time.process_time() - began))
+
+
+def supervised(graph: str, methods: list[str], table: Table) -> None:
+    """Plans all cases of a graph that the table lacks, in as many processes as that takes."""
+    todo = [case for case in cases(graph) if case.key not in table.keys]
+    todo = [case for case in todo if not methods or case.method in methods]
+    context = multiprocessing.get_context("spawn")
+    while todo:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(todo, theirs))
+        process.start()
+        theirs.close()
+        status = ""
+        while todo and not status:
+            try:
+                row, seconds = ours.recv() if ours.poll(LATE) else (blank(todo[0], "late"), LATE)
+            except EOFError:
+                process.join()
+                row, seconds = blank(todo[0], f"ended with {process.exitcode}"), 0.0
+            status = row["status"] if row["status"].startswith(UNFINISHED) else ""
+            case = todo.pop(0)
+            table.add(row)
+            print(f"{seconds:8.2f} s  {row['status']:14.14}  {' | '.join(case.key)}", flush=True)
+        process.kill()
+        process.join()
+
+
+def run(path: Path, jobs: int, only: list[str], methods: list[str]) -> None:
+    """Plans all cases that the file lacks."""
+    table = Table(path)
+    wanted = [name for name in graphs() if not only or any(text in name for text in only)]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda graph: supervised(graph, methods, table), wanted))
+
+
+# -- solvers -------------------------------------------------------------------------------------
+
+
+def instances() -> dict[str, Callable[[], tuple[lm.OpGraph, lm.Cluster]]]:
+    """Thirty graphs of 12 to 20 ops with their clusters: 12 of ``shared/data/scheduling``, with one
+    bandwidth for all links, and 18 layered ones. Each device can hold all ops: where memory is
+    tight, solvers charge it in a way of their own, and what they prove is no bound of the plan.
+    """
+    found: dict[str, Callable[[], tuple[lm.OpGraph, lm.Cluster]]] = {}
+    for i in range(18):
+        graph = f"layered-{12 + i // 2}-{(0.1, 1.0, 10.0)[i % 3]:g}-{i}"
+        found[graph] = partial(layered_instance, graph, (2, 3)[i % 2])
+    for path in sorted((DATA / "scheduling").glob("n20-*.json")):
+        found[path.name.removesuffix(".json")] = partial(scheduling_instance, path)
+    return found
+
+
+def scheduling_instance(path: Path) -> tuple[lm.OpGraph, lm.Cluster]:
+    """An instance of ``shared/data/scheduling``; a byte takes a microsecond on each link."""
+    raw = json.loads(path.read_text())
+    types = ["t"] * raw["K"] if raw["hom"] else [f"t{d}" for d in range(raw["K"])]
+    edges = [
+        (t["src"], dst, i, t["c"][0][1]) for i, t in enumerate(raw["tensors"]) for dst in t["dsts"]
+    ]
+    src, dst, tensor, size = zip(*edges, strict=True)
+    seconds = np.array(raw["p"]) * 1e-6
+    ops = {
+        "name": [f"o{i}" for i in range(raw["n"])],
+        "time": {name: seconds[:, types.index(name)] for name in dict.fromkeys(types)},
+    }
+    devices = [lm.Device(f"d{i}", name, 2**40) for i, name in enumerate(types)]
+    links = [lm.Link(a.name, b.name, 1e6, 0.0) for a in devices for b in devices if a != b]
+    graph = lm.OpGraph(ops, {"src": src, "dst": dst, "tensor": tensor, "bytes": size})
+    return graph, lm.Cluster(devices, links)
+
+
+def layered_instance(graph: str, devices: int) -> tuple[lm.OpGraph, lm.Cluster]:
+    """A small layered graph, on equal devices with memory to spare."""
+    return graph_of(graph), mesh(graph, devices)
+
+
+def exact(path: Path, only: list[str]) -> None:
+    """Plans all instances by all solvers, but for what the file has."""
+    table = Table(path)
+    for name, make in instances().items():
+        for method, options in SOLVERS:
+            case = Case(name, "its own", "to spare", method, json.dumps(options, sort_keys=True))
+            if case.key in table.keys or not any(text in name for text in only or [""]):
+                continue
+            graph, cluster = make()
+            began = time.perf_counter()
+            row = row_of(case, partial(lm.place, graph, cluster, method, **options))
+            table.add(row)
+            seconds = time.perf_counter() - began
+            outcome = "proved" if proved(row) else row["status"]
+            print(f"{seconds:8.2f} s  {outcome:14.14}  {' | '.join(case.key)}", flush=True)
+
+
+def proved(row: Row) -> bool:
+    """Whether bound and makespan meet."""
+    if row["status"] != "ok":
+        return False
+    makespan, bound = float(row["makespan"]), float(row["lower_bound"])
+    return makespan - bound <= PROVED * makespan
+
+
+# -- comparison ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Count:
+    """What a method's rows come to."""
+
+    equal: int = 0
+    refused: int = 0
+    not_compared: int = 0
+    different: int = 0
+
+
+def differing(old: Row, new: Row) -> list[str] | None:
+    """Names of the columns that differ; None: the two cannot be compared."""
+    if any(row["status"].startswith(UNFINISHED) for row in (old, new)):
+        return None
+    if old["method"] in {method for method, _ in SOLVERS}:
+        if not (proved(old) and proved(new)):
+            return None
+        makespans = float(old["makespan"]), float(new["makespan"])
+        return [] if math.isclose(*makespans, rel_tol=2 * PROVED) else ["makespan"]
+    return [name for name in FOUND if old[name] != new[name]]
+
+
+def compare(old: dict[Key, Row], new: dict[Key, Row]) -> int:
+    """Prints how two tables differ; the number of rows that do."""
+    counts: dict[str, Count] = {}
+    differences = []
+    for key in [key for key in old if key in new]:
+        count = counts.setdefault(old[key]["method"], Count())
+        names = differing(old[key], new[key])
+        if names is None:
+            count.not_compared += 1
+        elif names:
+            count.different += 1
+            pairs = [f"{n} {old[key][n][:24]} -> {new[key][n][:24]}" for n in names]
+            differences.append(f"{' | '.join(key)}: {'; '.join(pairs)}")
+        else:
+            count.equal += 1
+            count.refused += old[key]["makespan"] == ""
+    print("| method | rows | equal | of these without a plan | not compared | different |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    totals = [0] * 5
+    for method, c in counts.items():
+        rows = c.equal + c.not_compared + c.different
+        cells = [rows, c.equal, c.refused, c.not_compared, c.different]
+        totals = [total + cell for total, cell in zip(totals, cells, strict=True)]
+        print(f"| {method} | {' | '.join(map(str, cells))} |")
+    print(f"| all | {' | '.join(map(str, totals))} |")
+    places = {key[:3] for key in old if key in new}
+    print(f"\n{len(places)} cases: graphs on clusters of some memory")
+    for name, one, other in (("old", old, new), ("new", new, old)):
+        if alone := len(one.keys() - other.keys()):
+            print(f"{alone} rows are only in the {name} table")
+    for line in differences:
+        print(line)
+    return len(differences)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("run", "exact"):
+        command = commands.add_parser(name)
+        command.add_argument("-o", "--output", type=Path, required=True)
+        command.add_argument("--only", nargs="+", default=[], help="graphs whose name has one")
+        if name == "run":
+            command.add_argument("--jobs", type=int, default=1)
+            command.add_argument("--methods", nargs="+", default=[])
+    command = commands.add_parser("compare")
+    command.add_argument("tables", type=Path, nargs=2)
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        run(arguments.output, arguments.jobs, arguments.only, arguments.methods)
+    elif arguments.command == "exact":
+        exact(arguments.output, arguments.only)
+    else:
+        old, new = map(read, arguments.tables)
+        sys.exit(compare(old, new) > 0)
+
+
+if __name__ == "__main__":
+    main()
