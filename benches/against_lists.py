@@ -1,5 +1,5 @@
-"""What ``auto`` gains in 15 seconds over the best list schedule, written to ``RESULTS.md``: over
-ours, and over the same algorithms as published.
+"""What ``auto`` gains in 15 seconds over the best list schedule: over ours, and over the same
+algorithms as published. Written to ``results/against-lists.md``.
 
     python benches/against_lists.py [--graphs NAME ...] [--clusters NAME ...] [--fresh]
 
@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 from quality import DATA, HERE, KINDS, Task, package_digest, records, table, tasks
-from sections import write_section
 
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError
@@ -191,8 +190,8 @@ def compared(ratios: list[float]) -> list[str]:
     return [str(len(some)), f"{1 - mean:.1%}", f"{1 / mean - 1:.1%}", str(longer)]
 
 
-def section(found: list[Case], options: list[str]) -> str:
-    """Its part of RESULTS.md, and the options that made it."""
+def page(found: list[Case], options: list[str]) -> str:
+    """The page ``against-lists.md``, and the options that made it."""
     both = [c for c in found if not math.isnan(c.ratio)]
     alone = [c for c in found if math.isnan(c.best[1]) and not math.isnan(c.auto)]
     groups = {
@@ -302,7 +301,7 @@ def section(found: list[Case], options: list[str]) -> str:
 
 
 def main() -> None:
-    """Plans what is not planned yet, then writes the section."""
+    """Plans what is not planned yet, then writes the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -313,7 +312,7 @@ def main() -> None:
         "--clusters", nargs="+", default=[], help="only these, as the ledger calls them"
     )
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the page")
     arguments = parser.parse_args()
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
@@ -325,7 +324,8 @@ def main() -> None:
     options = ["--graphs", *arguments.graphs] if arguments.graphs else []
     if arguments.clusters:
         options += ["--clusters", *arguments.clusters]
-    write_section(arguments.out / "RESULTS.md", "lists", section(found, options))
+    text = page(found, options)
+    (arguments.out / "against-lists.md").write_text(text.strip() + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ starts from the same schedule: a local search cut short, HEFT for the two models
 after 10 s is read off the same run. CBC has one thread, CP-SAT eight. What is measured is kept in
 ``.exact.jsonl``, so that a run that was broken off goes on where it was, instances can be measured
 one at a time, and runs that were stopped earlier (``--seconds 10``) are made again for longer;
-every run writes all that is kept into its section of ``RESULTS.md``.
+every run writes all that is kept into ``results/exact.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import numpy as np
 from layered import layered
 from quality import DATA, heterogeneous_problem, table
 from search import Coarse
-from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
@@ -46,6 +45,7 @@ from loadmaster.strategies.auto import auto
 from loadmaster.strategies.exact.solving import Level, searched
 
 HERE = Path(__file__).parent
+PAGE = HERE / "results" / "exact.md"
 KEPT = HERE / ".exact.jsonl"
 MEASURED = ("moirai-googlenet", "moirai-transformer")
 GROUPS = 50
@@ -250,7 +250,7 @@ def kept(fresh: bool) -> dict[tuple[str, str], Row]:
 
 
 def report(rows: dict[tuple[str, str], Row]) -> str:
-    """The section of RESULTS.md."""
+    """The page ``exact.md``."""
     names = [*best_known(), *MEASURED]
     missing = []
     for f in FORMULATIONS:
@@ -368,7 +368,7 @@ def make_table(instances: list[str], formulations: list[str], limit: float, fres
         row = measured(name, formulation, limit)
         rows[name, formulation] = row
         KEPT.write_text("".join(json.dumps(asdict(r)) + "\n" for r in rows.values()))
-        write_section(HERE / "RESULTS.md", "exact", report(rows))
+        PAGE.write_text(report(rows).strip() + "\n")
         known = [row.after(s) for s in SECONDS if row.reaches(s)]
         at = "  ".join(f"{best:.5g} >= {bound:.5g}" for best, bound in known)
         print(
@@ -376,7 +376,7 @@ def make_table(instances: list[str], formulations: list[str], limit: float, fres
             f"{row.cpu:.1f} s {row.outcome}",
             flush=True,
         )
-    write_section(HERE / "RESULTS.md", "exact", report(rows))
+    PAGE.write_text(report(rows).strip() + "\n")
 
 
 def show_bounds() -> None:

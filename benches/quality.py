@@ -1,14 +1,14 @@
-"""The ledger of quality: every strategy on every graph, written to ``RESULTS.md`` beside this file.
+"""The ledger of quality: every strategy on every graph, written to ``results/``.
 
     python benches/quality.py [--quick] [--graphs NAME ...] [--methods NAME ...]
                               [--limit SECONDS] [--jobs N] [--fresh] [--only SECTION]
 
-Without ``--only`` all sections are written; ``--only coarsening`` writes that one anew and leaves
-the others as they stand in ``RESULTS.md``.
+``quality.md`` has the plans, ``coarseners.md`` what a placer makes of each coarsener's groups.
+``--only coarsening`` writes the second alone.
 
-``RESULTS.md``, ``RESULTS.csv`` (every figure of every plan) and ``RESULTS.svg`` hold what is the
+``quality.md``, ``quality.csv`` (every figure of every plan) and ``quality.svg`` hold what is the
 same on every run: makespans, bounds, memory. Seconds of planning are not, and stand in
-``SECONDS.md``; nor is the one word ``late``, for a method that took longer than the limit.
+``quality-seconds.md``; nor is the one word ``late``, for a method that took longer than the limit.
 
 Every graph on every cluster is a process of its own, which plans by one method after another; one
 that is late is killed, and a fresh process goes on with the next. What is done is kept in
@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from known_optimum import Instance, instance
-from sections import write_section
 
 import loadmaster as lm
 from loadmaster import fast
@@ -49,6 +48,7 @@ from loadmaster.strategies.groups.celeritas import adjusting_placement
 from loadmaster.strategies.groups.fused import Fused, deciders
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 DATA = HERE.parents[1] / "shared" / "data"
 
 #: What fits within a second, and time to spare for it: so it is the same on every run.
@@ -325,8 +325,8 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     return best
 
 
-def coarsening_section() -> str:
-    """Its part of RESULTS.md."""
+def coarseners_page() -> str:
+    """The page ``coarseners.md``."""
     lines = [
         "# Coarseners, with and without refinement",
         "",
@@ -652,8 +652,8 @@ def behind(rows: list[Row]) -> list[str]:
     return lines
 
 
-def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
-    """RESULTS.md."""
+def quality_page(rows: list[Row], methods: Sequence[str], limit: float) -> str:
+    """The page ``quality.md``."""
     of = {kind: [r for r in rows if r.kind == kind] for kind in KINDS}
     lines = [
         "# Quality of plans",
@@ -664,10 +664,10 @@ def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
         "take (as if it had the memory). *short*: no plan that fits was found; *late*: not within "
         "the time allowed; *missing*: an extra is not installed. The bound holds for every "
         "placement of the graph as it is: data-parallel and os-dpos split its ops, and may go "
-        "below. Every figure of every plan is in `RESULTS.csv`, seconds of planning are in "
-        "`SECONDS.md`, which differs from run to run, as *late* may.",
+        "below. Every figure of every plan is in `quality.csv`, seconds of planning are in "
+        "`quality-seconds.md`, which differs from run to run, as *late* may.",
         "",
-        "![Step time of every method](RESULTS.svg)",
+        "![Step time of every method](quality.svg)",
         "",
     ]
     if of["models"]:
@@ -722,7 +722,7 @@ def report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
 
 
 def seconds_report(rows: list[Row], methods: Sequence[str], limit: float) -> str:
-    """SECONDS.md."""
+    """The page ``quality-seconds.md``."""
     lines = ["# Seconds of planning", "", "As measured by the last run of `quality.py`, bound and "]
     lines[-1] += f"simulation included, several processes at a time; at most {limit:g} s each."
     body = []
@@ -823,15 +823,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
-    parser.add_argument("--only", choices=["coarsening"], help="write one section anew")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the report")
+    parser.add_argument("--only", choices=["coarsening"], help="write one page anew")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the pages")
     arguments = parser.parse_args()
     if not DATA.exists():
         parser.error(f"no graphs at {DATA}")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    results = arguments.out / "RESULTS.md"
     if arguments.only:
-        write_section(results, "coarsening", coarsening_section())
+        (arguments.out / "coarseners.md").write_text(coarseners_page() + "\n")
         return
     wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
@@ -839,13 +838,16 @@ def main() -> None:
     rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
     methods = arguments.methods
-    write_section(results, "quality", report(rows, methods, arguments.limit))
-    # A run over some graphs leaves the section as it was.
+    page = quality_page(rows, methods, arguments.limit)
+    (arguments.out / "quality.md").write_text(page.strip() + "\n")
+    # A run over some graphs leaves the other page as it was.
     if not arguments.quick and not arguments.graphs:
-        write_section(results, "coarsening", coarsening_section())
-    (arguments.out / "SECONDS.md").write_text(seconds_report(rows, methods, arguments.limit))
-    write_csv(rows, arguments.out / "RESULTS.csv")
-    draw(rows, methods, arguments.out / "RESULTS.svg")
+        (arguments.out / "coarseners.md").write_text(coarseners_page() + "\n")
+    (arguments.out / "quality-seconds.md").write_text(
+        seconds_report(rows, methods, arguments.limit)
+    )
+    write_csv(rows, arguments.out / "quality.csv")
+    draw(rows, methods, arguments.out / "quality.svg")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,9 @@ def shell(block: str) -> None:
     subprocess.run(["bash", "-euc", block], env={**os.environ, "PATH": path}, check=True)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "benches" / "README.md"], ids=str)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *ROOT.glob("*.md"), *sorted((ROOT / "benches").rglob("*.md"))], ids=str
+)
 def test_links_of_pages_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)", BLOCK.sub("", page.read_text()))
     local = [link for link in links if not re.match(r"https?:|mailto:", link)]

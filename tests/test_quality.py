@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCHES = Path(__file__).parents[1] / "benches"
-WRITTEN = ("RESULTS.md", "RESULTS.csv", "RESULTS.svg")
+WRITTEN = ("quality.md", "quality.csv", "quality.svg")
 
 
 def ledger(out: Path, *options: str) -> str:
@@ -36,7 +36,7 @@ def test_the_report_is_the_same_on_every_run(tmp_path, shared_data):
     assert ledger(tmp_path / "a", *methods) == "", "all is kept"
     more = ledger(tmp_path / "a", *methods, "m-topo")
     assert {line.split()[0] for line in more.splitlines()} == {"m-topo"}
-    with (tmp_path / "a" / "RESULTS.csv").open() as file:
+    with (tmp_path / "a" / "quality.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["outcome"] for row in rows} == {"fits"}
     assert all(float(row["bound"]) <= float(row["makespan"]) * (1 + 1e-6) for row in rows)
