@@ -24,8 +24,7 @@ from quality import DESIGN, design_problem
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.judge.coarsening import coarsen_problem
-from loadmaster.judge.problem import Problem
-from loadmaster.plans.summary import parallelism
+from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.strategies.groups.fused import fuse
 
 #: Celeritas' Table 2: ops before and after, CCR before and after.

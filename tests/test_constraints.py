@@ -20,9 +20,10 @@ from loadmaster.cli import main
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.binding import bind
 from loadmaster.rules.constraints import selected
+from loadmaster.rules.stages import Stages, knots
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.base import Placement, judged
-from loadmaster.strategies.contiguous import Stages, contiguous, cut, knots
+from loadmaster.strategies.contiguous import contiguous, cut
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 

@@ -14,9 +14,9 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.cli import main
+from loadmaster.model.batch import scaled_batch
 from loadmaster.plans.footprint import footprints, largest_op
 from loadmaster.tasks.fit import METHODS
-from loadmaster.transforms.batch import scaled_batch
 
 #: Four ops that keep 60 bytes each.
 FOUR = graph_of({x: 1 for x in "abcd"}, param_bytes=[60] * 4)

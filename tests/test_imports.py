@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import loadmaster
 
 HEAVY = (
     "torch",
@@ -90,6 +94,19 @@ def test_the_face_is_what_it_says():
         " lm.__all__ == sorted(lm.__all__), bool(lm.__version__))"
     )
     assert run(code).stdout == "[] True True\n"
+
+
+def test_nobody_below_imports_from_the_face():
+    """`import-linter` holds the floors, but cannot tell the face from the extension behind it."""
+    package = Path(loadmaster.__file__).parent
+    found = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and node.module == "loadmaster")
+        or (isinstance(node, ast.Import) and any(a.name == "loadmaster" for a in node.names))
+    ]
+    assert [where for where in found if not where.startswith("__init__.py")] == []
 
 
 def test_numpy_is_most_of_the_cost():

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import loadmaster
-from loadmaster import progress as module
+import loadmaster.cli.progress as module
 from loadmaster.cli import main
 from loadmaster.cli.progress import Progress, clock_of
 from loadmaster.tasks.place import Incumbent

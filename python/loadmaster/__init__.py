@@ -23,24 +23,26 @@ if TYPE_CHECKING:
     )
     from loadmaster.costs import Costs
     from loadmaster.costs.measuring_links import measure_links
-    from loadmaster.judge.bounds import Bound, lower_bound
+    from loadmaster.judge.bounds import Bound
     from loadmaster.judge.coarsening import Coarse, coarsen
     from loadmaster.judge.simulation import Simulation, simulate
     from loadmaster.model.cluster import Cluster, Device, DeviceType, Link, Route, presets
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.profile import Profile
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
     from loadmaster.strategies import strategy
+    from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
     from loadmaster.tasks.check import Check, check
     from loadmaster.tasks.fit import Fit, fit
     from loadmaster.tasks.measuring_plan import measuring_plan
     from loadmaster.tasks.order import optimise_order
-    from loadmaster.tasks.place import Comparison, Incumbent, compare, place
+    from loadmaster.tasks.place import Incumbent, compare, place
     from loadmaster.tasks.sweep import Sweep, sweep
     from loadmaster.tasks.what_if import WhatIf, what_if
 
@@ -110,24 +112,26 @@ _HOMES = {
     ),
     "costs": ("Costs",),
     "costs.measuring_links": ("measure_links",),
-    "judge.bounds": ("Bound", "lower_bound"),
+    "judge.bounds": ("Bound",),
     "judge.coarsening": ("Coarse", "coarsen"),
     "judge.simulation": ("Simulation", "simulate"),
     "model.cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
     "model.graph": ("OpGraph",),
     "model.profile": ("Profile",),
+    "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
     "readers": ("read",),
     "readers.profiles": ("read_profiles",),
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),
     "strategies": ("strategy",),
+    "tasks.bound": ("lower_bound",),
     "tasks.calibrate": ("Calibration", "calibrate"),
     "tasks.check": ("Check", "check"),
     "tasks.fit": ("Fit", "fit"),
     "tasks.measuring_plan": ("measuring_plan",),
     "tasks.order": ("optimise_order",),
-    "tasks.place": ("Comparison", "Incumbent", "compare", "place"),
+    "tasks.place": ("Incumbent", "compare", "place"),
     "tasks.sweep": ("Sweep", "sweep"),
     "tasks.what_if": ("WhatIf", "what_if"),
 }

@@ -11,7 +11,7 @@ from types import ModuleType
 #: Old name to new name, both below the package. These go with version 0.3.
 MODULES = {
     "binding": "rules.binding",
-    "bounds": "judge.bounds",
+    "bounds": "tasks.bound",
     "calibration": "tasks.calibrate",
     "checking": "tasks.check",
     "cluster": "model.cluster",
@@ -36,7 +36,9 @@ MODULES = {
     "simulation": "judge.simulation",
     "summary": "plans.summary",
     "sweeping": "tasks.sweep",
+    "transforms.batch": "model.batch",
     "units": "base.units",
+    "writers.deviations": "costs.deviations",
 }
 
 

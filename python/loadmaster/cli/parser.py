@@ -50,9 +50,9 @@ class _Version(argparse.Action):
     """Looks the version up only if it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from loadmaster import __version__
+        from importlib.metadata import version
 
-        print(f"loadmaster {__version__}")
+        print(f"loadmaster {version('loadmaster')}")
         parser.exit()
 
 

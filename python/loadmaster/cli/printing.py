@@ -52,7 +52,7 @@ def check_targets(*paths: str | None, picture: str | None = None) -> None:
     from loadmaster.base.files import check_target
 
     if picture:
-        from loadmaster.writers.pictures.style import check_suffix
+        from loadmaster.base.drawing import check_suffix
 
         check_suffix(picture)
     for path in (*paths, picture):

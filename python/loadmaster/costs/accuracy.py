@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.roofline import PROVENANCES, Costs
@@ -122,7 +123,7 @@ class Trust:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """The cumulative distributions and the kinds, as PNG or SVG; needs the ``plot`` extra."""
-        from loadmaster.writers.pictures.deviations import draw
+        from loadmaster.costs.deviations import draw
 
         draw(self, path)
 
@@ -144,8 +145,6 @@ class Trust:
         }
 
     def __str__(self) -> str:
-        from loadmaster.plans.summary import aligned
-
         shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares.items())
         lines = [
             f"{counted(len(self.names), 'op')} predicted and measured, "

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs.least_squares import nonnegative
 from loadmaster.costs.transfers import TransferTimes, title
@@ -178,8 +179,6 @@ class Links:
         return {"links": [fit.to_document() for fit in self.fits]}
 
     def __str__(self) -> str:
-        from loadmaster.plans.summary import aligned
-
         decades = sorted({d for fit in self.fits for d in fit.errors(fit.seconds)})
         graph = any(fit.tensor_error is not None for fit in self.fits)
         head = ("link", "latency", "bandwidth", "error of", *map(_decade, decades))

@@ -21,6 +21,7 @@ from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.entry import Entry
 from loadmaster.costs.regression import SHAPES, Growth, grown
 from loadmaster.costs.roofline import Costs
+from loadmaster.model.batch import ASSUMPTION, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import TIME_SOURCES, OpGraph
 from loadmaster.model.profile import Profile, joined
@@ -92,7 +93,7 @@ class Regression:
         one.
 
         Output bytes are the regression's. Tensors, workspace, and what was not measured go with the
-        batch or stay as :func:`loadmaster.transforms.batch.scaled_batch` has it, but for ops whose
+        batch or stay as :func:`loadmaster.model.batch.scaled_batch` has it, but for ops whose
         output bytes were the same at every batch. FLOPs, bytes accessed and shapes stay as they
         are; ``meta["assumed"]`` says all this.
 
@@ -108,9 +109,6 @@ class Regression:
         InputError
             No op of the graph is named as one of these; its batch cannot be told.
         """
-        # Transforms build on costs.
-        from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
-
         if batch is not None and not (isinstance(batch, int) and batch > 0):
             raise InputError(f"batch is {batch!r}: wants an integer of at least 1")
         self.model().join(graph)

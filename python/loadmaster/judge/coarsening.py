@@ -22,11 +22,10 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.plans.summary import parallelism
 
 Coarsener = Literal["sequential", "batch", "rules", "parallel", "multilevel"]
 Order = Literal["best", "program", "m-topo", "dfs", "cpd"]

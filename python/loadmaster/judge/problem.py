@@ -192,3 +192,10 @@ def by_start(
     """The order of a schedule: ops by start, ties by finish, then topologically."""
     topological = ranks(fast.m_topo(graph))
     return np.lexsort((topological, finish, start)).astype(np.int32)
+
+
+def parallelism(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
+    """Work / critical path: how many devices could be busy at most, if transfers were free."""
+    _, bottom = fast.levels(graph, op_time, np.zeros(graph.n_tensor_ids))
+    longest = float(bottom.max())
+    return float(op_time.sum()) / longest if longest else 1.0

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.plans.summary import aligned
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import format_bytes, format_seconds
-from loadmaster.strategies.contiguous import Stages
+from loadmaster.rules.stages import Stages
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan

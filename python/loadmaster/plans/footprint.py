@@ -13,8 +13,8 @@ import numpy as np
 from loadmaster.judge.simulation import run
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.roles import Roles
 from loadmaster.plans.plan import Plan
-from loadmaster.transforms.roles import Roles
 
 #: Memory that nothing overflows.
 _ENDLESS = 2**62

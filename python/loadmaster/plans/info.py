@@ -16,11 +16,10 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_bytes, format_count, format_seconds
 from loadmaster.judge.coarsening import Report, coarsen_problem
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.judge.simulation import as_costs
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.plans.summary import parallelism
 from loadmaster.strategies.groups.fused import fuse
 
 

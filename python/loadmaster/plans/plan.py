@@ -38,9 +38,9 @@ from loadmaster.rules.constraints import Constraints
 from loadmaster.transforms.base import Split
 
 if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.difference import Difference
     from loadmaster.plans.explain import Explanation
-    from loadmaster.tasks.place import Comparison
 
 FORMAT = "loadmaster-plan"
 VERSION = 1

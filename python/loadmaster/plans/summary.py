@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-import loadmaster.fast as fast
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.problem import parallelism
 
 if TYPE_CHECKING:
     from loadmaster.judge.simulation import Simulation
     from loadmaster.model.cluster import Cluster
     from loadmaster.model.graph import OpGraph
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.tasks.place import Comparison
 
 #: Below this parallelism a split cannot pay: even free transfers would gain less than 5 %.
 WORTH_SPLITTING = 1.05
@@ -24,13 +23,6 @@ WORTH_SPLITTING = 1.05
 #: Devices per line, and lines, of the summary.
 _PER_LINE = 4
 _DEVICE_LINES = 4
-
-
-def parallelism(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
-    """Work / critical path: how many devices could be busy at most, if transfers were free."""
-    _, bottom = fast.levels(graph, op_time, np.zeros(graph.n_tensor_ids))
-    longest = float(bottom.max())
-    return float(op_time.sum()) / longest if longest else 1.0
 
 
 def verdict(plan: Plan) -> str | None:
@@ -201,12 +193,3 @@ def comparison_table(comparison: Comparison) -> str:
     lines = aligned(rows)
     lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
     return "\n".join(lines)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, columns under each other; a row may end early."""
-    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-        for row in rows
-    ]

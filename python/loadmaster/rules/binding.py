@@ -11,7 +11,7 @@ the user's:
 
 Rules stand on ops that run only, so that placeholders keep the homes that they have without
 constraints: a placement of the one problem is one of the other, with the same schedule. Contiguous
-stages are another matter: see :mod:`loadmaster.strategies.contiguous`.
+stages are another matter: see :mod:`loadmaster.rules.stages`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import ANY_TYPE
 from loadmaster.rules.constraints import Constraints, selected
 from loadmaster.rules.matching import Names
+from loadmaster.rules.stages import Stages
 
 #: Device types that a problem may have: masks have 64 bits.
 MOST_TYPES = 64
@@ -190,8 +191,6 @@ class Binding:
         """Constraints that a placement of the reduced ops breaks, in words: pins and kinds, whole
         modules, reserves (given the peak of each device, in bytes), stages.
         """
-        from loadmaster.strategies.contiguous import Stages  # plans load without strategies
-
         model, of, cluster = self.given.model, self.given.reduced.op_of, self.given.cluster
         found = []
         for rule in self.rules:

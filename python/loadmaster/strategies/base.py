@@ -242,18 +242,6 @@ def excess(problem: Problem, candidate: Candidate) -> int:
     return sum(max(p - c, 0) for p, c in zip(peaks, problem.cluster.memory, strict=True))
 
 
-def check_allowed(problem: Problem) -> None:
-    """Raises :class:`~loadmaster.InfeasibleError` for the first op that no device may run."""
-    present = sum(1 << k for k in set(problem.cluster.device_types))
-    nowhere = np.flatnonzero((problem.graph.allowed & np.uint64(present)) == 0)
-    if len(nowhere):
-        op = int(problem.reduced.op_of[nowhere[0]])
-        raise InfeasibleError(
-            f"op {problem.model.names[op]!r} may run on {problem.model.device_types[op]}, but the "
-            f"cluster has {', '.join(t.name for t in problem.cluster.types)}"
-        )
-
-
 def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError:
     """The error of an op that found no room, with what the whole graph needs beside it."""
     peak, _ = fast.peak_bytes(problem.graph)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.base import Candidate, Placement, better, judged
-from loadmaster.strategies.simple.assigned import allowed_devices, on_allowed
+from loadmaster.strategies.simple.assigned import on_allowed
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan

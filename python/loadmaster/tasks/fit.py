@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.model.batch import ASSUMPTION, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.footprint import Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import aligned
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.registry import Method
 from loadmaster.tasks.place import Progress, place
-from loadmaster.transforms.batch import ASSUMPTION, scaled_batch
 
 #: Methods that are tried, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")

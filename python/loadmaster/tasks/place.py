@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from numbers import Real
 from typing import Any, Literal
@@ -13,17 +13,20 @@ import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import format_seconds
+from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, Placed, as_costs, check_seed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
+from loadmaster.rules.stages import Stages
 from loadmaster.strategies.auto.v_cycle import refined
-from loadmaster.strategies.base import Candidate, better, check_allowed
-from loadmaster.strategies.contiguous import Stages, contiguous
+from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.contiguous import contiguous
 from loadmaster.strategies.registry import Method, function_of, takes
 from loadmaster.strategies.simple import expert
 from loadmaster.strategies.warm import mapped, started
@@ -257,20 +260,6 @@ def _plan(
         original_sha256=None if placed is binding.given else binding.given.model.digest,
         constraints=binding.constraints,
     )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What each method made of the same graph: ``plans`` by name, and why the others have none."""
-
-    plans: dict[str, Plan]
-    failures: dict[str, str]
-
-    @property
-    def best(self) -> Plan | None:
-        """The fastest plan that fits."""
-        fitting = [plan for plan in self.plans.values() if plan.fits]
-        return min(fitting, key=lambda plan: plan.makespan, default=None)
 
 
 def compare(

@@ -38,12 +38,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.simulation import check_seed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import aligned
 from loadmaster.readers import read
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of

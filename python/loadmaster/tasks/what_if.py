@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
@@ -21,7 +22,7 @@ from loadmaster.judge.simulation import Placed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import aligned, document
+from loadmaster.plans.summary import document
 from loadmaster.strategies.auto.auto import Effort
 from loadmaster.strategies.warm import NOWHERE, mapped
 from loadmaster.tasks.place import Incumbent, Progress, place

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import (
     AGGREGATE,
     Shape,
@@ -27,7 +28,6 @@ from loadmaster.transforms.base import (
     format_output,
     parse_output,
 )
-from loadmaster.transforms.roles import Roles
 
 
 def data_parallel(graph: OpGraph, k: int) -> OpGraph:

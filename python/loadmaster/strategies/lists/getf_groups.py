@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import SolverError
+from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import Builder, Model, solve
-from loadmaster.strategies.simple.assigned import allowed_devices, per_set
+from loadmaster.strategies.simple.assigned import per_set
 
 #: Seconds for the linear program.
 TIME_LIMIT = 60.0
@@ -73,7 +74,8 @@ def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Groups:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.problem import Problem
+    >>> from loadmaster.judge.allowed import allowed_devices
+    from loadmaster.judge.problem import Problem
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
     >>> p = Problem.make(g, c, lm.costs.estimate(g, c))
     >>> bool((type_masks(p).masks == p.graph.allowed & 1).all())   # one type: nothing to choose

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
+from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.coarsening import Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.base import (
@@ -31,7 +32,6 @@ from loadmaster.strategies.base import (
 )
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists.listing import ordered
-from loadmaster.strategies.simple.assigned import allowed_devices
 
 #: Simulated steps, and groups that are placed, unless the user says otherwise.
 STEPS = 1000

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.units import format_bytes
+from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.base import (
     Candidate,
     MemoryModel,
     Placement,
     better,
-    check_allowed,
     settled,
     try_memory,
 )
@@ -45,24 +45,6 @@ def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate
 
     candidate = settled(problem, try_memory(problem, attempt, memory))
     return better(problem, ordered(problem, candidate.devices), candidate)
-
-
-def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
-    """Whether each colocated set may be on each device, bool [n_sets, n_devices].
-
-    Raises
-    ------
-    InfeasibleError
-        A set may be on none; its first op is named.
-    """
-    check_allowed(problem)
-    graph = problem.graph
-    first = np.unique(graph.colocation, return_index=True)[1]
-    types = np.array(problem.cluster.device_types, dtype=np.uint64)
-    allowed: NDArray[np.bool_] = (
-        (graph.allowed[first][:, None] >> types[None, :]) & np.uint64(1)
-    ).astype(bool)
-    return allowed
 
 
 def per_set(problem: Problem, per_op: NDArray[np.generic]) -> NDArray[np.float64]:

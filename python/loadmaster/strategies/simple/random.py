@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.units import format_bytes
+from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.base import Candidate, MemoryModel
-from loadmaster.strategies.simple.assigned import allowed_devices, assigned, per_set
+from loadmaster.strategies.simple.assigned import assigned, per_set
 
 
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
@@ -50,7 +51,8 @@ def devices(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.problem import Problem
+    >>> from loadmaster.judge.allowed import allowed_devices
+    from loadmaster.judge.problem import Problem
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
     >>> p = Problem.make(g, c, lm.costs.estimate(g, c))
     >>> bool((devices(p, 1) == devices(p, 1)).all())

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InputError
-from loadmaster.base.units import format_bytes, format_seconds
-from loadmaster.writers.pictures.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
-from loadmaster.writers.pictures.style import (
+from loadmaster.base.drawing import (
     DPI,
     INK,
     MUTED,
@@ -29,6 +26,9 @@ from loadmaster.writers.pictures.style import (
     style,
     write,
 )
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.writers.pictures.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,8 +21,8 @@ from loadmaster.base.files import write_bytes
 from loadmaster.writers.report.contents import contents, facts, provenance_rows, title
 
 if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.tasks.place import Comparison
 
 #: More takes twice as long and saves a twentieth.
 _GZIP_LEVEL = 5

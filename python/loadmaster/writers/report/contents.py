@@ -17,8 +17,8 @@ from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, tr
 from loadmaster.writers.report import figures
 
 if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.tasks.place import Comparison
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64

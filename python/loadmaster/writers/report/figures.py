@@ -19,8 +19,8 @@ from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import SENT
 
 if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.tasks.place import Comparison
 
 Figure = dict[str, Any]
 

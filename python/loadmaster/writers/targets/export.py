@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loadmaster import writers
+import loadmaster.writers as writers
 from loadmaster.base.errors import InputError
 
 if TYPE_CHECKING:

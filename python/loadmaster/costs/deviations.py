@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.writers.pictures.style import DPI, INK, MUTED, RULE, check_suffix, style, write
+from loadmaster.base.drawing import DPI, INK, MUTED, RULE, check_suffix, style, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

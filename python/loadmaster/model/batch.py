@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.graph import OpGraph
-from loadmaster.transforms.roles import Roles
+from loadmaster.model.roles import Roles
 
 #: What is taken for granted of a graph with another batch.
 ASSUMPTION = (

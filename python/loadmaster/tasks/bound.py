@@ -1,0 +1,62 @@
+"""A lower bound on the step time of any placement, in milliseconds or with a solver's help."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Literal, get_args
+
+from loadmaster.base.errors import InputError
+from loadmaster.judge.bounds import Bound, bound
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.strategies.exact.proving import raised
+
+Effort = Literal["fast", "thorough"]
+
+
+def lower_bound(
+    graph: OpGraph,
+    cluster: Cluster,
+    costs: CostsLike | None = None,
+    *,
+    effort: Effort = "fast",
+    time_limit: float = 10.0,
+) -> Bound:
+    """A lower bound on the makespan of any placement of the full graph.
+
+    It knows nothing of memory or of the cut between devices as a whole, and is weak where those
+    bind. The arguments, and why they hold, stand in ``rust/core/src/bounds``.
+
+    Parameters
+    ----------
+    graph, cluster, costs
+        As for :func:`loadmaster.place`.
+    effort : "fast" (default) or "thorough"
+        Milliseconds in Rust; or a solver's bound as well, on graphs of up to 200 ops: CP-SAT's if
+        the ``cpsat`` extra is installed, else that of the program ``ilp`` by CBC.
+    time_limit : float
+        Seconds for the solver.
+
+    Raises
+    ------
+    InputError
+        An unknown effort, a bad limit.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> b = lm.lower_bound(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> b.seconds == max(b.parts.values())
+    True
+    """
+    if effort not in get_args(Effort):
+        raise InputError(f"effort is {effort!r}: wants one of {', '.join(get_args(Effort))}")
+    if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
+        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
+    found = bound(problem)
+    if effort == "fast":
+        return found
+    return raised(problem, found, float(time_limit))
