@@ -409,7 +409,7 @@ def show_bounds() -> None:
 
 def agree(count: int) -> None:
     """Every formulation against brute force on random instances."""
-    sys.path.insert(0, str(HERE.parent / "tests"))
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
     from brute_force import drawn, free_optimum, simulated_optimum, some_start, static_instance
     from solve_batch import solve_all
 

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from browser import chromium
+from pictured import layered
 from PIL import Image
-from test_writers import layered
 
 import loadmaster as lm
 from loadmaster.writers.pictures.trace import write_trace

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from folders import SHARED
 from hypothesis import HealthCheck, settings
 
 import loadmaster as lm
@@ -58,4 +59,4 @@ def alexnet() -> lm.OpGraph:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    return Path(__file__).parents[2] / "shared" / "data"
+    return SHARED

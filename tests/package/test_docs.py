@@ -1,0 +1,171 @@
+"""What the documentation shows is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import onnx_models
+import pytest
+from folders import ROOT
+
+import loadmaster
+from loadmaster import fast
+from loadmaster.strategies import METHODS
+
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+MODULES = sorted(
+    m.name
+    for m in pkgutil.walk_packages(loadmaster.__path__, "loadmaster.")
+    if m.name.rpartition(".")[2] not in ("__main__", "fast")
+)
+PUBLIC = sorted(name for name in vars(fast) if not name.startswith("_"))
+
+
+def run(text: str, name: str, names: dict | None = None) -> int:
+    """Runs the examples in a text; the number of them."""
+    found = doctest.DocTestParser().get_doctest(text, dict(names or {}), name, None, 0)
+    report: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
+    runner.run(found, out=report.append)
+    assert runner.failures == 0, "".join(report)
+    return len(found.examples)
+
+
+@pytest.mark.parametrize("name", ["loadmaster", *MODULES])
+def test_examples_in_modules(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"needs an extra: {error}")
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for test in finder.find(module, name):
+        extras = ("import networkx", "import onnx", "import pymetis")
+        if any(ex.source.startswith(extras) for ex in test.examples):
+            pytest.importorskip(test.examples[0].source.split()[1].strip(","))
+        run_test(test)
+
+
+def run_test(test: doctest.DocTest) -> None:
+    report: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
+    runner.run(test, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+def test_public_functions_of_the_face_have_docstrings():
+    for name in set(loadmaster.__all__) - {"fast"}:
+        member = getattr(loadmaster, name)
+        assert inspect.getdoc(member), name
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_of_fast_has_an_example_that_runs(name):
+    member = getattr(fast, name)
+    texts = [member.__doc__ or ""]
+    if inspect.isclass(member):
+        texts += [
+            getattr(vars(member)[attribute], "__doc__", None) or ""
+            for attribute in vars(member)
+            if not attribute.startswith("_")
+        ]
+    assert texts[0].strip(), f"loadmaster.fast.{name} has no docstring"
+    assert sum(run(text, f"loadmaster.fast.{name}") for text in texts) > 0, "no example"
+
+
+def test_the_module_fast_and_every_member_of_its_classes_are_documented():
+    assert (fast.__doc__ or "").strip()
+    bare = [
+        f"{name}.{attribute}"
+        for name in PUBLIC
+        if inspect.isclass(getattr(fast, name))
+        for attribute, value in vars(getattr(fast, name)).items()
+        if not attribute.startswith("_") and not (getattr(value, "__doc__", None) or "").strip()
+    ]
+    assert bare == []
+
+
+PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
+
+#: A fenced block, perhaps in a list: its indent, language and text.
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.M | re.S)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of a page's blocks, in order."""
+    found = BLOCK.findall(page.read_text())
+    return [(language, textwrap.dedent(text)) for _, language, text in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
+    """The blocks of a page in order, in one directory, with a model of the user's own; examples
+    with >>> are checked. Commands that install things, which take minutes, are left out.
+    """
+    if "import torch" in page.read_text():
+        pytest.importorskip("torch", reason=f"{page.name} needs PyTorch 2.5 or later")
+    monkeypatch.chdir(tmp_path)
+    onnx_models.saved("branchy", tmp_path).rename("model.onnx")
+    names: dict = {"__name__": "__main__"}
+    for language, block in blocks(page):
+        if language == "python" and ">>>" in block:
+            run(block, page.name, names)
+        elif language == "python":
+            exec(compile(block, str(page), "exec"), names)
+        elif language == "sh" and "pip install" not in block:
+            shell(block)
+        elif language == "toml":
+            tomllib.loads(block)
+        else:
+            assert language in ("text", "sh"), f"a block of {language or 'no language'}"
+
+
+def shell(block: str) -> None:
+    """Runs commands with this Python's ``loadmaster``; the first that fails is an error."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-euc", block], env={**os.environ, "PATH": path}, check=True)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *ROOT.glob("*.md"), *sorted((ROOT / "benches").rglob("*.md"))], ids=str
+)
+def test_links_of_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)", BLOCK.sub("", page.read_text()))
+    local = [link for link in links if not re.match(r"https?:|mailto:", link)]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+#: Every address that users are sent to. No network is there when tests run: who adds one has opened
+#: it.
+ADDRESSES = {"https://ui.perfetto.dev"}
+
+#: The name of an XML namespace, which looks like an address and is opened by no one.
+NAMESPACES = {"http://graphml.graphdrawing.org/xmlns"}
+
+
+def test_addresses_are_those_that_were_opened_in_one_spelling():
+    sources = ("python/loadmaster", "rust", "docs", "benches")
+    kinds = (".md", ".py", ".pyi", ".rs", ".toml", ".html", ".js", ".css")
+    files = [ROOT / "README.md", ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
+    files += [p for s in sources for p in (ROOT / s).rglob("*") if p.suffix in kinds]
+    found = {
+        address.rstrip(".,;:")
+        for file in files
+        for address in re.findall(r"\bhttps?://[^\s<>()\[\]{}\"'`\\]+", file.read_text())
+    }
+    assert found - NAMESPACES == ADDRESSES
+
+
+def test_every_method_is_described():
+    text = (ROOT / "docs" / "methods.md").read_text()
+    assert [name for name in METHODS if f"`{name}`" not in text] == []

@@ -1,0 +1,368 @@
+"""The writers: the trace says what the simulator saw; the picture is drawn of anything."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from pictured import hand_made, layered, planned
+
+import loadmaster as lm
+from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.writers.pictures.lanes import Lane, lanes_of
+from loadmaster.writers.pictures.timeline import MAX_LANES, draw
+from loadmaster.writers.pictures.trace import trace_document, write_trace
+
+# ---- plans ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plans():
+    """Few and many transfers, one and two channels a route, phases and none, too little memory."""
+    return {
+        "inception": planned("inception-v3"),
+        "inception celeritas": planned("inception-v3", method="celeritas"),
+        "bert on one bridge": planned("bert-large", "2xRTX4090-PCIe"),
+        "mixtral on nodes": planned("mixtral", "4x1V100-25GbE"),
+        "layered": planned(layered(2_000), "8xMI300X"),
+        "by hand": hand_made(),
+        "alone": planned("lenet", method="single"),
+    }
+
+
+PLANS = (
+    "inception",
+    "inception celeritas",
+    "bert on one bridge",
+    "mixtral on nodes",
+    "layered",
+    "by hand",
+    "alone",
+)
+
+
+def of(document, *phases):
+    return [event for event in document["traceEvents"] if event["ph"] in phases]
+
+
+def channel_pids(plan):
+    first = plan.cluster.n_devices + 1
+    return {name: first + i for i, name in enumerate(plan.cluster.channels)}
+
+
+# ---- the trace --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_slices_of_a_thread_never_overlap(plans, name):
+    rows = defaultdict(list)
+    for event in of(trace_document(plans[name]), "X"):
+        rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
+    assert rows
+    for row in rows.values():
+        row.sort()
+        assert all(dur > 0 for _, dur in row)
+        assert all(a + d <= b for (a, d), (b, _) in pairwise(row))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_op_that_ran_is_there_once_with_its_times(plans, name):
+    plan = plans[name]
+    n = plan.cluster.n_devices
+    seen = {e["name"]: e for e in of(trace_document(plan), "X", "i") if e["pid"] <= n}
+    events = [e for e in of(trace_document(plan), "X", "i") if e["pid"] <= n]
+    ran = plan.problem.reduced.op_of.tolist()
+    assert len(events) == len(seen) == len(ran)
+    assert set(seen) == {plan.graph.names[op] for op in ran}
+    for op in ran:
+        event = seen[plan.graph.names[op]]
+        start, finish = plan.schedule.start[op], plan.schedule.finish[op]
+        assert event["ts"] == pytest.approx(start * 1e6, abs=2e-6)
+        assert event.get("dur", 0.0) == pytest.approx((finish - start) * 1e6, abs=2e-6)
+        assert event["pid"] == plan.devices[op] + 1
+        assert event["args"]["device"] == plan.device(op)
+        assert event["args"]["output_bytes"] == plan.graph.output_bytes[op]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_transfer_is_on_every_channel_it_holds(plans, name):
+    plan = plans[name]
+    pids = channel_pids(plan)
+    transfers = plan.schedule.transfers
+    want = sorted(
+        (pids[channel], round(start * 1e6, 3), round((finish - start) * 1e6, 3), size)
+        for src, dst, start, finish, size in zip(
+            transfers.src.tolist(),
+            transfers.dst.tolist(),
+            transfers.start.tolist(),
+            transfers.finish.tolist(),
+            transfers.bytes.tolist(),
+            strict=True,
+        )
+        for channel in plan.cluster.route(src, dst).channels
+    )
+    got = sorted(
+        (e["pid"], round(e["ts"], 3), round(e.get("dur", 0.0), 3), e["args"]["bytes"])
+        for e in of(trace_document(plan), "X", "i")
+        if e["pid"] > plan.cluster.n_devices
+    )
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        assert g == pytest.approx(w, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_counters_follow_memory_to_the_end(plans, name):
+    plan = plans[name]
+    rows = defaultdict(list)
+    for event in of(trace_document(plan), "C"):
+        rows[event["pid"]].append((event["ts"], event["args"]["bytes"]))
+    assert sorted(rows) == list(range(1, plan.cluster.n_devices + 1))
+    for pid, row in rows.items():
+        _, used = plan.memory.profile(pid - 1)
+        assert row == sorted(row, key=lambda sample: sample[0])
+        assert row[0][0] == 0
+        assert row[-1][0] == pytest.approx(plan.makespan * 1e6, abs=2e-6)
+        assert row[-1][1] == (int(used[-1]) if len(used) else 0)
+        assert max(b for _, b in row) == plan.memory.peak[pid - 1]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_flows_begin_and_end_once_inside_slices_and_in_order(plans, name):
+    document = trace_document(plans[name])
+    slices = defaultdict(list)
+    for event in of(document, "X"):
+        slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    flows = defaultdict(list)
+    for event in of(document, "s", "t", "f"):
+        flows[event["id"]].append(event)
+        inside = slices[event["pid"], event["tid"]]
+        assert sum(a <= event["ts"] < b for a, b in inside) == 1
+    for events in flows.values():
+        events.sort(key=lambda e: e["ts"])
+        assert "".join(e["ph"] for e in events) in ("stf", "sf")
+        assert len({(e["name"], e["cat"]) for e in events}) == 1
+        assert events[-1]["bp"] == "e"
+
+
+def test_flows_join_producer_and_consumer(plans):
+    plan = plans["by hand"]
+    document = trace_document(plan)
+    holder = {(e["pid"], e["ts"], e["ts"] + e["dur"]): e["name"] for e in of(document, "X")}
+
+    def name_at(event):
+        return next(
+            name
+            for (pid, a, b), name in holder.items()
+            if pid == event["pid"] and a <= event["ts"] < b
+        )
+
+    flows = defaultdict(list)
+    for event in of(document, "s", "t", "f"):
+        flows[event["id"]].append(name_at(event))
+    # The weight comes from no op; a's output is sent once, for b and for c behind the view.
+    assert sorted(flows.values()) == [["a", "a", "b"], ["p", "b"]]
+
+
+def test_by_hand(plans):
+    document = trace_document(plans["by hand"])
+    ops = {e["name"]: e for e in of(document, "X", "i") if e["pid"] <= 2}
+    # p takes 1.25 ms to gpu1; a ends at 1 ms and takes 1 ms + 4 kB / 4 MB/s = 2 ms to gpu1.
+    assert [ops[n]["ts"] for n in "abc"] == [0, 3250, 5250]
+    assert [ops[n]["dur"] for n in "abc"] == [1000, 2000, 3000]
+    assert (ops["nothing"]["ph"], ops["nothing"]["ts"]) == ("i", 1000)
+    assert (ops["done"]["ph"], ops["done"]["ts"]) == ("i", 8250)
+    assert (ops["a"]["cat"], ops["c"]["cat"]) == ("forward", "backward")
+    assert ops["a"]["args"]["kind"] == "matmul"
+    assert ops["a"]["args"]["waited_for"] == "nothing"
+    assert ops["b"]["args"]["waited_for"] == "transfer of a"
+    assert ops["c"]["args"]["waited_for"] == "device: b"
+    assert document["displayTimeUnit"] == "ms"
+    assert document["otherData"]["makespan"] == pytest.approx(8.25e-3)
+    assert document["otherData"]["graph"] == "hand-made"
+    assert document["otherData"]["cluster"] == "pair"
+
+
+def test_every_device_and_channel_is_a_named_process(plans):
+    plan = plans["inception"]
+    named = {
+        e["pid"]: e["args"]["name"]
+        for e in of(trace_document(plan), "M")
+        if e["name"] == "process_name"
+    }
+    channels = [f"channel {name}" for name in plan.cluster.channels]
+    assert [named[pid] for pid in sorted(named)] == [
+        d.name for d in plan.cluster.devices
+    ] + channels
+    assert {(e["pid"], e["tid"]) for e in of(trace_document(plan), "X", "i", "C")} <= {
+        (e["pid"], e["tid"]) for e in of(trace_document(plan), "M")
+    }
+
+
+def test_files(plans, tmp_path):
+    plan = plans["inception"]
+    plain, packed = tmp_path / "step.json", tmp_path / "step.json.gz"
+    write_trace(plan, plain)
+    write_trace(plan, packed)
+    written = json.dumps(trace_document(plan), separators=(",", ":"), ensure_ascii=False)
+    assert plain.read_bytes() == written.encode()
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step.json", "step.json.gz"]
+    with pytest.raises(InputError, match=r"cannot write .*nowhere"):
+        write_trace(plan, tmp_path / "nowhere" / "step.json")
+
+
+# ---- the picture ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_any_plan_is_drawn(plans, tmp_path, name, suffix):
+    path = tmp_path / f"step{suffix}"
+    draw(plans[name], path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def pixels(path):
+    image = pytest.importorskip("matplotlib.image")
+    return np.rint(image.imread(path)[:, :, :3] * 255).astype(int)
+
+
+def share_of(picture, colour):
+    want = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return float((picture == want).all(axis=2).mean())
+
+
+def test_the_picture_shows_what_ran(plans, tmp_path):
+    path = tmp_path / "step.png"
+    draw(plans["by hand"], path)
+    picture = pixels(path)
+    assert picture.shape[1] == 2000
+    forward, backward, sent = (share_of(picture, c) for c in ("#2f6db3", "#e8973a", "#76838f"))
+    # 3 ms each, the forward ones on two devices; 2.25 of 8.25 ms of transfers on a lower lane.
+    assert forward == pytest.approx(backward, rel=0.1)
+    assert forward > 2 * sent > 0.005
+    assert share_of(picture, "#c43c2c") == 0
+
+
+def test_too_little_memory_is_red(tmp_path):
+    plan = planned("inception-v3", "2xRTX4090-PCIe")
+    assert not plan.fits
+    draw(plan, tmp_path / "step.png")
+    assert share_of(pixels(tmp_path / "step.png"), "#c43c2c") > 1e-3
+
+
+def test_widths_and_titles(plans, tmp_path):
+    draw(plans["alone"], tmp_path / "step.png", width=640, title="Mine")
+    assert pixels(tmp_path / "step.png").shape[1] == 1280
+    draw(plans["alone"], tmp_path / "plain.png", width=640)
+    assert (tmp_path / "plain.png").read_bytes() != (tmp_path / "step.png").read_bytes()
+    with pytest.raises(InputError, match="width is 100"):
+        draw(plans["alone"], tmp_path / "narrow.png", width=100)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_same_plan_gives_the_same_bytes(plans, tmp_path, suffix):
+    one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
+    draw(plans["inception"], one)
+    draw(plans["layered"], two)
+    draw(plans["inception"], two)
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_only_the_busiest_channels_are_drawn(plans):
+    plan = plans["layered"]
+    used = int((plan.schedule.channel_busy > 0).sum())
+    assert used > MAX_LANES
+    seen = lanes_of(plan, MAX_LANES)
+    assert len(seen.channels) == MAX_LANES
+    assert seen.hidden_channels == used - MAX_LANES
+
+
+def test_merging_by_pixel_keeps_time_and_colour():
+    from loadmaster.writers.pictures.timeline import _SHADES, _bars, _Frame
+
+    # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
+    start = np.append(np.arange(1000.0), 1000.0)
+    finish = np.append(np.arange(1000.0) + 0.5, 2000.0)
+    colour = np.append(np.zeros(1000, dtype=np.int64), 1)
+    lane = Lane("gpu0", "", start, finish, colour, np.arange(1001))
+    bars = _bars(lane, _Frame(0, 0, 200, 30, 2000.0))
+    assert len(bars.begin) == 2
+    assert bars.colour.tolist() == [0, 1]
+    assert bars.shade.tolist() == [_SHADES // 2, _SHADES]
+    assert bars.begin.tolist() == [0, 1000]
+    assert bars.end.tolist() == [1000, 2000]
+
+
+def test_memory_per_pixel_keeps_the_peak():
+    from loadmaster.writers.pictures.timeline import _highest
+
+    times = np.array([0.0, 0.1, 0.2, 2.5])
+    used = np.array([1.0, 9.0, 2.0, 3.0])
+    assert _highest(times, used, np.linspace(0, 4, 5)).tolist() == [9, 2, 3, 3]
+
+
+def test_wrong_paths(plans, tmp_path):
+    for name in ("step.pdf", "step", "step.svg.gz"):
+        with pytest.raises(InputError, match=r"must end in \.png or \.svg"):
+            draw(plans["alone"], tmp_path / name)
+    with pytest.raises(InputError, match=r"cannot write .*nowhere"):
+        draw(plans["alone"], tmp_path / "nowhere" / "step.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib(plans, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"loadmaster\[plot\]"):
+        draw(plans["alone"], tmp_path / "step.png")
+
+
+def test_drawing_leaves_no_global_state():
+    """No matplotlib before it is needed, no pyplot figure, and rcParams as they were."""
+    code = """
+import sys
+import loadmaster as lm
+from loadmaster.writers import timeline, trace
+assert "matplotlib" not in sys.modules
+plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
+import matplotlib, tempfile, pathlib
+matplotlib.rcParams["font.size"] = 31.0
+import matplotlib.style
+before = dict(matplotlib.rcParams)
+with tempfile.TemporaryDirectory() as folder:
+    timeline.draw(plan, pathlib.Path(folder, "step.png"))
+assert dict(matplotlib.rcParams) == before
+import matplotlib.pyplot
+assert matplotlib.pyplot.get_fignums() == []
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ---- size and corners -------------------------------------------------------------------------
+
+
+def test_fifty_thousand_ops(tmp_path):
+    plan = planned(layered(50_000), "8xA100-NVLink")
+    assert len(plan.schedule.transfers) > 50_000
+    write_trace(plan, tmp_path / "step.json")
+    assert json.loads((tmp_path / "step.json").read_bytes()) == trace_document(plan)
+    draw(plan, tmp_path / "step.png")
+    assert len(np.unique(pixels(tmp_path / "step.png").reshape(-1, 3), axis=0)) > 20
+
+
+def test_a_step_that_takes_no_time(tmp_path):
+    graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+    plan = lm.place(graph, cluster, "single", costs=np.zeros(2))
+    assert plan.makespan == 0
+    assert len(of(trace_document(plan), "i")) == 2
+    draw(plan, tmp_path / "step.svg")
