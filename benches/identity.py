@@ -56,8 +56,9 @@ DATA = Path(os.environ.get("LOADMASTER_DATA", HERE.parents[1] / "shared" / "data
 #: of a tight cluster together, and of each device of a snug one. Two devices: both are the same.
 TIGHT, SNUG = 1.2, 0.6
 
-#: Seconds after which a method is stopped, on a slow core that other processes share.
-LATE = 600.0
+#: Seconds of the clock after which a method is stopped: the slowest takes 20 s of CPU, on a core
+#: that other processes may share.
+LATE = 3600.0
 
 #: Seconds that no method needs: a limit on the clock would make plans differ from run to run.
 NO_LIMIT = 1e6
@@ -572,6 +573,8 @@ def main() -> None:
     command = commands.add_parser("compare")
     command.add_argument("tables", type=Path, nargs=2)
     arguments = parser.parse_args()
+    if arguments.command != "compare" and not DATA.is_dir():
+        parser.error(f"{DATA} is no folder: name the data's in LOADMASTER_DATA")
     if arguments.command == "run":
         run(arguments.output, arguments.jobs, arguments.only, arguments.methods)
     elif arguments.command == "exact":
