@@ -8,8 +8,8 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use loadmaster_benches::{Layered, Options};
 use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::coarsen::fusion;
 use loadmaster_core::coarsen::{Limits, Weights, batch, multilevel, parallel};
-use loadmaster_core::fusion;
 use loadmaster_core::levels::Levels;
 use loadmaster_core::topo::cpd_topo;
 
@@ -39,10 +39,7 @@ fn coarseners(c: &mut Criterion) {
         b.iter(|| batch::merge(black_box(graph), &weights, &free));
     });
     group.bench_function("sequential fusion, exactly 250, 1.35 x mean", |b| {
-        b.iter(|| {
-            let (op_bytes, op_time) = (&op_bytes, &op_time);
-            fusion::exactly(black_box(graph), &order, &tensor_time, op_bytes, op_time, class, segment, GROUPS)
-        });
+        b.iter(|| fusion::exactly(black_box(graph), &order, &weights, segment, GROUPS));
     });
     group.bench_function("parallel", |b| b.iter(|| parallel::merge(black_box(graph), &weights, &free)));
     group.bench_function("multilevel, 1.35 x mean", |b| {

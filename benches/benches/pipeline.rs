@@ -11,12 +11,14 @@ use loadmaster_benches::{Layered, Options};
 use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::{Cluster, Device, Link};
-use loadmaster_core::contract::contract;
-use loadmaster_core::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::coarsen::Weights;
+use loadmaster_core::coarsen::contract::contract;
+use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::free_memory::OnOom;
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
-use loadmaster_core::place::{OnOom, fill};
+use loadmaster_core::place::fill;
 use loadmaster_core::schedule::Engine;
 use loadmaster_core::schedule::admission::{Admission, Lifetimes};
 use loadmaster_core::schedule::earliest::earliest;
@@ -72,8 +74,13 @@ impl Case {
     }
 
     fn fuse(&self, order: &[OpId]) -> Vec<u32> {
-        let (graph, bytes) = (&self.work.graph, &self.static_bytes);
-        breakpoints(graph, order, &self.tensor_ticks, bytes, &self.op_ticks, &self.work.allowed, self.limits)
+        let weights = Weights {
+            op_time: &self.op_ticks,
+            tensor_time: &self.tensor_ticks,
+            op_bytes: &self.static_bytes,
+            class: &self.work.allowed,
+        };
+        breakpoints(&self.work.graph, order, &weights, self.limits)
     }
 
     fn coarsen(&self) -> Workload {

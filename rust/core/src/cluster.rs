@@ -78,17 +78,7 @@ impl Cluster {
     /// No or too many devices, duplicate names or links, unknown ends, bad figures, unreachable
     /// pairs; each named.
     pub fn new(devices: Vec<Device>, links: &[Link]) -> Result<Self, ClusterError> {
-        if devices.is_empty() {
-            return Err(ClusterError::Empty);
-        }
-        if devices.len() > MAX_DEVICES {
-            return Err(ClusterError::TooManyDevices(devices.len()));
-        }
-        for (i, d) in devices.iter().enumerate() {
-            if devices[..i].iter().any(|other| other.name == d.name) {
-                return Err(ClusterError::DuplicateDevice(d.name.clone()));
-            }
-        }
+        check_devices(&devices)?;
         let mut types: Vec<String> = Vec::new();
         let device_type = devices.iter().map(|d| index_of(&mut types, &d.type_name)).collect();
         if types.len() > MAX_TYPES {
@@ -102,25 +92,12 @@ impl Cluster {
         let (mut channel_starts, mut channel_items) = (vec![0u32], Vec::new());
         let (mut hop_starts, mut hop_items) = (vec![0u32], Vec::new());
         for from in 0..n {
-            let paths = mesh.widest_paths(from);
-            for (to, path) in paths.into_iter().enumerate() {
+            for (to, path) in mesh.widest_paths(from).into_iter().enumerate() {
                 let path = path.ok_or_else(|| ClusterError::Unreachable {
                     from: devices[from].name.clone(),
                     to: devices[to].name.clone(),
                 })?;
-                let mut route = Route { latency: 0.0, bandwidth: f64::INFINITY };
-                let channel_from = channel_items.len();
-                for hop in path.windows(2) {
-                    let link = mesh.link(hop[0], hop[1]).expect("a path follows links");
-                    route.latency += link.latency;
-                    route.bandwidth = route.bandwidth.min(link.bandwidth);
-                    for &c in &link.channels {
-                        if !channel_items[channel_from..].contains(&c) {
-                            channel_items.push(c);
-                        }
-                    }
-                }
-                routes.push(route);
+                routes.push(mesh.route(&path, &mut channel_items));
                 hop_items.extend(path.into_iter().map(DeviceId::new));
                 channel_starts.push(channel_items.len() as u32);
                 hop_starts.push(hop_items.len() as u32);
@@ -269,6 +246,21 @@ fn is_uniform(kinds: &[u32], n: usize) -> bool {
     between.next().is_some_and(|first| between.all(|kind| kind == first))
 }
 
+/// Checks that there are devices, not too many, and no two of one name.
+fn check_devices(devices: &[Device]) -> Result<(), ClusterError> {
+    if devices.is_empty() {
+        return Err(ClusterError::Empty);
+    }
+    if devices.len() > MAX_DEVICES {
+        return Err(ClusterError::TooManyDevices { count: devices.len(), limit: MAX_DEVICES });
+    }
+    let is_known = |i: usize| devices[..i].iter().any(|other| other.name == devices[i].name);
+    match (0..devices.len()).find(|&i| is_known(i)) {
+        Some(i) => Err(ClusterError::DuplicateDevice(devices[i].name.clone())),
+        None => Ok(()),
+    }
+}
+
 /// Position of `name`, appended if new. Lists are short (types, channels of a cluster).
 fn index_of(names: &mut Vec<String>, name: &str) -> u32 {
     let found = names.iter().position(|n| n == name);
@@ -336,6 +328,23 @@ impl Mesh {
 
     fn link(&self, from: usize, to: usize) -> Option<&MeshLink> {
         self.links[from * self.n + to].as_ref()
+    }
+
+    /// What a path of devices comes to. Its channels, each once, are appended to `channels`.
+    fn route(&self, path: &[usize], channels: &mut Vec<ChannelId>) -> Route {
+        let mut route = Route { latency: 0.0, bandwidth: f64::INFINITY };
+        let first = channels.len();
+        for hop in path.windows(2) {
+            let link = self.link(hop[0], hop[1]).expect("a path follows links");
+            route.latency += link.latency;
+            route.bandwidth = route.bandwidth.min(link.bandwidth);
+            for &c in &link.channels {
+                if !channels[first..].contains(&c) {
+                    channels.push(c);
+                }
+            }
+        }
+        route
     }
 
     /// The route from one device to each (itself included): the devices passed, or none.

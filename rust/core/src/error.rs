@@ -309,8 +309,13 @@ pub enum ClusterError {
     #[error("{0} device types: at most 64 are supported")]
     TooManyTypes(usize),
     /// Too many devices.
-    #[error("{0} devices: at most {limit} are supported", limit = crate::cluster::MAX_DEVICES)]
-    TooManyDevices(usize),
+    #[error("{count} devices: at most {limit} are supported")]
+    TooManyDevices {
+        /// How many.
+        count: usize,
+        /// The most that are supported.
+        limit: usize,
+    },
     /// Two devices of one name.
     #[error("two devices are named {0:?}")]
     DuplicateDevice(String),

@@ -11,8 +11,8 @@ use std::ops::Range;
 use crate::csr::{Csr, Filling};
 use crate::error::Error;
 use crate::ids::{OpId, TensorId};
+use crate::kahn::Queue;
 use crate::numbering::Numbering;
-use crate::topo;
 
 /// The largest number of ops or of edges: a hundred times the largest traced graph, and few enough
 /// that no number of ops can make an algorithm ask for more than a few gigabytes.
@@ -301,7 +301,7 @@ impl Graph {
     }
 
     /// A topological order: the user's numbering where that is one, else Kahn's (see
-    /// [`topo::m_topo`]).
+    /// [`kahn`](crate::kahn)).
     pub fn topo(&self) -> &[OpId] {
         &self.topo
     }
@@ -517,7 +517,7 @@ impl Tensors {
             tensors.close();
             return Ok((tensors, order.collect(), Numbering::default()));
         }
-        let mut queue = topo::Queue::new(shape.missing);
+        let mut queue = Queue::new(shape.missing);
         while let Some(u) = queue.pop() {
             sort_row(&mut rows, u);
             tensors.push(u, rows.row(u.ix()), |v| queue.arrive(v));

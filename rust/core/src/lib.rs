@@ -1,7 +1,7 @@
 //! Graphs, schedules and the simulator behind Loadmaster.
 //!
 //! Data moves one way: [`opgraph`] (a model as its user knows it) is reduced ([`reduce`]) to a
-//! [`workload`], which is ordered ([`topo`]), coarsened ([`fusion`], [`contract`]), placed
+//! [`workload`], which is ordered ([`topo`]), coarsened ([`coarsen`]), placed
 //! ([`place`]) on a [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads files,
 //! prints, or keeps state between calls.
 
@@ -11,14 +11,13 @@ pub mod clock;
 pub mod cluster;
 pub mod coarsen;
 pub mod colocate;
-pub mod contract;
 pub mod csr;
 pub mod error;
-pub mod fusion;
+pub mod free_memory;
 pub mod graph;
 pub mod ids;
+mod kahn;
 pub mod levels;
-pub mod lifetime;
 pub mod numbering;
 pub mod opgraph;
 pub mod place;
@@ -29,6 +28,7 @@ pub mod search;
 pub mod simulate;
 pub mod topo;
 pub mod transitive;
+pub mod union;
 pub mod workload;
 
 pub use error::{ClusterError, Error};

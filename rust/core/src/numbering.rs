@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn sets_of_one_are_those_of_ops_that_are_not_joined() {
         for numbering in [Numbering::by(&[OpId(2), OpId(0), OpId(1)]), Numbering::default()] {
-            let (set_of, sets) = crate::colocate::Union::new(3).sets(3);
+            let (set_of, sets) = crate::union::Union::new(3).sets(3);
             assert_eq!(numbering.sets_of_one(3), numbering.sets(set_of, sets));
         }
     }

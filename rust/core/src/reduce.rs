@@ -15,13 +15,14 @@
 //! model's topological order is one of its own. O(V + E) up to control edges that views multiply,
 //! which are counted first and refused past eight times the graph.
 
-use crate::colocate::{self, Union};
+use crate::colocate;
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{OpId, StorageId, TensorId};
 use crate::opgraph::OpGraph;
-use crate::workload::{ANY_TYPE, Lifetime, Storage, Workload};
+use crate::union::Union;
+use crate::workload::{ANY_TYPE, Lifetime, Storage, Workload, joined};
 
 /// The graph that algorithms run on, and how it maps to the model's.
 #[derive(Clone, Debug)]
@@ -249,15 +250,13 @@ impl<'a> Walk<'a> {
         found.map(|v| v.storage).or(Some(StorageId::NONE))
     }
 
-    /// Renumbers and assembles.
+    /// Renumbers what the walk found and makes a workload of it.
     fn finish(mut self, allowed: Vec<u64>) -> Result<Reduced, Error> {
         let model = self.model;
-        let n = model.n_ops();
         self.mark_outputs();
         let homes = self.homes(allowed)?;
-
-        let mut index = vec![OpId::NONE; n];
-        let mut op_of = Vec::with_capacity(n);
+        let mut index = vec![OpId::NONE; model.n_ops()];
+        let mut op_of = Vec::with_capacity(model.n_ops());
         for u in model.graph.ops().filter(|&u| !model.is_view(u) && !model.is_placeholder(u)) {
             index[u.ix()] = OpId::new(op_of.len());
             op_of.push(u);
@@ -272,18 +271,10 @@ impl<'a> Walk<'a> {
             e.dst = index[e.dst.ix()];
         }
         let home_tensors = self.home_tensors(&index, &map);
-        let edges = std::mem::take(&mut self.edges);
-        let mut set_union = Union::new(k);
-        for members in (0..homes.sets.n_rows()).map(|s| homes.sets.row(s)) {
-            let mut ops = members.iter().map(|u| index[u.ix()]).filter(|i| !i.is_none());
-            if let Some(first) = ops.next() {
-                ops.for_each(|op| set_union.join(first.ix(), op.ix()));
-            }
-        }
-        let (set_of, sets) = set_union.sets(k);
+        let (set_of, sets) = homes.sets_of(&index, k);
 
         // Up to here ops were counted as the model counts them; from here on as they run.
-        let graph = Graph::numbered_with_homes(k, edges.iter().copied(), &home_tensors)?;
+        let graph = Graph::numbered_with_homes(k, self.edges.iter().copied(), &home_tensors)?;
         let numbering = graph.numbering();
         let numbered = |op: &OpId| if op.is_none() { *op } else { numbering.op(op.0) };
         let index: Vec<OpId> = index.iter().map(numbered).collect();
@@ -291,38 +282,9 @@ impl<'a> Walk<'a> {
         let op_of = numbering.by_op(op_of, 1);
         let (set_of, sets) = numbering.sets(set_of, sets);
 
-        let mut resident = vec![0u64; k];
-        let mut workspace = vec![0u64; k];
-        for u in model.graph.ops() {
-            let c = &model.columns;
-            let held = if model.is_placeholder(u) {
-                c.resident[u.ix()].max(c.output_bytes[u.ix()])
-            } else {
-                c.resident[u.ix()]
-            };
-            let at = map[u.ix()].ix();
-            resident[at] = resident[at].saturating_add(held);
-            workspace[at] = workspace[at].max(c.workspace[u.ix()]);
-        }
-
-        let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
-        for (i, v) in self.values.iter().enumerate() {
-            value_of_key[v.key as usize] = i as u32;
-        }
-        let (storages, op_storages, storage_index) = self.sort_storages(&op_of, &index);
-        let value = |t: TensorId| {
-            (!graph.is_control(t)).then(|| &self.values[value_of_key[graph.key(t) as usize] as usize])
-        };
-        let tensor_bytes = graph.tensors().map(|t| value(t).map_or(0, |v| v.bytes)).collect();
-        let tensor_storage = graph
-            .tensors()
-            .map(|t| {
-                value(t).map_or(StorageId::NONE, |v| {
-                    if v.storage.is_none() { v.storage } else { storage_index[v.storage.ix()] }
-                })
-            })
-            .collect();
-
+        let (resident, workspace) = self.memory(&map, k);
+        let (storages, op_storages, moved_to) = self.sort_storages(&op_of, &index);
+        let (tensor_bytes, tensor_storage) = self.tensors(&graph, &moved_to);
         let reader = |set: usize| {
             let user_set = homes.set_of[op_of[sets.row(set)[0].ix()].ix()] as usize;
             let reader = homes.reader[user_set];
@@ -344,6 +306,41 @@ impl<'a> Walk<'a> {
             lead,
         };
         Ok(Reduced { work, map, op_of, shows: self.real })
+    }
+
+    /// Resident bytes and workspace of the `k` ops of the reduced graph, from those of all ops that sit with
+    /// them.
+    fn memory(&self, map: &[OpId], k: usize) -> (Vec<u64>, Vec<u64>) {
+        let (model, c) = (self.model, &self.model.columns);
+        let (mut resident, mut workspace) = (vec![0u64; k], vec![0u64; k]);
+        for u in model.graph.ops() {
+            let held = if model.is_placeholder(u) {
+                c.resident[u.ix()].max(c.output_bytes[u.ix()])
+            } else {
+                c.resident[u.ix()]
+            };
+            let at = map[u.ix()].ix();
+            resident[at] = resident[at].saturating_add(held);
+            workspace[at] = workspace[at].max(c.workspace[u.ix()]);
+        }
+        (resident, workspace)
+    }
+
+    /// Bytes and storage of each tensor of the reduced graph. `moved_to` is where each storage is by now.
+    fn tensors(&self, graph: &Graph, moved_to: &[StorageId]) -> (Vec<u64>, Vec<StorageId>) {
+        let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
+        for (i, v) in self.values.iter().enumerate() {
+            value_of_key[v.key as usize] = i as u32;
+        }
+        let tensor = |t: TensorId| {
+            if graph.is_control(t) {
+                return (0, StorageId::NONE);
+            }
+            let value = &self.values[value_of_key[graph.key(t) as usize] as usize];
+            let lies_in = value.storage;
+            (value.bytes, if lies_in.is_none() { lies_in } else { moved_to[lies_in.ix()] })
+        };
+        graph.tensors().map(tensor).unzip()
     }
 
     /// An op none of whose data is read gives the graph's outputs: what it wrote lives to the end.
@@ -413,13 +410,8 @@ impl<'a> Walk<'a> {
     fn homes(&self, mut allowed: Vec<u64>) -> Result<Homes, Error> {
         let model = self.model;
         let n = model.n_ops();
-        let mut union = Union::new(n);
-        let mut first_of = std::collections::BTreeMap::new();
+        let mut union = joined(&model.columns.colocation);
         for u in 0..n {
-            let code = model.columns.colocation[u];
-            if code >= 0 {
-                union.join(u, *first_of.entry(code).or_insert(u));
-            }
             union.join(u, self.real[u].ix());
             let alias = model.columns.alias_of[u];
             if alias >= 0 {
@@ -474,4 +466,18 @@ struct Homes {
     /// Per op of the model: the op of the model whose device it shares; never a view or placeholder.
     anchor: Vec<OpId>,
     allowed: Vec<u64>,
+}
+
+impl Homes {
+    /// The sets of the `k` ops that are kept: `index` is the number of each op of the model, none if it is not.
+    fn sets_of(&self, index: &[OpId], k: usize) -> (Vec<u32>, Csr<OpId>) {
+        let mut union = Union::new(k);
+        for members in (0..self.sets.n_rows()).map(|s| self.sets.row(s)) {
+            let mut ops = members.iter().map(|u| index[u.ix()]).filter(|i| !i.is_none());
+            if let Some(first) = ops.next() {
+                ops.for_each(|op| union.join(first.ix(), op.ix()));
+            }
+        }
+        union.sets(k)
+    }
 }

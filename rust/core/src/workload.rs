@@ -1,7 +1,7 @@
 //! A graph with what its ops need: bytes, storages, sets of colocated ops, allowed device types.
 //!
-//! This is what places and simulates: the *reduced* graph of a model (see [`crate::reduce`]), a
-//! coarse graph ([`crate::contract`]) or a plain graph given as arrays. Times come beside it.
+//! Strategies place a workload and the simulator runs it: the *reduced* graph of a model (see [`crate::reduce`]), a
+//! coarse graph ([`crate::coarsen::contract`]) or a plain graph given as arrays. Op times are kept beside it ([`Times`]).
 
 use crate::border::{first_wrong, is_no_time};
 use crate::clock::{Clock, Ticks};
@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, StorageId, TensorId};
 use crate::numbering::Numbering;
+use crate::union::Union;
 
 /// Every device type is allowed.
 pub const ANY_TYPE: u64 = u64::MAX;
@@ -48,7 +49,7 @@ pub struct Workload {
     pub storages: Vec<Storage>,
     /// Storages of op `u`: `op_storages[u]..op_storages[u + 1]`.
     pub op_storages: Vec<u32>,
-    /// Bytes per op that stay for the whole step, placeholders at home with it included.
+    /// Bytes per op that stay for the whole step, with those of the placeholders whose home is the op's device.
     pub resident: Vec<u64>,
     /// Bytes per op needed only while it runs.
     pub workspace: Vec<u64>,
@@ -63,7 +64,8 @@ pub struct Workload {
     pub lead: Vec<OpId>,
 }
 
-/// What an op allocates beside its tensors, of so many bytes in all; for the whole step if nothing reads it.
+/// What an op that allocates `bytes` in all allocates beside its tensors. It lives to the end if no op reads a
+/// tensor of the op.
 fn rest_of(graph: &Graph, op: OpId, bytes: u64, tensor_bytes: &[u64]) -> Option<Storage> {
     let bytes = graph.outputs(op).fold(bytes, |left, t| left.saturating_sub(tensor_bytes[t.ix()]));
     let is_read = graph.outputs(op).any(|t| !graph.is_control(t));
@@ -71,8 +73,10 @@ fn rest_of(graph: &Graph, op: OpId, bytes: u64, tensor_bytes: &[u64]) -> Option<
     (bytes > 0).then_some(Storage { op, bytes, lifetime })
 }
 
-/// Columns of a plain graph, ops numbered as the user does; an empty column is all zeros (no rule, for
-/// the last three).
+/// Columns of a plain graph, one value per op in the user's numbering.
+///
+/// An empty column stands for zeros, but `output_bytes` for the sum of an op's tensors, `colocation` for no
+/// groups, and `allowed` for all types.
 #[derive(Clone, Debug, Default)]
 pub struct Columns<'a> {
     /// Bytes per tensor id.
@@ -89,36 +93,77 @@ pub struct Columns<'a> {
     pub allowed: &'a [u64],
 }
 
+impl Columns<'_> {
+    /// # Errors
+    /// A column that is not empty and has not one value per op (or, of bytes, per tensor id) of `graph`.
+    fn check(&self, graph: &Graph) -> Result<(), Error> {
+        let n = graph.n_ops();
+        let per_op = [
+            ("resident", self.resident.len()),
+            ("workspace", self.workspace.len()),
+            ("output_bytes", self.output_bytes.len()),
+            ("colocation", self.colocation.len()),
+            ("allowed", self.allowed.len()),
+        ];
+        if let Some((argument, got)) = per_op.into_iter().find(|&(_, got)| got != 0 && got != n) {
+            return Err(Error::WrongLength { argument, got, want: n, per: "op" });
+        }
+        let keys = graph.tensors().filter(|&t| !graph.is_control(t)).map(|t| graph.key(t) + 1);
+        let (got, want) = (self.tensor_bytes.len(), keys.max().unwrap_or(0) as usize);
+        if got != 0 && got < want {
+            return Err(Error::WrongLength { argument: "tensor_bytes", got, want, per: "tensor id" });
+        }
+        Ok(())
+    }
+}
+
+/// Storages by the op that allocates them, where each op's begin, and the storage of each tensor.
+type Storages = (Vec<Storage>, Vec<u32>, Vec<StorageId>);
+
+/// A storage for each tensor with bytes, and one for what else an op of `output_bytes` allocates.
+fn plain_storages(graph: &Graph, tensor_bytes: &[u64], output_bytes: &[u64]) -> Storages {
+    let rest = if output_bytes.is_empty() {
+        Vec::new()
+    } else {
+        let of = |u| rest_of(graph, u, output_bytes[graph.index(u) as usize], tensor_bytes);
+        graph.ops().filter_map(of).collect()
+    };
+    let sized = graph.tensors().filter(|t| tensor_bytes[t.ix()] > 0);
+    let owners = sized.clone().map(|t| graph.source(t)).chain(rest.iter().map(|s| s.op));
+    let mut filling = Filling::new(graph.n_ops(), owners.map(OpId::ix));
+    let mut storages =
+        vec![Storage { op: OpId::NONE, bytes: 0, lifetime: Lifetime::UntilUsed }; filling.n_items()];
+    let mut tensor_storage = vec![StorageId::NONE; graph.n_tensors()];
+    for t in sized {
+        let (op, bytes) = (graph.source(t), tensor_bytes[t.ix()]);
+        let at = filling.next(op.ix());
+        storages[at] = Storage { op, bytes, lifetime: Lifetime::UntilUsed };
+        tensor_storage[t.ix()] = StorageId::new(at);
+    }
+    for storage in rest {
+        storages[filling.next(storage.op.ix())] = storage;
+    }
+    (storages, filling.into_starts(), tensor_storage)
+}
+
+/// Items of one code joined; an item whose code is negative stays alone.
+pub(crate) fn joined(codes: &[i64]) -> Union {
+    let mut union = Union::new(codes.len());
+    let mut first_of = std::collections::BTreeMap::new();
+    for (u, &code) in codes.iter().enumerate().filter(|(_, code)| **code >= 0) {
+        union.join(u, *first_of.entry(code).or_insert(u));
+    }
+    union
+}
+
 impl Workload {
     /// A plain graph: every tensor is a storage of its own, no views, no home tensors.
     ///
     /// # Errors
     /// A column of the wrong length; colocated ops with no device type in common.
     pub fn plain(graph: Graph, columns: &Columns<'_>) -> Result<Self, Error> {
+        columns.check(&graph)?;
         let n = graph.n_ops();
-        let n_keys = graph.tensors().filter(|&t| !graph.is_control(t)).map(|t| graph.key(t) + 1).max();
-        let per_op = |argument, got: usize| {
-            if got == 0 || got == n {
-                Ok(())
-            } else {
-                Err(Error::WrongLength { argument, got, want: n, per: "op" })
-            }
-        };
-        per_op("resident", columns.resident.len())?;
-        per_op("workspace", columns.workspace.len())?;
-        per_op("output_bytes", columns.output_bytes.len())?;
-        per_op("colocation", columns.colocation.len())?;
-        per_op("allowed", columns.allowed.len())?;
-        let want = n_keys.unwrap_or(0) as usize;
-        if !columns.tensor_bytes.is_empty() && columns.tensor_bytes.len() < want {
-            return Err(Error::WrongLength {
-                argument: "tensor_bytes",
-                got: columns.tensor_bytes.len(),
-                want,
-                per: "tensor id",
-            });
-        }
-
         let bytes_of = |t: TensorId| {
             if columns.tensor_bytes.is_empty() || graph.is_control(t) {
                 0
@@ -127,29 +172,8 @@ impl Workload {
             }
         };
         let tensor_bytes: Vec<u64> = graph.tensors().map(bytes_of).collect();
-        let rest = if columns.output_bytes.is_empty() {
-            Vec::new()
-        } else {
-            let of = |u| rest_of(&graph, u, columns.output_bytes[graph.index(u) as usize], &tensor_bytes);
-            graph.ops().filter_map(of).collect()
-        };
-        let sized = graph.tensors().filter(|t| tensor_bytes[t.ix()] > 0);
-        let owners = sized.clone().map(|t| graph.source(t)).chain(rest.iter().map(|s| s.op));
-        let mut filling = Filling::new(n, owners.map(OpId::ix));
-        let mut storages =
-            vec![Storage { op: OpId::NONE, bytes: 0, lifetime: Lifetime::UntilUsed }; filling.n_items()];
-        let mut tensor_storage = vec![StorageId::NONE; graph.n_tensors()];
-        for t in sized {
-            let (op, bytes) = (graph.source(t), tensor_bytes[t.ix()]);
-            let at = filling.next(op.ix());
-            storages[at] = Storage { op, bytes, lifetime: Lifetime::UntilUsed };
-            tensor_storage[t.ix()] = StorageId::new(at);
-        }
-        for storage in rest {
-            storages[filling.next(storage.op.ix())] = storage;
-        }
-        let op_storages = filling.into_starts();
-
+        let (storages, op_storages, tensor_storage) =
+            plain_storages(&graph, &tensor_bytes, columns.output_bytes);
         let numbering = graph.numbering();
         let column = |values: &[u64]| {
             if values.is_empty() { vec![0; n] } else { numbering.by_op(values.to_vec(), 1) }
@@ -158,12 +182,7 @@ impl Workload {
         let (set_of, sets) = if columns.colocation.is_empty() {
             numbering.sets_of_one(n)
         } else {
-            let mut union = crate::colocate::Union::new(n);
-            let mut first_of = std::collections::BTreeMap::new();
-            for (u, &code) in columns.colocation.iter().enumerate().filter(|(_, c)| **c >= 0) {
-                union.join(u, *first_of.entry(code).or_insert(u));
-            }
-            let (set_of, sets) = union.sets(n);
+            let (set_of, sets) = joined(columns.colocation).sets(n);
             if !allowed.is_empty() {
                 crate::colocate::share_allowed(&sets, &mut allowed)?;
             }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::{graph, plain, works};
 use loadmaster_core::Error;
-use loadmaster_core::contract::{contract, contract_colocated, flows};
-use loadmaster_core::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::coarsen::Weights;
+use loadmaster_core::coarsen::contract::{contract, contract_colocated, flows};
+use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
 use loadmaster_core::ids::OpId;
 use loadmaster_core::workload::{ANY_TYPE, Columns, Workload};
 use petgraph::algo::is_cyclic_directed;
@@ -164,8 +165,10 @@ proptest! {
     fn segments_of_an_order_always_merge(work in works(16), max_ops in 1usize..6) {
         let g = &work.graph;
         let (cost, zeros) = (vec![1; g.n_tensors()], vec![0; work.n_ops()]);
+        let weights =
+            Weights { op_time: &zeros, tensor_time: &cost, op_bytes: &zeros, class: &work.allowed };
         let limits = Limits { max_ops, max_bytes: u64::MAX, max_time: u64::MAX };
-        let cuts = breakpoints(g, g.topo(), &cost, &zeros, &zeros, &work.allowed, limits);
+        let cuts = breakpoints(g, g.topo(), &weights, limits);
         let group = segments(g.topo(), &cuts);
         let coarse = contract(&work, &group).expect("segments only look back");
         check(&work, &group, &coarse)?;

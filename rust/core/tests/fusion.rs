@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use common::{dags, graph, models, ops};
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::fusion::{Limits, breakpoints, exactly, segments};
+use loadmaster_core::coarsen::Weights;
+use loadmaster_core::coarsen::fusion::{Exact, Limits, breakpoints, exactly, segments};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::OpId;
 use loadmaster_core::topo::dfs_topo;
@@ -35,8 +36,15 @@ impl Problem {
     }
 
     fn cuts(&self) -> Vec<u32> {
-        let (g, l) = (&self.graph, self.limits);
-        breakpoints(g, &self.order, &self.cost, &self.bytes, &self.time, &self.class, l)
+        breakpoints(&self.graph, &self.order, &self.weights(), self.limits)
+    }
+
+    fn exactly(&self, segments: usize) -> Exact {
+        exactly(&self.graph, &self.order, &self.weights(), self.limits, segments)
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        Weights { op_time: &self.time, tensor_time: &self.cost, op_bytes: &self.bytes, class: &self.class }
     }
 
     /// What the segment `from..to` reads from outside, each tensor once. A home tensor costs nothing
@@ -293,9 +301,7 @@ proptest! {
         let mut p = p;
         p.limits.max_ops = p.order.len();
         let n = p.order.len();
-        let exact = exactly(
-            &p.graph, &p.order, &p.cost, &p.bytes, &p.time, &p.class, p.limits, wanted,
-        );
+        let exact = p.exactly(wanted);
         let segments = p.bounds_of(&exact.cuts);
         prop_assert!(segments.iter().all(|&(from, to)| p.may_join(from, to)));
         prop_assert_eq!(exact.cost, segments.iter().map(|&(from, to)| p.cost(from, to)).sum::<Ticks>());
@@ -331,6 +337,6 @@ proptest! {
 #[test]
 fn three_segments_of_a_chain_are_cut_where_it_is_thin() {
     let p = chain(6, &[5, 1, 9, 2, 5], 6);
-    let exact = exactly(&p.graph, &p.order, &p.cost, &p.bytes, &p.time, &p.class, p.limits, 3);
+    let exact = p.exactly(3);
     assert_eq!((exact.cuts, exact.cost), (vec![2, 4], 3));
 }

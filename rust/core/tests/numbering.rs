@@ -5,12 +5,14 @@ mod common;
 use common::{Case, all_options, cases_of, config, run, twins};
 use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::contract::{contract, flows};
-use loadmaster_core::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::coarsen::Weights;
+use loadmaster_core::coarsen::contract::{contract, flows};
+use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
+use loadmaster_core::free_memory::OnOom;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
-use loadmaster_core::lifetime::peak;
-use loadmaster_core::place::{OnOom, fill, locality};
+use loadmaster_core::place::{fill, locality};
+use loadmaster_core::simulate::lifetime::peak;
 use loadmaster_core::simulate::{Blame, Policy, Schedule, Waited};
 use loadmaster_core::topo::{cpd_topo, dfs_topo, is_topological, m_topo};
 use loadmaster_core::workload::Workload;
@@ -111,7 +113,8 @@ proptest! {
             let out = |placement: Vec<DeviceId>| work.graph.numbering().by_index(placement);
             orders(work).iter().map(|order| {
                 let zeros = vec![0; work.n_ops()];
-                let cuts = breakpoints(&work.graph, order, &cost, &bytes, &zeros, &work.allowed, limits);
+                let weights = Weights { op_time: &zeros, tensor_time: &cost, op_bytes: &bytes, class: &work.allowed };
+                let cuts = breakpoints(&work.graph, order, &weights, limits);
                 let coarse = contract(work, &segments(order, &cuts)).map_err(|e| e.to_string());
                 let held = work.graph.numbering().by_index(peak(work, order).held);
                 let filled = fill::in_order(work, cluster, order, &devices, &bytes, &capacity, OnOom::BestEffort);

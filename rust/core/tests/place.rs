@@ -6,11 +6,11 @@ use common::{Case, adjust, cases_of, device, link, mesh, micros, on, ops, plain,
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;
+use loadmaster_core::free_memory::{OnOom, charge_to_leads};
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::fill::{in_order, round_robin};
 use loadmaster_core::place::locality::follow_bytes;
-use loadmaster_core::place::{OnOom, charge_to_leads};
 use loadmaster_core::schedule::Scheduled;
 use loadmaster_core::simulate::{Options, Policy};
 use loadmaster_core::topo::cpd_topo;

@@ -11,9 +11,9 @@ use common::{
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster;
+use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
-use loadmaster_core::place::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::schedule::admission::{Admission, Lifetimes};
 use loadmaster_core::schedule::append::append;
 use loadmaster_core::schedule::dominant::dominant;

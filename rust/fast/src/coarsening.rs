@@ -2,10 +2,10 @@
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
+use loadmaster_core::coarsen::fusion;
 use loadmaster_core::coarsen::{
     Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, repeats, rules,
 };
-use loadmaster_core::fusion;
 use loadmaster_core::graph::Graph as CoreGraph;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use loadmaster_core::Error;
+use loadmaster_core::coarsen::contract;
 use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph as CoreOpGraph};
 use loadmaster_core::workload::{Columns, Workload};
-use loadmaster_core::{colocate, contract, reduce};
+use loadmaster_core::{colocate, reduce};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -3,10 +3,10 @@
 use loadmaster_core::Error;
 use loadmaster_core::border::{first_wrong, is_no_time};
 use loadmaster_core::clock::{Clock, Ticks};
+use loadmaster_core::free_memory::{Memory, charge_to_leads};
 use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::place::adjusting::adjusting;
-use loadmaster_core::place::{Memory, charge_to_leads};
 use loadmaster_core::schedule::admission::Admission;
 use loadmaster_core::schedule::list::{self, Choice};
 use loadmaster_core::schedule::placed::Paths;

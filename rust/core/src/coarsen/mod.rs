@@ -4,14 +4,16 @@
 //! * [`rules`]: chains of op kinds that one kernel runs (Moirai).
 //! * [`parallel`]: merges that do not lengthen the critical path.
 //! * [`multilevel`]: the least cut for a number of groups of about equal time.
-//! * [`crate::fusion`]: segments of an order (Celeritas).
+//! * [`fusion`]: segments of an order (Celeritas).
 //!
 //! Each gives a group per op, numbered in a topological order of the quotient, which has no cycle.
-//! A group runs as one op; [`crate::contract`] makes the coarse graph. [`repeats`] finds groups of another
+//! A group runs as one op; [`contract`] makes the coarse graph. [`repeats`] finds groups of another
 //! kind, which are only moved together: ops that play the same part in every layer.
 
 pub mod batch;
 mod boundary;
+pub mod contract;
+pub mod fusion;
 pub mod multilevel;
 pub mod parallel;
 mod quotient;

@@ -19,10 +19,10 @@
 
 use crate::clock::Ticks;
 use crate::coarsen::boundary::{Groups, search};
+use crate::coarsen::fusion;
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
 use crate::csr::Csr;
 use crate::error::Error;
-use crate::fusion;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::OpId;
 use crate::levels::Levels;
@@ -219,9 +219,7 @@ impl<'a> Cutter<'a> {
     fn segments(&self, order: &[OpId]) -> Vec<u32> {
         let Limits { groups, max_time, max_bytes } = *self.limits;
         let segment = fusion::Limits { max_ops: usize::MAX, max_bytes, max_time };
-        let Weights { op_time, tensor_time, op_bytes, class } = *self.weights;
-        let found =
-            fusion::exactly(self.graph, order, tensor_time, op_bytes, op_time, class, segment, groups);
+        let found = fusion::exactly(self.graph, order, self.weights, segment, groups);
         let by_op = fusion::segments(order, &found.cuts);
         self.graph.topo().iter().map(|u| by_op[u.ix()]).collect()
     }

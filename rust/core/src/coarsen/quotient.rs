@@ -5,7 +5,7 @@ use crate::coarsen::{Coarsening, Obstacles, Weights};
 use crate::csr::Csr;
 use crate::graph::Graph;
 use crate::ids::OpId;
-use crate::topo;
+use crate::kahn::kahn;
 
 /// What one node sends another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -238,7 +238,7 @@ impl Quotient {
 
     /// Nodes in Kahn's order.
     pub fn topo(&self) -> Vec<u32> {
-        let order = topo::kahn(&self.succ, |arc| OpId(arc.node));
+        let order = kahn(&self.succ, |arc| OpId(arc.node));
         debug_assert!(order.is_ok(), "merging closed a cycle: {order:?}");
         order.unwrap_or_default().into_iter().map(|u| u.0).collect()
     }

@@ -7,8 +7,8 @@
 
 use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::free_memory::{Memory, OnOom, charge_to_leads, follow_leads};
 use crate::ids::{DeviceId, OpId};
-use crate::place::{Memory, OnOom, charge_to_leads, follow_leads};
 use crate::workload::Workload;
 
 /// Ops in `order` on the first of `devices` until one does not fit, then on the second, and so on;

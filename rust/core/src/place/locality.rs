@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 
 use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::free_memory::{Memory, OnOom, charge_to_leads};
 use crate::ids::{DeviceId, OpId};
-use crate::place::{Memory, OnOom, charge_to_leads};
 use crate::schedule::sent::Sent;
 use crate::workload::Workload;
 

@@ -8,8 +8,8 @@
 
 use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::free_memory::{Memory, OnOom};
 use crate::ids::{DeviceId, OpId};
-use crate::place::{Memory, OnOom};
 use crate::schedule::queues::TransferId;
 use crate::schedule::sent::Sent;
 use crate::workload::{Lifetime, Workload};

@@ -1,14 +1,11 @@
-//! The chain of ops that the makespan waits for: from the last op back, what each start and each transfer
-//! waited for, be it an input, a device or a channel.
+//! The critical chain: the ops that the makespan waits for, as [`causes`](super::causes) finds them.
 //!
-//! Every step of the chain is a lower bound: as long as a change leaves the steps from one of its ops on as they
-//! are, and that op starts no sooner, the makespan is no shorter. Steps are counted from the end, so that
-//! those up to the first that a change touches are left. O(D V + E + T), usually far less.
+//! Steps of the chain are counted from its end: the last op is step 0. A change leaves the chain intact up to
+//! the first step that it touches. While the op of an intact step starts no sooner than before, the makespan
+//! is no shorter than before.
 
-use crate::clock::Ticks;
-use crate::ids::{DeviceId, OpId, TensorId};
+use crate::ids::OpId;
 use crate::search::rows::Rows;
-use crate::search::state::State;
 
 /// A step that does not exist: further from the end than any.
 pub(super) const FAR: u32 = u32::MAX;
@@ -44,7 +41,7 @@ impl Critical {
         }
     }
 
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for u in self.ops.drain(..) {
             self.step[u.ix()] = FAR;
         }
@@ -56,140 +53,10 @@ impl Critical {
     }
 
     /// Notes that a change of an op touches the chain before so many steps from the end; the least counts.
-    fn note(&mut self, u: OpId, steps: u32) {
+    pub fn note(&mut self, u: OpId, steps: u32) {
         if self.reach[u.ix()] == FAR {
             self.reach[u.ix()] = steps;
             self.reached.push(u);
         }
-    }
-}
-
-impl State<'_> {
-    /// The ops of the chain found last, last op first.
-    pub fn critical_ops(&self) -> &[OpId] {
-        &self.critical.ops
-    }
-
-    /// Finds the chain, unless it is known; nothing may be pending.
-    pub fn find_critical(&mut self) {
-        if self.critical.is_known {
-            return;
-        }
-        self.critical.clear();
-        let mut at = self.order.iter().rev().copied().find(|&u| self.finish(u) == self.makespan);
-        while let Some(u) = at {
-            let step = self.critical.ops.len() as u32;
-            self.critical.ops.push(u);
-            self.critical.step[u.ix()] = step;
-            self.critical.note(u, step);
-            self.critical.rows.mark(self.row_of(self.position[u.ix()] as usize));
-            at = self.cause(u, step + 1);
-        }
-        self.visits += self.critical.ops.len() as u64;
-        self.critical.is_known = true;
-        self.forget();
-    }
-
-    /// The op that an op's start waited for; changes of what is between them touch the chain before so many
-    /// steps.
-    fn cause(&mut self, u: OpId, steps: u32) -> Option<OpId> {
-        let problem = self.problem;
-        let d = self.device[u.ix()];
-        let begin = self.finish(u) - problem.length(u, d);
-        let position = self.position[u.ix()] as usize;
-        let before = self.order[..position].iter().rev().copied().find(|v| self.device[v.ix()] == d);
-        if before.is_some_and(|v| self.finish(v) == begin) {
-            return before;
-        }
-        let is_last = |t: &TensorId| problem.ready(u, *t, d, self.arrival(*t, d)) == begin;
-        let read = problem.reads.row(u.ix()).iter().copied().find(is_last).map(|t| (t, d));
-        let is_open = u.ix() < problem.open.end;
-        let Some(mut sent) = read.or_else(|| if is_open { None } else { self.sent_last(self.finish(u)) })
-        else {
-            // A channel that is not used held it.
-            self.critical.home_reach = steps;
-            return None;
-        };
-        if read.is_none() {
-            self.note_readers(sent, steps);
-        }
-        loop {
-            let (t, to) = sent;
-            if problem.work.graph.is_home(t) {
-                self.critical.home_reach = steps;
-                return None;
-            }
-            let source = problem.work.graph.source(t);
-            let from = self.device[source.ix()];
-            if from == to {
-                return Some(source);
-            }
-            self.critical.note(source, steps);
-            let start = self.arrival(t, to) - problem.transfer(t, from, to);
-            if start == self.finish(source) {
-                return Some(source);
-            }
-            let Some(queued) = self.queued_before(t, to, start) else {
-                // What is sent at time 0 held the channel.
-                self.critical.home_reach = steps;
-                return None;
-            };
-            sent = queued;
-            self.note_readers(sent, steps);
-        }
-    }
-
-    /// Changes of what reads a tensor on a device touch the chain before so many steps.
-    fn note_readers(&mut self, sent: (TensorId, DeviceId), steps: u32) {
-        for &v in self.problem.work.graph.consumers(sent.0) {
-            if self.device[v.ix()] == sent.1 {
-                self.critical.note(v, steps);
-            }
-        }
-    }
-
-    /// The transfer after whose end what follows on its channel takes until `end`.
-    fn sent_last(&self, end: Ticks) -> Option<(TensorId, DeviceId)> {
-        let problem = self.problem;
-        for &u in self.order.iter().rev() {
-            let from = self.device[u.ix()];
-            for t in problem.work.graph.outputs(u).rev() {
-                let is_last = |to: &DeviceId| {
-                    let rest = problem.cluster.route_channels(from, *to).iter();
-                    rest.map(|c| problem.channel_rest[c.ix()]).any(|rest| self.arrival(t, *to) + rest == end)
-                };
-                if let Some(to) = self.sent_to(t, from).find(is_last) {
-                    return Some((t, to));
-                }
-            }
-        }
-        None
-    }
-
-    /// The transfer until whose end another one waited for a channel.
-    fn queued_before(&self, t: TensorId, to: DeviceId, start: Ticks) -> Option<(TensorId, DeviceId)> {
-        let (problem, graph) = (self.problem, &self.problem.work.graph);
-        let source = graph.source(t);
-        let route = problem.cluster.route_channels(self.device[source.ix()], to);
-        for &u in self.order[..=self.position[source.ix()] as usize].iter().rev() {
-            let from = self.device[u.ix()];
-            if !route.iter().any(|c| problem.senders[c.ix()] >> from.0 & 1 == 1) {
-                continue;
-            }
-            for other in graph.outputs(u).rev() {
-                let mut last = None;
-                for device in self.sent_to(other, from) {
-                    let is_before = u != source || (other, device) < (t, to);
-                    let shares = |c| problem.cluster.route_channels(from, device).contains(c);
-                    if is_before && self.arrival(other, device) == start && route.iter().any(shares) {
-                        last = Some((other, device));
-                    }
-                }
-                if last.is_some() {
-                    return last;
-                }
-            }
-        }
-        None
     }
 }

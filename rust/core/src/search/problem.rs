@@ -105,53 +105,17 @@ impl<'a> Problem<'a> {
         let n_types = cluster.types().len();
         let on = |u: OpId, d: DeviceId| time[u.ix() * n_types + cluster.type_of(d)];
         let time = graph.ops().flat_map(|u| cluster.device_ids().map(move |d| on(u, d))).collect();
-        let mut kinds: Vec<(f64, f64, DeviceId, DeviceId)> = Vec::new();
-        let mut route = Vec::with_capacity(k * k);
-        for from in cluster.device_ids() {
-            for to in cluster.device_ids() {
-                let (latency, bandwidth) = cluster.route(from, to);
-                let known = kinds.iter().position(|r| r.0 == latency && r.1 == bandwidth);
-                let channels = cluster.route_channels(from, to);
-                route.push(Route {
-                    kind: known.unwrap_or(kinds.len()) as u16,
-                    has_more: channels.len() > 1,
-                    channel: channels.first().copied().unwrap_or(ChannelId::NONE),
-                });
-                if known.is_none() {
-                    kinds.push((latency, bandwidth, from, to));
-                }
-            }
-        }
+        let (route, kinds) = routes(cluster);
         let ticks = |t: TensorId, from, to| {
             clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]))
         };
         let transfer =
-            graph.tensors().flat_map(|t| kinds.iter().map(move |&(_, _, a, b)| ticks(t, a, b))).collect();
-
-        let mut senders = vec![0; cluster.channels().len()];
-        for from in cluster.device_ids() {
-            for c in cluster.device_ids().flat_map(|to| cluster.route_channels(from, to)) {
-                senders[c.ix()] |= 1 << from.0;
-            }
-        }
-
+            graph.tensors().flat_map(|t| kinds.iter().map(move |&(from, to)| ticks(t, from, to))).collect();
         let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
         homes.sort_unstable_by_key(|&t| graph.key(t));
         let (rank, homes_at) = ranks(graph, &homes);
-        let mut at_home = vec![false; n];
-        for &t in &homes {
-            at_home[graph.source(t).ix()] = true;
-            graph.consumers(t).iter().for_each(|u| at_home[u.ix()] = true);
-        }
         let may = |u: OpId| cluster.device_ids().filter(move |&d| work.allows(u, cluster, d));
-        let mut tail = vec![0; n];
-        for &u in graph.topo().iter().rev() {
-            let least = may(u).map(|d| on(u, d)).min().unwrap_or(0);
-            for (_, source) in graph.inputs_with_ops(u) {
-                tail[source.ix()] = tail[source.ix()].max(tail[u.ix()] + least);
-            }
-        }
-
+        let tail = tails(graph, |u| may(u).map(|d| on(u, d)).min().unwrap_or(0));
         let (unit_of, units) = units(work, lead);
         let first = |unit: usize| units.row(unit)[0];
         let allowed =
@@ -170,11 +134,11 @@ impl<'a> Problem<'a> {
             transfer,
             n_routes: kinds.len(),
             route,
-            senders,
+            senders: senders(cluster),
+            at_home: at_home(graph, &homes),
             homes,
             rank,
             homes_at,
-            at_home,
             tail,
             unit_of,
             units,
@@ -305,6 +269,62 @@ pub(super) fn ranks(graph: &Graph, homes: &[TensorId]) -> (Vec<u32>, Csr<u32>) {
     }
     let at = homes.iter().enumerate().map(|(i, &t)| (graph.source(t).ix(), i as u32));
     (rank, Csr::from_pairs(graph.n_ops(), at))
+}
+
+/// The route per ordered pair of devices, and two devices of each kind of route: routes of one kind have the
+/// same latency and bandwidth.
+fn routes(cluster: &Cluster) -> (Vec<Route>, Vec<(DeviceId, DeviceId)>) {
+    let mut kinds: Vec<(DeviceId, DeviceId)> = Vec::new();
+    let mut routes = Vec::with_capacity(cluster.n_devices() * cluster.n_devices());
+    for from in cluster.device_ids() {
+        for to in cluster.device_ids() {
+            let figures = cluster.route(from, to);
+            let known = kinds.iter().position(|&(a, b)| cluster.route(a, b) == figures);
+            let channels = cluster.route_channels(from, to);
+            routes.push(Route {
+                kind: known.unwrap_or(kinds.len()) as u16,
+                has_more: channels.len() > 1,
+                channel: channels.first().copied().unwrap_or(ChannelId::NONE),
+            });
+            if known.is_none() {
+                kinds.push((from, to));
+            }
+        }
+    }
+    (routes, kinds)
+}
+
+/// Per channel, the devices whose tensors may use it, as bits.
+fn senders(cluster: &Cluster) -> Vec<u64> {
+    let mut senders = vec![0; cluster.channels().len()];
+    for from in cluster.device_ids() {
+        for c in cluster.device_ids().flat_map(|to| cluster.route_channels(from, to)) {
+            senders[c.ix()] |= 1 << from.0;
+        }
+    }
+    senders
+}
+
+/// Per op, whether it is the home of one of `homes` or reads one.
+fn at_home(graph: &Graph, homes: &[TensorId]) -> Vec<bool> {
+    let mut at_home = vec![false; graph.n_ops()];
+    for &t in homes {
+        at_home[graph.source(t).ix()] = true;
+        graph.consumers(t).iter().for_each(|u| at_home[u.ix()] = true);
+    }
+    at_home
+}
+
+/// The longest path from each op's finish to the end, each op as long as `least` says, transfers free.
+fn tails(graph: &Graph, least: impl Fn(OpId) -> Ticks) -> Vec<Ticks> {
+    let mut tail = vec![0; graph.n_ops()];
+    for &u in graph.topo().iter().rev() {
+        let from_start = tail[u.ix()] + least(u);
+        for (_, source) in graph.inputs_with_ops(u) {
+            tail[source.ix()] = tail[source.ix()].max(from_start);
+        }
+    }
+    tail
 }
 
 /// Which ops move together.

@@ -381,22 +381,15 @@ impl Window {
         let begin = least_free.copied().unwrap_or(0);
 
         let of = |u: &OpId| whole.time[u.ix() * k..][..k].iter().copied();
-        let time = free.iter().flat_map(|&t| std::iter::repeat_n(t, k));
-        let time = time.chain(self.ops.iter().flat_map(of));
-        let time = time.chain(next.iter().flat_map(|&t| std::iter::repeat_n(t, k))).collect();
+        let same = |ticks: &'_ [Ticks]| -> Vec<Ticks> {
+            ticks.iter().flat_map(|&t| std::iter::repeat_n(t, k)).collect()
+        };
+        let time = [same(free), self.ops.iter().flat_map(of).collect(), same(next)].concat();
         let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
         let transfer =
             |t| whole.transfer[tensor(t).ix() * whole.n_routes..][..whole.n_routes].iter().copied();
         let rest = |t: TensorId| self.rest[graph.key(t) as usize * k..][..k].iter().copied();
-
-        let mut there = Vec::with_capacity(self.homes.len() * k);
-        for (&t, home) in self.tensors[self.n_made..].iter().zip(&self.homes) {
-            let from = DeviceId(home.home.0);
-            there.extend((0..k).map(DeviceId::new).map(|to| {
-                let is_there = to == from || state.reader_mask[t.ix()] >> to.0 & 1 == 1;
-                if is_there { state.arrival(t, to) } else { Ticks::MAX }
-            }));
-        }
+        let there = self.there(state);
         let made = self.homes.iter().enumerate().map(|(i, home)| there[i * k + home.home.ix()]).collect();
         let is_sent = |t: &TensorId| there[(t.ix() - graph.n_produced()) * k..][..k].contains(&Ticks::MAX);
         let homes: Vec<TensorId> = graph.tensors().skip(graph.n_produced()).filter(is_sent).collect();
@@ -407,16 +400,8 @@ impl Window {
         }
 
         let (unit_of, unit) = self.units(whole);
-        let is_inside = |u: &OpId| self.contains(state.position[u.ix()] as usize);
-        let is_free = |u: usize| whole.units.row(u).iter().all(is_inside);
-        let stays = |u: usize| 1 << state.device_of(u).0;
-        let allowed = |&u: &usize| if is_free(u) { whole.allowed[u] } else { stays(u) };
+        let (allowed, capacity) = self.choices(state, &unit);
         let pinned = || (0..k).map(|d| 1 << d);
-        let mut capacity: Vec<u64> = (0..k).map(|d| whole.capacity[d] - state.used[d]).collect();
-        for &u in &unit {
-            let room = &mut capacity[state.device_of(u).ix()];
-            *room = room.saturating_add(whole.charge[u]);
-        }
         let none = || std::iter::repeat_n(0, k);
         let n_units = unit.len() + 2 * k;
         let members = unit_of.iter().enumerate().map(|(u, &unit)| (unit as usize, OpId::new(u)));
@@ -436,7 +421,7 @@ impl Window {
             at_home,
             tail: none().chain(self.ops.iter().map(|u| whole.tail[u.ix()])).chain(none()).collect(),
             units: Csr::from_pairs(n_units, members),
-            allowed: pinned().chain(unit.iter().map(allowed)).chain(pinned()).collect(),
+            allowed: pinned().chain(allowed).chain(pinned()).collect(),
             charge: none().chain(unit.iter().map(|&u| whole.charge[u])).chain(none()).collect(),
             unit_of,
             capacity,
@@ -450,6 +435,37 @@ impl Window {
                 outside: begin + least_next.copied().unwrap_or(0),
             },
         }
+    }
+
+    /// Per home tensor and device, when the tensor is there anyway: [`Ticks::MAX`] where it has to be sent first.
+    fn there(&self, state: &State<'_>) -> Vec<Ticks> {
+        let k = self.n_devices;
+        let mut there = Vec::with_capacity(self.homes.len() * k);
+        for (&t, home) in self.tensors[self.n_made..].iter().zip(&self.homes) {
+            let from = DeviceId(home.home.0);
+            there.extend((0..k).map(DeviceId::new).map(|to| {
+                let is_there = to == from || state.reader_mask[t.ix()] >> to.0 & 1 == 1;
+                if is_there { state.arrival(t, to) } else { Ticks::MAX }
+            }));
+        }
+        there
+    }
+
+    /// The devices that each unit may use, as bits, and what each device may hold. A unit with an op outside
+    /// the window stays where it is.
+    fn choices(&self, state: &State<'_>, units: &[usize]) -> (Vec<u64>, Vec<u64>) {
+        let whole = state.problem;
+        let is_inside = |u: &OpId| self.contains(state.position[u.ix()] as usize);
+        let is_free = |u: usize| whole.units.row(u).iter().all(is_inside);
+        let stays = |u: usize| 1 << state.device_of(u).0;
+        let allowed = |&u: &usize| if is_free(u) { whole.allowed[u] } else { stays(u) };
+        let mut capacity: Vec<u64> =
+            whole.capacity.iter().zip(&state.used).map(|(capacity, used)| capacity - used).collect();
+        for &u in units {
+            let room = &mut capacity[state.device_of(u).ix()];
+            *room = room.saturating_add(whole.charge[u]);
+        }
+        (units.iter().map(allowed).collect(), capacity)
     }
 
     /// The unit of each op, and the whole's unit of each but those of ops that stand for others: these are

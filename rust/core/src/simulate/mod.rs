@@ -13,6 +13,7 @@
 
 mod blame;
 mod channels;
+pub mod lifetime;
 mod memory;
 mod messages;
 mod ready;

@@ -20,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::Ticks;
+use crate::coarsen::Weights;
 use crate::graph::Graph;
 use crate::ids::OpId;
 
@@ -36,18 +37,9 @@ pub struct Limits {
 
 /// The best cuts: first positions of the segments after the first, ascending.
 ///
-/// `order` is topological; `tensor_cost`, `op_bytes`, `op_time` are per tensor and per op. Ops of
-/// different `class` (the device types they allow) never share a segment.
-pub fn breakpoints(
-    graph: &Graph,
-    order: &[OpId],
-    tensor_cost: &[Ticks],
-    op_bytes: &[u64],
-    op_time: &[Ticks],
-    class: &[u64],
-    limits: Limits,
-) -> Vec<u32> {
-    let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
+/// `order` is topological.
+pub fn breakpoints(graph: &Graph, order: &[OpId], weights: &Weights<'_>, limits: Limits) -> Vec<u32> {
+    let charges = Charges::new(graph, order, weights, limits);
     Search::new(order.len()).cut(&charges, 0).cuts
 }
 
@@ -72,18 +64,14 @@ pub struct Exact {
 ///
 /// Without limits the cost of cuts is submodular (what any of them hits is paid once), so the cheapest cuts at
 /// one price are among those at any lower price: once a price gives too many, only those are searched.
-#[expect(clippy::too_many_arguments, reason = "those of breakpoints and one more")]
 pub fn exactly(
     graph: &Graph,
     order: &[OpId],
-    tensor_cost: &[Ticks],
-    op_bytes: &[u64],
-    op_time: &[Ticks],
-    class: &[u64],
+    weights: &Weights<'_>,
     limits: Limits,
     segments: usize,
 ) -> Exact {
-    let charges = Charges::new(graph, order, tensor_cost, op_bytes, op_time, class, limits);
+    let charges = Charges::new(graph, order, weights, limits);
     let n = order.len();
     let longest = charges.longest();
     let fewest = longest.len() + 1;
@@ -239,17 +227,8 @@ struct Charges {
 }
 
 impl Charges {
-    fn new(
-        graph: &Graph,
-        order: &[OpId],
-        tensor_cost: &[Ticks],
-        op_bytes: &[u64],
-        op_time: &[Ticks],
-        class: &[u64],
-        limits: Limits,
-    ) -> Self {
+    fn new(graph: &Graph, order: &[OpId], weights: &Weights<'_>, limits: Limits) -> Self {
         let n = order.len();
-        let max_ops = limits.max_ops.clamp(1, n.max(1));
         // Position of each tensor's producer or latest reader so far; MAX before the first.
         let mut last = vec![u32::MAX; graph.n_tensors()];
         let mut charges = Self {
@@ -264,41 +243,27 @@ impl Charges {
             unit: 1,
         };
         charges.starts.push(0);
-        let (mut low, mut bytes, mut time) = (0, 0u64, 0u64);
+        let mut window = Window::new(order, weights, limits);
         let mut period = 0;
         let mut inner = Vec::new();
         for (position, &op) in order.iter().enumerate() {
-            let end = position + 1;
-            bytes = bytes.saturating_add(op_bytes[op.ix()]);
-            time += op_time[op.ix()];
-            let class_from =
-                if position > 0 && class[op.ix()] != class[order[position - 1].ix()] { position } else { 0 };
-            while low < position
-                && (low < class_from
-                    || end - low > max_ops
-                    || bytes > limits.max_bytes
-                    || time > limits.max_time)
-            {
-                let first = order[low].ix();
-                bytes = sum_without(bytes, op_bytes, first, &order[low + 1..end]);
-                time -= op_time[first];
-                low += 1;
-            }
+            let low = window.take(position);
             charges.low.push(low as u32);
             if low > period {
                 period = position;
                 charges.periods.push(period as u32);
             }
             for &t in graph.inputs(op).iter().chain(graph.pulls(op)) {
+                let cost = weights.tensor_time[t.ix()];
                 let seen = std::mem::replace(&mut last[t.ix()], position as u32);
                 if seen == u32::MAX {
                     continue;
                 }
                 if seen < low as u32 {
-                    charges.fixed += tensor_cost[t.ix()];
-                } else if tensor_cost[t.ix()] > 0 {
+                    charges.fixed += cost;
+                } else if cost > 0 {
                     let charged = if seen < period as u32 { &mut charges.suffixes } else { &mut inner };
-                    charged.push((seen + 1, tensor_cost[t.ix()]));
+                    charged.push((seen + 1, cost));
                 }
             }
             charges.inner.push(charges.suffixes.len() as u32);
@@ -309,16 +274,21 @@ impl Charges {
             }
         }
         charges.periods.push(n as u32);
-        let all = charges.fixed + charges.suffixes.iter().map(|s| s.1).sum::<Ticks>();
-        charges.unit = (SPAN / (all + 1)).max(1);
-        if charges.unit > 1 {
-            charges.fixed *= charges.unit;
-            charges.suffixes.iter_mut().for_each(|s| s.1 *= charges.unit);
-        }
-        if low > 0 {
+        charges.scale();
+        if window.low > 0 {
             charges.paid = charges.paid_in_all();
         }
         charges
+    }
+
+    /// Counts all charges in units of which about [`SPAN`] are charged in all.
+    fn scale(&mut self) {
+        let all = self.fixed + self.suffixes.iter().map(|s| s.1).sum::<Ticks>();
+        self.unit = (SPAN / (all + 1)).max(1);
+        if self.unit > 1 {
+            self.fixed *= self.unit;
+            self.suffixes.iter_mut().for_each(|s| s.1 *= self.unit);
+        }
     }
 
     /// What each candidate is charged by the positions whose window it is in. O(V + E): as the candidate
@@ -502,7 +472,53 @@ impl Charges {
 /// What a split costs, where it is, and where its segment begins and ends.
 type Split = (Ticks, u32, u32, u32);
 
-/// `sum` less one op's bytes; counted anew where the sum had saturated.
+/// The longest segment that limits allow, up to one position of an order after another.
+struct Window<'a> {
+    order: &'a [OpId],
+    weights: &'a Weights<'a>,
+    limits: Limits,
+    /// First position of the segment.
+    low: usize,
+    /// Bytes and compute time of the segment.
+    bytes: u64,
+    time: Ticks,
+}
+
+impl<'a> Window<'a> {
+    fn new(order: &'a [OpId], weights: &'a Weights<'a>, limits: Limits) -> Self {
+        let limits = Limits { max_ops: limits.max_ops.clamp(1, order.len().max(1)), ..limits };
+        Self { order, weights, limits, low: 0, bytes: 0, time: 0 }
+    }
+
+    /// Takes in the op at `position`, which comes after the one taken last. Returns where the longest segment
+    /// that ends with the op begins.
+    #[inline(always)]
+    fn take(&mut self, position: usize) -> usize {
+        let Weights { op_time, op_bytes, class, .. } = *self.weights;
+        let op = self.order[position].ix();
+        self.bytes = self.bytes.saturating_add(op_bytes[op]);
+        self.time += op_time[op];
+        let is_other = position > 0 && class[op] != class[self.order[position - 1].ix()];
+        let class_from = if is_other { position } else { 0 };
+        while self.low < position
+            && (self.low < class_from
+                || position + 1 - self.low > self.limits.max_ops
+                || self.bytes > self.limits.max_bytes
+                || self.time > self.limits.max_time)
+        {
+            let first = self.order[self.low].ix();
+            let rest = &self.order[self.low + 1..=position];
+            self.bytes = sum_without(self.bytes, op_bytes, first, rest);
+            self.time -= op_time[first];
+            self.low += 1;
+        }
+        self.low
+    }
+}
+
+/// The bytes of `rest`, given the `sum` of its bytes and those of the op `dropped`.
+///
+/// They are added up anew where the sum had saturated.
 fn sum_without(sum: u64, op_bytes: &[u64], dropped: usize, rest: &[OpId]) -> u64 {
     if sum == u64::MAX {
         rest.iter().fold(0, |s, op| s.saturating_add(op_bytes[op.ix()]))
@@ -719,7 +735,9 @@ mod tests {
         let graph = Graph::new(n, &src, &dst, None).unwrap();
         let cost: Vec<Ticks> = graph.tensors().map(|_| random(9) as Ticks).collect();
         let none = Limits { max_ops: usize::MAX, max_bytes: u64::MAX, max_time: Ticks::MAX };
-        Charges::new(&graph, graph.topo(), &cost, &vec![0; n], &vec![0; n], &vec![0; n], none)
+        let zeros = vec![0; n];
+        let weights = Weights { op_time: &zeros, tensor_time: &cost, op_bytes: &zeros, class: &zeros };
+        Charges::new(&graph, graph.topo(), &weights, none)
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::csr::Csr;
 use crate::error::Error;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{OpId, StorageId};
+use crate::union::Union;
 use crate::workload::{Lifetime, Storage, Workload};
 
 /// What flows between two groups.
@@ -34,12 +35,33 @@ pub struct Flow {
 /// `group` of the wrong length or with numbers missing; a quotient with a cycle; a group whose
 /// members allow no common device type.
 pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
-    let graph = &work.graph;
-    let n_groups = check_groups(graph.n_ops(), group)?;
-    let of = |op: OpId| OpId(group[op.ix()]);
-    let members = Csr::from_pairs(n_groups, graph.ops().map(|u| (group[u.ix()] as usize, u)));
-    let first = |ops: &[OpId]| ops.iter().copied().min_by_key(|&u| graph.index(u));
+    let n_groups = check_groups(work.n_ops(), group)?;
+    let members = Csr::from_pairs(n_groups, work.graph.ops().map(|u| (group[u.ix()] as usize, u)));
+    let graph = quotient(&work.graph, group, &members)?;
 
+    let bytes_of_key = key_bytes(work);
+    let bytes = |t| if graph.is_control(t) { 0 } else { bytes_of_key[graph.key(t) as usize] };
+    let storage_of = |t| if graph.is_home(t) { StorageId::NONE } else { StorageId(graph.source(t).0) };
+    let workspace = |u: &OpId| work.workspace[u.ix()];
+    let (set_of, sets) = Union::new(n_groups).sets(n_groups);
+    Ok(Workload {
+        tensor_bytes: graph.tensors().map(bytes).collect(),
+        tensor_storage: graph.tensors().map(storage_of).collect(),
+        storages: (0..n_groups).map(|g| storage(work, &graph, g, members.row(g))).collect(),
+        op_storages: (0..=n_groups as u32).collect(),
+        resident: (0..n_groups).map(|g| sum(members.row(g), |u| work.resident[u.ix()])).collect(),
+        workspace: (0..n_groups).map(|g| members.row(g).iter().map(workspace).max().unwrap_or(0)).collect(),
+        set_of,
+        sets,
+        allowed: (0..n_groups).map(|g| allowed(work, members.row(g))).collect::<Result<_, _>>()?,
+        lead: graph.ops().collect(),
+        graph,
+    })
+}
+
+/// The graph of groups, with the tensors that cross from one group to another.
+fn quotient(graph: &Graph, group: &[u32], members: &Csr<OpId>) -> Result<Graph, Error> {
+    let of = |op: OpId| OpId(group[op.ix()]);
     let mut edges = Vec::new();
     let mut homes = Vec::new();
     for t in graph.tensors() {
@@ -53,84 +75,64 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
                 homes.push(HomeTensor { home: from, consumers, key: graph.key(t) });
             }
         } else {
-            // Edges of one tensor meet again in sort_edges, which drops repeated ones.
+            // A tensor that several ops of a group read gives equal edges, which the graph counts once.
             let tensor = if graph.is_control(t) { Edge::CONTROL } else { graph.key(t) };
             edges.extend(readers.map(|dst| Edge { src: from, dst, tensor }));
         }
     }
-    let quotient =
-        Graph::with_homes(n_groups, edges.iter().copied(), &homes).map_err(|error| match error {
-            Error::Cycle(groups) => {
-                Error::CyclicGroups(groups.0.iter().filter_map(|g| first(members.row(g.id.ix()))).collect())
-            }
-            other => other,
-        })?;
-
-    let bytes_of_key = key_bytes(work);
-    let bytes = |g: &Graph, t| if g.is_control(t) { 0 } else { bytes_of_key[g.key(t) as usize] };
-    let tensor_bytes: Vec<u64> = quotient.tensors().map(|t| bytes(&quotient, t)).collect();
-    let sum =
-        |column: &[u64], g: usize| members.row(g).iter().fold(0u64, |s, u| s.saturating_add(column[u.ix()]));
-    let resident = (0..n_groups).map(|g| sum(&work.resident, g)).collect();
-    let most = |g: usize| members.row(g).iter().map(|u| work.workspace[u.ix()]).max().unwrap_or(0);
-    let workspace = (0..n_groups).map(most).collect();
-    // One storage per group: what its members allocate. Their lifetimes are the fine graph's matter;
-    // what nobody reads is the graph's output.
-    let storages: Vec<Storage> = (0..n_groups)
-        .map(|g| {
-            let outputs = members.row(g).iter().fold(0u64, |s, &u| s.saturating_add(work.output_bytes(u)));
-            let unread = quotient.successors(OpId::new(g)).is_empty();
-            let lifetime = if unread { Lifetime::UntilEnd } else { Lifetime::UntilUsed };
-            Storage { op: OpId::new(g), bytes: outputs, lifetime }
-        })
-        .collect();
-    let tensor_storage = quotient
-        .tensors()
-        .map(|t| if quotient.is_home(t) { StorageId::NONE } else { StorageId(quotient.source(t).0) })
-        .collect();
-
-    let allowed = (0..n_groups)
-        .map(|g| {
-            let ops = members.row(g);
-            let mask = ops.iter().fold(u64::MAX, |m, u| m & work.allowed[u.ix()]);
-            if mask > 0 {
-                return Ok(mask);
-            }
-            let first = first(ops).unwrap_or_default();
-            let others = ops.iter().copied().filter(|u| work.allowed[u.ix()] != work.allowed[first.ix()]);
-            match others.min_by_key(|&u| graph.index(u)) {
-                Some(second) => Err(Error::NoCommonType { first: first.into(), second: second.into() }),
-                None => Ok(mask),
-            }
-        })
-        .collect::<Result<Vec<u64>, Error>>()?;
-    let (set_of, sets) = colocate::Union::new(n_groups).sets(n_groups);
-    let lead = quotient.ops().collect();
-    let op_storages = (0..=n_groups as u32).collect();
-    Ok(Workload {
-        graph: quotient,
-        tensor_bytes,
-        tensor_storage,
-        storages,
-        op_storages,
-        resident,
-        workspace,
-        set_of,
-        sets,
-        allowed,
-        lead,
+    let member = |g: OpId| first_of(graph, members.row(g.ix()).iter().copied());
+    Graph::with_homes(members.n_rows(), edges.iter().copied(), &homes).map_err(|error| match error {
+        Error::Cycle(groups) => Error::CyclicGroups(groups.0.iter().filter_map(|g| member(g.id)).collect()),
+        other => other,
     })
 }
 
-/// The same for moving ops group by group: groups share a device where ops of theirs have to, and hold no
-/// memory, for when they would hold it is the fine graph's matter.
+/// The op of the smallest index.
+fn first_of(graph: &Graph, ops: impl Iterator<Item = OpId>) -> Option<OpId> {
+    ops.min_by_key(|&u| graph.index(u))
+}
+
+/// Bytes of several ops together.
+fn sum(ops: &[OpId], bytes: impl Fn(OpId) -> u64) -> u64 {
+    ops.iter().fold(0, |sum, &u| sum.saturating_add(bytes(u)))
+}
+
+/// The one storage of a group: all that its members allocate.
+///
+/// How long each member's part lives is known of the fine graph only. A group that no other group reads
+/// makes an output of the graph, which lives to the end.
+fn storage(work: &Workload, quotient: &Graph, group: usize, members: &[OpId]) -> Storage {
+    let op = OpId::new(group);
+    let unread = quotient.successors(op).is_empty();
+    let lifetime = if unread { Lifetime::UntilEnd } else { Lifetime::UntilUsed };
+    Storage { op, bytes: sum(members, |u| work.output_bytes(u)), lifetime }
+}
+
+/// The device types that all members of a group allow.
+fn allowed(work: &Workload, members: &[OpId]) -> Result<u64, Error> {
+    let mask = members.iter().fold(u64::MAX, |mask, u| mask & work.allowed[u.ix()]);
+    if mask > 0 {
+        return Ok(mask);
+    }
+    let one = first_of(&work.graph, members.iter().copied()).unwrap_or_default();
+    let others = members.iter().copied().filter(|u| work.allowed[u.ix()] != work.allowed[one.ix()]);
+    match first_of(&work.graph, others) {
+        Some(other) => Err(Error::NoCommonType { first: one.into(), second: other.into() }),
+        None => Ok(mask),
+    }
+}
+
+/// Merges each group of ops into one, for a search that moves groups while the fine graph is judged.
+///
+/// Two groups share a device where an op of one must share a device with an op of the other. Groups hold no
+/// memory: how long each tensor lives is known of the fine graph only.
 ///
 /// # Errors
 /// As [`contract`]; a set of groups that allow no common device type.
 pub fn contract_colocated(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
     let coarse = contract(work, group)?;
     let n_groups = coarse.n_ops();
-    let mut union = colocate::Union::new(n_groups);
+    let mut union = Union::new(n_groups);
     for set in 0..work.sets.n_rows() {
         let groups = work.sets.row(set).iter().map(|u| group[u.ix()] as usize);
         groups.reduce(|a, b| {
@@ -143,8 +145,8 @@ pub fn contract_colocated(work: &Workload, group: &[u32]) -> Result<Workload, Er
     colocate::share_allowed(&sets, &mut allowed).map_err(|error| match error {
         Error::NoCommonType { first, second } => {
             let member = |g: OpId| {
-                let ops = work.graph.ops().filter(|u| group[u.ix()] == g.0);
-                ops.min_by_key(|&u| work.graph.index(u)).unwrap_or_default()
+                let members = work.graph.ops().filter(|u| group[u.ix()] == g.0);
+                first_of(&work.graph, members).unwrap_or_default()
             };
             Error::NoCommonType { first: member(first.id).into(), second: member(second.id).into() }
         }
