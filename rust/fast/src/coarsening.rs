@@ -426,9 +426,9 @@ pub fn exact_breakpoints<'py>(
             max_bytes: max_bytes.unwrap_or(u64::MAX),
             max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
         };
-        let (inner, class) = (&graph.work.graph, &graph.work.allowed);
-        let exact =
-            fusion::exactly(inner, &order, &tensor_time, &op_bytes, &op_time, class, limits, segments);
+        let class = &graph.work.allowed;
+        let weights = Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes: &op_bytes, class };
+        let exact = fusion::exactly(&graph.work.graph, &order, &weights, limits, segments);
         Ok((exact.cuts, clock.seconds(exact.cost)))
     });
     let (cuts, cost) = found.map_err(|e| graph.name(e))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loadmaster_core::border::is_no_time;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster as CoreCluster;
-use loadmaster_core::coarsen::{contract as core_contract, fusion};
+use loadmaster_core::coarsen::{Weights, contract as core_contract, fusion};
 use loadmaster_core::free_memory::OnOom;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
@@ -276,15 +276,9 @@ pub fn breakpoints<'py>(
             max_bytes: max_bytes.unwrap_or(u64::MAX),
             max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
         };
-        Ok(fusion::breakpoints(
-            &graph.work.graph,
-            &order,
-            &tensor_time,
-            &op_bytes,
-            &op_time,
-            &graph.work.allowed,
-            limits,
-        ))
+        let class = &graph.work.allowed;
+        let weights = Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes: &op_bytes, class };
+        Ok(fusion::breakpoints(&graph.work.graph, &order, &weights, limits))
     });
     Ok(ids(py, cuts.map_err(|e| graph.name(e))?.into_iter()))
 }

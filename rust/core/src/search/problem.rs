@@ -120,11 +120,7 @@ impl<'a> Problem<'a> {
         let first = |unit: usize| units.row(unit)[0];
         let allowed =
             (0..units.n_rows()).map(|unit| may(first(unit)).fold(0, |mask, d| mask | 1 << d.0)).collect();
-        let mut charge = vec![0u64; units.n_rows()];
-        for (op, &b) in bytes.iter().enumerate() {
-            let c = &mut charge[unit_of[op] as usize];
-            *c = c.saturating_add(b);
-        }
+        let charge = charges(&unit_of, units.n_rows(), bytes);
         Ok(Self {
             work,
             cluster,
@@ -325,6 +321,16 @@ fn tails(graph: &Graph, least: impl Fn(OpId) -> Ticks) -> Vec<Ticks> {
         }
     }
     tail
+}
+
+/// The bytes of each unit's ops together.
+fn charges(unit_of: &[u32], n_units: usize, bytes: &[u64]) -> Vec<u64> {
+    let mut charge = vec![0u64; n_units];
+    for (&unit, &b) in unit_of.iter().zip(bytes) {
+        let c = &mut charge[unit as usize];
+        *c = c.saturating_add(b);
+    }
+    charge
 }
 
 /// Which ops move together.

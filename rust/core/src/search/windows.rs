@@ -371,6 +371,7 @@ impl Window {
         Found { device, order: (0..self.n_ops()).map(OpId::new).collect(), makespan: 0 }
     }
 
+    /// The window as a problem of its own, with all that surrounds it as the `state` has it.
     fn problem<'w>(&self, state: &State<'w>, work: &'w Workload) -> Problem<'w> {
         let (whole, k) = (state.problem, self.n_devices);
         let graph = &work.graph;
@@ -380,11 +381,6 @@ impl Window {
         let (least_free, least_next) = (free.iter().min(), next.iter().min());
         let begin = least_free.copied().unwrap_or(0);
 
-        let of = |u: &OpId| whole.time[u.ix() * k..][..k].iter().copied();
-        let same = |ticks: &'_ [Ticks]| -> Vec<Ticks> {
-            ticks.iter().flat_map(|&t| std::iter::repeat_n(t, k)).collect()
-        };
-        let time = [same(free), self.ops.iter().flat_map(of).collect(), same(next)].concat();
         let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
         let transfer =
             |t| whole.transfer[tensor(t).ix() * whole.n_routes..][..whole.n_routes].iter().copied();
@@ -409,7 +405,7 @@ impl Window {
             work,
             cluster: whole.cluster,
             n_devices: k,
-            time,
+            time: self.times(whole, free, next),
             reads: reads(graph),
             transfer: graph.tensors().flat_map(transfer).collect(),
             n_routes: whole.n_routes,
@@ -435,6 +431,15 @@ impl Window {
                 outside: begin + least_next.copied().unwrap_or(0),
             },
         }
+    }
+
+    /// Ticks per op and device. An op that stands for what comes before takes until its device is `free`, one
+    /// that stands for what follows as long as the rest on its device from the `next` op on.
+    fn times(&self, whole: &Problem<'_>, free: &[Ticks], next: &[Ticks]) -> Vec<Ticks> {
+        let k = self.n_devices;
+        let anywhere = |&ticks: &Ticks| std::iter::repeat_n(ticks, k);
+        let inner = self.ops.iter().flat_map(|u| &whole.time[u.ix() * k..][..k]).copied();
+        free.iter().flat_map(anywhere).chain(inner).chain(next.iter().flat_map(anywhere)).collect()
     }
 
     /// Per home tensor and device, when the tensor is there anyway: [`Ticks::MAX`] where it has to be sent first.
