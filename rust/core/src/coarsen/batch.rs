@@ -83,8 +83,9 @@ impl Rank for Heaviest {
     }
 }
 
-/// Rounds on a graph of nodes, until it has few enough. `rank` is made for the graph before each round and a
-/// topological order of it; `finer` is given that graph, and to which node of the next each of its nodes belongs.
+/// Merges nodes in rounds until there are few enough. Before each round `rank` is called with the graph and a
+/// topological order of it. After each round `finer` is called with the graph before the round and, per node
+/// of it, the node that it became part of.
 pub(crate) fn rounds<R: Rank>(
     mut nodes: Quotient,
     limits: &Limits,

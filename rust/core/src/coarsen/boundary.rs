@@ -1,10 +1,10 @@
 //! Local search on the boundary of groups that stand in a row.
 //!
-//! Fiduccia and Mattheyses (1982), from one node at a time: the node whose move gains most moves, also at
-//! a loss; then its neighbours; after a few moves without a new best all moves past the best are taken
-//! back. A search that gained nothing is not repeated before its node or a neighbour of it has moved. A node
-//! may move to any group from the last one that sends to it to the first that it sends to: no edge ever points
-//! backwards, so no cycle check is needed.
+//! Fiduccia and Mattheyses (1982), from one node at a time. The node whose move gains most moves, even at a
+//! loss; then its neighbours may. After a few moves without a new best, all moves past the best are undone. A
+//! search that gained nothing is repeated only after its node or one of its neighbours has moved. A node may
+//! move to any group from the last group that sends to it up to the first group that it sends to. So no edge
+//! ever points backwards, and no cycle check is needed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,8 @@ use crate::csr::Csr;
 /// Neighbours of a moved node that are looked at.
 const NEIGHBOURS: usize = 256;
 
-/// A tensor with more readers is read in so many groups that no move changes much: left out of gains.
+/// A tensor with more readers than this is a hub: it is read in so many groups that one move changes little.
+/// Gains leave it out.
 const HUB: usize = 512;
 
 /// Moves past the best that a local search makes before it gives up.
@@ -26,7 +27,7 @@ const TRIES: usize = 24;
 pub struct Groups {
     /// Compute time.
     pub time: Vec<Ticks>,
-    /// Wide, so that no sum of bytes saturates: what is added must come off again.
+    /// Bytes, 128 bits wide: a sum that saturated could not be taken apart again.
     pub bytes: Vec<u128>,
     /// Class of its members.
     pub class: Vec<u64>,
@@ -59,8 +60,8 @@ pub fn search(
     *group = search.group;
 }
 
-/// A move: what it gains, the node's index, the node, the group it moves to. Most gain first, then the
-/// smallest index.
+/// A move: what it gains, the node's index, the node, the group it moves to. The heap takes the largest gain
+/// first, then the smallest index.
 type Move = (i64, Reverse<u32>, u32, u32);
 
 /// The state of a local search.
@@ -82,12 +83,12 @@ struct Search<'a> {
     used: Vec<u32>,
     /// The last local search that each node moved in; [`KEPT`] once it has moved for good.
     moved: Vec<u32>,
-    /// Nodes from which no search has been made since they or a neighbour moved for good.
+    /// Nodes that moved for good, or a neighbour of which did, since a search last began from them.
     stale: Vec<bool>,
     heap: BinaryHeap<Move>,
 }
 
-/// Stays where it is for the rest of a sweep.
+/// Marks a node that stays where it is for the rest of a sweep.
 const KEPT: u32 = u32::MAX;
 
 impl<'a> Search<'a> {
@@ -152,7 +153,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What moving a node to another group takes off the cut.
+    /// By how much the cut gets cheaper if a node moves to another group.
     fn gain(&self, u: usize, to: u32) -> i64 {
         let from = self.group[u];
         let mut gain = 0;

@@ -12,9 +12,9 @@
 //! * `max_time` caps a segment's compute time, which the objective alone does not balance.
 //! * [`exactly`] cuts into a given number of segments.
 //!
-//! Each charge raises a suffix of the candidates, so of two of them the later never gets cheaper beside the
-//! earlier: a stack with path halving finds the best in O((V + E) α(V)), however long the window
-//! ([`Search`]).
+//! Each charge raises the values of a suffix of the candidates: of two candidates, the later one can only
+//! lose against the earlier one. So a stack with path halving finds the best candidates in O((V + E) α(V)),
+//! however long the window is ([`Search`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,16 +54,18 @@ pub struct Exact {
 
 /// Cuts an order into `segments` segments, or into the fewest that limits allow.
 ///
-/// A price per segment (Lagrange) steers the number: the cuts found at a price are the cheapest of
-/// their number, a corner of the lower hull of least cost over number. Prices narrow down on the two
-/// corners next to the number that is wanted. If neither has it, the two are put together block by block
-/// between cuts they share, which at their common price costs nothing and so is the optimum still where
-/// the number comes out; what is missing then is split off where that costs least. (Least cost need not be
-/// convex in the number, so a hull may have long edges: without limits, cuts that share charges cost
-/// less together.) O((V + E) α(V)) a price.
+/// A price per segment (a Lagrange multiplier) steers the number of segments. The cuts found at a price are
+/// the cheapest cuts into their number of segments: a corner of the lower hull of least cost over number.
+/// Prices are narrowed down until the two corners next to the wanted number are found. If neither corner has
+/// the wanted number, cuts are taken from both: between two cuts that both corners share, the cuts of either
+/// may be taken. At the price where both corners cost the same this costs nothing, so the result is optimal
+/// if it has the wanted number. If it has fewer segments, the rest are split off where that costs least.
+/// (Least cost need not be convex in the number, so a hull may have long edges: without limits, cuts that
+/// share charges cost less together.) O((V + E) α(V)) a price.
 ///
-/// Without limits the cost of cuts is submodular (what any of them hits is paid once), so the cheapest cuts at
-/// one price are among those at any lower price: once a price gives too many, only those are searched.
+/// Without limits the cost of cuts is submodular: a charge that several cuts hit is paid once. So the
+/// cheapest cuts at one price are among the cheapest cuts at any lower price, and once a price gives too many
+/// cuts only these are searched.
 pub fn exactly(
     graph: &Graph,
     order: &[OpId],
@@ -81,7 +83,7 @@ pub fn exactly(
     let free = if fewest == 1 { charges.uncut() } else { search.cut(&charges, 0) };
     let (mut few, mut many, base);
     if free.count() <= wanted {
-        // Cuts that cost nothing are common: often they are all it takes.
+        // Cuts that cost nothing are common. Often they are enough.
         let split = charges.split(&free, wanted, 0);
         if split.count() == wanted {
             return charges.exact(split);
@@ -94,15 +96,16 @@ pub fn exactly(
         (few, many) = (if dear.count() <= wanted { dear } else { charges.corner(longest, PRICE) }, free);
     }
     let nests = fewest == 1;
-    // The fourth power is about that of graphs of models; rather too many cuts than too few where cuts nest.
+    // In graphs of models the number grows with about the fourth power of what a segment earns. Where cuts
+    // nest, too many cuts are better than too few, because later searches are among them.
     let power = if nests { 5.0 } else { 4.0 };
-    // Whether the last price came much closer.
+    // Whether the last guess at a price came much closer to the wanted number.
     let mut guessing = true;
     for _ in 0..PRICES {
         if few.count() >= wanted || many.count() == few.count() + 1 {
             break;
         }
-        // Next to the number nothing is left to guess.
+        // Next to the wanted number there is nothing left to guess.
         guessing &= many.count() > few.count() + 2;
         let guess = if guessing { few.guess(&many, base, wanted, power) } else { None };
         let price = guess.unwrap_or(few.price_to(&many)).max(-PRICE / (n as i64 + 2));
@@ -126,12 +129,12 @@ pub fn exactly(
 /// Most prices that [`exactly`] tries; it takes about six.
 const PRICES: usize = 40;
 
-/// Prices of all segments together stay below this: sums of costs (2^53 at most, see [`crate::clock`]) and
-/// prices are countable.
+/// The prices of all segments together stay below this, so that sums of costs (2^53 at most, see
+/// [`crate::clock`]) and prices fit 64 bits.
 const PRICE: i64 = 1 << 60;
 
-/// Costs are counted in units so fine that all together are about as many as this: then whole prices can
-/// tell any two corners of few ticks apart.
+/// Costs are counted in units so fine that all costs together come to about this many. Then integer prices
+/// can tell two corners apart even where all costs are a few ticks.
 const SPAN: Ticks = 1 << 50;
 
 /// Cuts, often the cheapest at a price: a corner of the lower hull of cost over number.
@@ -160,8 +163,9 @@ impl Corner {
 
     /// A guess at the price for `wanted` segments, strictly between those of the two corners.
     ///
-    /// Numbers past the `base`, where cuts are free, grow as a power of what a segment earns: that of the two
-    /// corners, or a given one where one of them is the base.
+    /// `base` is the number of segments that cost nothing. The number of segments beyond the base grows as a
+    /// power of the price: the power that fits the two corners or, where one corner is the base, the given
+    /// `power`.
     fn guess(&self, many: &Self, base: usize, wanted: usize, power: f64) -> Option<i64> {
         let past = |count: usize| (count as f64 - base as f64).ln();
         let (low, high) = (past(self.count()), past(many.count()));
@@ -174,7 +178,8 @@ impl Corner {
         Some(price as i64).filter(|&price| many.price < price && price < self.price)
     }
 
-    /// The cuts of both between cuts they share: of `many` while that makes no more than `wanted` segments.
+    /// Between each two cuts that both corners share, the cuts of one of them: those of `many` while that
+    /// makes no more than `wanted` segments.
     fn blended(&self, many: &Self, wanted: usize) -> Vec<u32> {
         let mut left = wanted.saturating_sub(self.count());
         let mut cuts = Vec::with_capacity(wanted);
@@ -203,20 +208,20 @@ impl Corner {
     }
 }
 
-/// What each position of an order adds to the candidates of its window: all that the search for cuts
-/// needs, whatever the price of a segment.
+/// What each position of an order charges to the candidates of its window. The search for cuts needs no more
+/// than this at any price.
 struct Charges {
-    /// Where in the order each position begins: itself, unless only some may begin a segment.
+    /// Where in the order each position begins: itself, unless only some positions may begin a segment.
     begins: Vec<u32>,
     /// First candidate of each position's window.
     low: Vec<u32>,
-    /// Periods of the order: where each begins, and the end. No candidate leaves the window in its own period.
+    /// Where each period of the order begins, then the end. No candidate leaves the window in its own period.
     periods: Vec<u32>,
     /// Charges of position p: those of `starts[p]..starts[p + 1]`.
     starts: Vec<u32>,
-    /// Of these, those from `inner[p]` on leave some candidates of p's own period free.
+    /// Of these, charges from `inner[p]` on spare some candidates of p's own period.
     inner: Vec<u32>,
-    /// First candidate that pays, past the first of the window, and how much.
+    /// Per charge, the first candidate that pays it, which is past the first of the window, and how much.
     suffixes: Vec<(u32, Ticks)>,
     /// What each candidate has been charged when it leaves the window.
     paid: Vec<Ticks>,
@@ -291,11 +296,11 @@ impl Charges {
         }
     }
 
-    /// What each candidate is charged by the positions whose window it is in. O(V + E): as the candidate
-    /// moves on, so does the last of those positions.
+    /// What each candidate is charged in all by the positions whose window holds it. O(V + E): the last such
+    /// position only moves forward from one candidate to the next.
     fn paid_in_all(&self) -> Vec<Ticks> {
         let n = self.low.len();
-        // Charges seen so far whose first candidate is still to come.
+        // Charges seen so far whose first candidate has not come up yet.
         let mut to_come = vec![0; n + 1];
         let (mut sum, mut end) = (0, 0);
         (0..n)
@@ -319,14 +324,14 @@ impl Charges {
             .collect()
     }
 
-    /// The same where segments may begin at some cuts only; for an order without limits.
+    /// The charges of an order without limits where segments may begin at the given cuts only.
     fn only(&self, cuts: &[u32]) -> Self {
         let n = cuts.len() + 1;
         let mut next = cuts.iter().peekable();
         let mut starts = vec![0];
         let mut suffixes = vec![(0, 0); self.suffixes.len()];
         let mut count = 0;
-        // Position there of each position here.
+        // The position in the result that each position here belongs to.
         let mut within: Vec<u32> = Vec::with_capacity(self.low.len());
         let mut there = 0;
         for (position, begin) in self.begins.iter().enumerate() {
@@ -336,7 +341,7 @@ impl Charges {
             }
             within.push(there);
             for &(from, cost) in self.suffixes(position) {
-                // Written whether any cut pays or not, kept if one does: which it is cannot be predicted.
+                // Written always, and kept if some cut pays: a branch on it would be mispredicted.
                 let from = within[from as usize - 1] + 1;
                 suffixes[count] = (from, cost);
                 count += usize::from(from <= there);
@@ -369,7 +374,7 @@ impl Charges {
         Corner { cuts: Vec::new(), cost: self.fixed, price: 0 }
     }
 
-    /// Every op a segment: at this price about all are.
+    /// Every op a segment of its own, with a price at which about every op is.
     fn all_cut(&self) -> Corner {
         let n = self.low.len() as u32;
         let charged: Ticks = self.suffixes.iter().map(|s| s.1).sum();
@@ -377,7 +382,7 @@ impl Charges {
         Corner { cuts: (1..n).collect(), cost: self.fixed + charged, price }
     }
 
-    /// The fewest segments: each as long as can be, from the end.
+    /// Cuts into the fewest segments: each as long as limits allow, from the end.
     fn longest(&self) -> Vec<u32> {
         let mut cuts = Vec::new();
         let mut end = self.low.last().map_or(0, |&low| low as usize);
@@ -399,7 +404,7 @@ impl Charges {
         Exact { cuts: found.cuts, cost: found.cost / self.unit }
     }
 
-    /// What segments read, and what every cut pays.
+    /// The cost of cuts: the transfer time of what segments read and did not make.
     fn cost(&self, cuts: &[u32]) -> Ticks {
         let mut cost = self.fixed;
         let mut begin = 0;
@@ -412,8 +417,8 @@ impl Charges {
         cost
     }
 
-    /// More cuts, each where it costs least now, until there are `wanted` segments or the next costs more
-    /// than `most`; and what all cost.
+    /// Adds cuts, each where it costs least at that moment, until there are `wanted` segments or the next cut
+    /// costs more than `most`.
     fn split(&self, corner: &Corner, wanted: usize, most: Ticks) -> Corner {
         let n = self.low.len();
         let Corner { mut cuts, mut cost, price } = corner.clone();
@@ -446,8 +451,9 @@ impl Charges {
 
     /// Where a segment splits cheapest, and at what cost; nowhere, if it is one op.
     ///
-    /// In its middle half only, so that splitting over and over is O(n log n); of equals, the first. A
-    /// charge of a position with first candidate q is paid anew by a cut in q..=position. `change` is scratch.
+    /// Only cuts in the middle half of the segment count, so that repeated splitting is O(n log n); of equal
+    /// cuts, the first. A cut in q..=position pays a charge of that position with first candidate q. `change`
+    /// is scratch memory.
     fn cheapest_split(&self, change: &mut [i64], from: u32, to: u32) -> Option<(Ticks, u32)> {
         change[from as usize..=to as usize].fill(0);
         for position in from as usize..to as usize {
@@ -469,7 +475,7 @@ impl Charges {
     }
 }
 
-/// What a split costs, where it is, and where its segment begins and ends.
+/// What a split costs, its position, and where its segment begins and ends.
 type Split = (Ticks, u32, u32, u32);
 
 /// The longest segment that limits allow, up to one position of an order after another.
@@ -541,21 +547,24 @@ pub fn segments(order: &[OpId], cuts: &[u32]) -> Vec<u32> {
     group
 }
 
-/// No candidate.
+/// The candidate that does not exist.
 const NONE: u32 = u32::MAX;
 
-/// The search for cuts at a price: one pass over the order, with memory that is used again.
+/// The search for cuts at a price: one pass over the order. Its memory is used again for the next price.
 ///
-/// A candidate i for the cut before a segment has the value S(i) and all that it was charged. Charges raise
-/// suffixes of the candidates, so the values of two only ever move apart one way: once the later one is
-/// not below the earlier, it never will be again. While no candidate leaves the window, those that can
-/// still win form a stack of falling values whose last is the best; a raise makes one step of it smaller, and a
-/// step that is gone takes its candidate with it. Where candidates do leave, the order is split into
-/// periods: what came before a period only leaves during it, so that seen *backwards in time* it only
-/// grows at the front and is lowered by suffixes: the same stack the other way round.
+/// A candidate is a position i at which a segment may begin. Its value is S(i) plus all that it was charged.
+/// A charge raises the values of a suffix of the candidates. So once a later candidate is not below an
+/// earlier one, it never will be again. While no candidate leaves the window, the candidates that can still
+/// win form a stack of falling values, and the last of them is the best. A charge makes one step between two
+/// neighbours of the stack smaller. When a step vanishes, the later candidate is out.
 ///
-/// `joined` leads from a candidate that is out to the one that beat it (with path halving): so O(α(V)) a
-/// charge.
+/// Where candidates leave the window, the order is split into periods, so that no candidate of a period
+/// leaves during it, and of the candidates from before the period none is added. Seen *backwards in time*,
+/// the latter only grow in number at the front, and suffixes of them are lowered: the same stack the other
+/// way round.
+///
+/// `joined` leads from a candidate that is out to the one that beat it. With path halving a charge costs
+/// O(α(V)).
 struct Search {
     /// Cost of what lies before each position, at the current price and without `fixed`.
     least: Vec<i64>,
@@ -569,11 +578,11 @@ struct Search {
 /// A candidate's place in the stack.
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// Difference of values to the one before.
+    /// The difference of its value to that of the candidate before.
     step: i64,
-    /// The neighbour: the next one forwards, the one before backwards.
+    /// Its neighbour in the stack: the next candidate forwards, the one before backwards.
     beside: u32,
-    /// The one that beat it; itself while it is in the stack.
+    /// The candidate that beat this one; itself while it is in the stack.
     joined: u32,
 }
 
@@ -588,7 +597,7 @@ impl Search {
         }
     }
 
-    /// The cheapest cuts where every segment costs `price` more; of equal ones the longer segment.
+    /// The cheapest cuts where every segment costs `price` more. Of equal cuts the longer segment wins.
     fn cut(&mut self, charges: &Charges, price: i64) -> Corner {
         let n = charges.low.len();
         for period in charges.periods.windows(2) {
@@ -607,7 +616,8 @@ impl Search {
         Corner { cuts, cost: charges.fixed + paid as Ticks, price }
     }
 
-    /// The candidate that stands for one.
+    /// The candidate in the stack that beat candidate `i`, directly or through others; itself if it is in the
+    /// stack.
     fn find(&mut self, mut i: u32) -> u32 {
         while self.candidates[i as usize].joined != i {
             let up = self.candidates[self.candidates[i as usize].joined as usize].joined;

@@ -6,13 +6,13 @@
 //!    costs least ([`fusion::exactly`]); the cheapest before and after a V-cycle go on. One
 //!    of the orders lines up what batch merging would merge: each of its groups is an interval.
 //! 2. *V-cycle*: batch merging within groups gives a hierarchy of ever coarser graphs; from the
-//!    coarsest to the finest, nodes on the boundary move between groups ([`super::boundary`]). Moving a
-//!    coarse node moves many ops at once, past what moving them one by one would never cross.
+//!    coarsest to the finest, nodes on the boundary move between groups ([`super::boundary`]). Moving a coarse
+//!    node moves many ops at once, which can succeed where moving one of them alone would make the cut dearer.
 //! 3. *Cutting again*: each order, with the groups one after the other, is a topological order in which
 //!    the cuts can only get cheaper; where they do, the next V-cycle begins there.
 //!
-//! Large graphs are merged in batches first, the result is cut once, and local search follows level by
-//! level back to the ops: time for V-cycles there is none.
+//! A large graph is merged in batches first, the result is cut once, and local search follows level by level
+//! back to the ops. There is no time for V-cycles.
 //!
 //! What is counted is the transfer time of each tensor, once per group that reads it and did not make
 //! it. O(V + E) memory; a V-cycle takes about ten sweeps over the graph, more on hubs, up to a budget.
@@ -31,7 +31,7 @@ use crate::topo;
 /// Most V-cycles; they end when one gains next to nothing.
 const CYCLES: usize = 6;
 
-/// A V-cycle must gain one part in so many to be followed by another.
+/// A V-cycle is followed by another one if it gains at least one part in this many.
 const WORTHWHILE: u64 = 400;
 
 /// Hierarchies end at this many nodes per group.
@@ -43,7 +43,8 @@ const BUDGET: usize = 300;
 /// Steps of local search in a V-cycle, whatever the graph.
 const MOST: usize = 100_000_000;
 
-/// Graphs of more than twice as many ops are merged to so many nodes (or a number per group) first.
+/// A graph of more than twice this many ops is first merged to this many nodes, or to a number of nodes per
+/// group.
 const CORE: usize = 1 << 16;
 
 /// Nodes per group of such a graph, at least.

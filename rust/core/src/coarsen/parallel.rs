@@ -4,22 +4,23 @@
 //! of them waits for all. So merging ops of parallel branches serialises them, and no measure of cut
 //! sees it. Here every merge is judged by the longest path through the merged group, transfers free:
 //! top + time + tail, where top is the longest path to the group's start and tail the longest from its
-//! end. Merged are, in this order,
-//! * pairs whose path does not exceed the critical path, by how much longer it is than the paths
-//!   through either of them: nothing for a chain, little for small ops of branches of equal length;
-//! * then pairs that lengthen the critical path, by how much;
-//! * of equals, those that save most transfer time, then those that take least time.
+//! end. Pairs are merged in this order:
+//! * pairs whose path is no longer than the critical path, by how much longer it is than the longest paths
+//!   through either op. That is nothing for a chain, and little for small ops of branches of equal length;
+//! * then pairs that lengthen the critical path, by how much they lengthen it;
+//! * of equal pairs, those first that save most transfer time, then those that take least time.
 //!
 //! Levels are brought up to date after every merge. Pairs are an edge's two ends, and neighbours in
 //! time: ops that read the same op, are read by the same op, or start at about the same time.
-//! Merging a pair closes a cycle if a path other than the edge leads from one to the other: looked for
-//! between their places in a topological order, which is kept up to date as well (Pearce and
-//! Kelly 2006).
+//! Merging a pair closes a cycle if a path other than the edge leads from one op to the other. Such a path
+//! is looked for between the places of the two in a topological order, which is kept up to date as well
+//! (Pearce and Kelly 2006).
 //!
-//! While merges do no harm this is O((V + E) log V); where every merge delays half of the graph, its levels
-//! are O(V + E) a merge. So large graphs begin with rounds ([`super::batch`]) that take least harm first,
-//! with levels of the round's beginning, and what is left for single merges grows with the number of groups
-//! only. Their steps are bounded too (hubs); past that, more rounds follow.
+//! While merges delay nothing this is O((V + E) log V). A merge that delays half of the graph costs O(V + E)
+//! to bring the levels up to date. So a large graph is first merged in rounds ([`super::batch`]), the least
+//! harmful merges first, with levels as they are when the round begins; the number of nodes left for single
+//! merges then grows with the number of groups only. The steps of single merges are bounded too, against
+//! hubs; past the bound more rounds follow.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,22 +31,24 @@ use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights, batch};
 use crate::error::Error;
 use crate::graph::Graph;
 
-/// Steps in all, per node and arc of the graph.
+/// Most steps in all, per node and arc of the graph.
 const BUDGET: usize = 2_000;
 
-/// Steps in all, whatever the graph.
+/// Most steps in all, whatever the graph.
 const MOST: usize = 200_000_000;
 
-/// Graphs of more than twice as many ops are merged to so many (or a number per group) in rounds first.
+/// A graph of more than twice this many ops is first merged in rounds, to this many nodes or
+/// [`CORE_PER_GROUP`] per group.
 const CORE: usize = 1 << 12;
 
-/// Nodes per group after such rounds, at least.
+/// The fewest nodes per group after the first rounds.
 const CORE_PER_GROUP: usize = 8;
 
-/// Of graphs up to this size a round merges a quarter at most, so that the levels it ranks by stay about true.
+/// In a graph of up to this many nodes a round makes merges of at most a quarter of them, so that the levels
+/// by which it ranks stay about true.
 const LARGE: usize = 1 << 16;
 
-/// Neighbours in time are looked at again when one node in so many has gone.
+/// Neighbours in time are looked at again after one node in this many has gone.
 const REFILL: usize = 32;
 
 /// Nodes between two that a search for a path may visit.
@@ -83,13 +86,14 @@ pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Co
     Ok(nodes.groups(graph, obstacles))
 }
 
-/// How bad a merge is: delay of the critical path, growth of its own path, what it does not save, its time.
+/// How harmful a merge is: by how much the critical path gets longer, by how much its own path is longer than
+/// the paths through its two nodes, the transfer time that it saves, its compute time.
 type Harm = (Ticks, Ticks, Reverse<Ticks>, Ticks);
 
 /// More ticks than there are (see [`crate::clock`]).
 const ROOM: Ticks = 1 << 60;
 
-/// Ranks merges of a round by harm, by levels of its beginning.
+/// Ranks merges of a round by harm, with levels as they are when the round begins.
 struct LeastHarm {
     /// Longest path to each node's start.
     top: Vec<Longest>,
@@ -98,7 +102,7 @@ struct LeastHarm {
     critical: Ticks,
 }
 
-/// The longest path, by which neighbour, and the longest by any other.
+/// The longest path, the neighbour through which it leads, and the longest path through any other neighbour.
 #[derive(Clone, Copy, Default)]
 struct Longest {
     path: Ticks,
@@ -157,7 +161,7 @@ impl batch::Rank for LeastHarm {
         (path.saturating_sub(self.critical), growth, Reverse(arc.cost), time)
     }
 
-    /// Ticks are few enough to leave room for which of the three it is.
+    /// Ticks stay below [`ROOM`], so that the three cases have ranges of their own.
     fn leading((delay, growth, Reverse(saved), _): Harm) -> u64 {
         if delay > 0 {
             2 * ROOM + delay
@@ -171,16 +175,16 @@ impl batch::Rank for LeastHarm {
 
 /// Nodes being merged.
 ///
-/// Nodes are numbered by the user's index, so that ties break by it; a group goes by one of its members'.
+/// Nodes are numbered by the user's index, by which ties break. A group has the number of one of its members.
 ///
 /// Invariants: arcs join live nodes, one per pair and direction; `top` and `tail` are exact; `place`
 /// orders live nodes topologically.
 struct Merging<'a> {
     limits: &'a Limits,
-    /// Number here of each node of the graph this began with.
+    /// The number here of each node of the first graph.
     number: Vec<u32>,
     live: usize,
-    /// The node each was merged into; itself while it lives.
+    /// The node that each node was merged into; itself while it lives.
     into: Vec<u32>,
     time: Vec<Ticks>,
     bytes: Vec<u64>,
@@ -192,7 +196,7 @@ struct Merging<'a> {
     critical: Ticks,
     place: Vec<u32>,
     heap: BinaryHeap<Reverse<(Harm, u32, u32)>>,
-    /// Visited in the search with this number.
+    /// Per node, the last search that visited it.
     seen: Vec<u32>,
     searches: u32,
     budget: usize,
@@ -267,7 +271,7 @@ impl<'a> Merging<'a> {
             let next = self.heap.pop();
             let harmless = next.is_some_and(|Reverse((harm, _, _))| harm.0 == 0);
             if !harmless && filled - self.live > self.live / REFILL {
-                // Before anything is delayed, and when no pair is left, look at neighbours in time.
+                // Before a merge delays anything, and when no pair is left: look at neighbours in time.
                 filled = self.live;
                 self.heap.extend(next);
                 self.obstacles = Obstacles::default();
@@ -277,7 +281,7 @@ impl<'a> Merging<'a> {
                 continue;
             }
             let Some(Reverse(pair)) = next else { break };
-            // A pair waits as often as it was considered: what was just dealt with comes again and again.
+            // A pair that was considered several times is on the heap several times, one entry after another.
             if last.replace(pair) == Some(pair) {
                 continue;
             }
@@ -295,7 +299,7 @@ impl<'a> Merging<'a> {
         debug_assert!(self.levels_are_exact());
     }
 
-    /// What [`Self::update_levels`] keeps true.
+    /// Whether all levels are what their definition says, as [`Self::update_levels`] must keep them.
     fn levels_are_exact(&self) -> bool {
         let mut live = (0..self.into.len() as u32).filter(|&u| self.lives(u));
         live.all(|u| self.top[u as usize] == self.top_of(u) && self.tail[u as usize] == self.tail_of(u))
@@ -341,7 +345,7 @@ impl<'a> Merging<'a> {
         self.budget = self.budget.saturating_sub(steps);
     }
 
-    /// How bad merging two live nodes would be.
+    /// How harmful merging two live nodes would be.
     fn harm(&mut self, a: u32, b: u32) -> Harm {
         let (a, b) = if self.place[a as usize] < self.place[b as usize] { (a, b) } else { (b, a) };
         let (x, y) = (a as usize, b as usize);
@@ -396,8 +400,9 @@ impl<'a> Merging<'a> {
         false
     }
 
-    /// Nodes that a node leads to (or that lead to it) and whose place lies before (after) another's,
-    /// in order of place; none, if the other one is met past the arc between the two.
+    /// Forward: the nodes that paths from `from` reach and whose place is before that of `to`. Backward: the
+    /// nodes from which paths reach `from` and whose place is after that of `to`. In order of place. None if
+    /// such a path of more than one arc reaches `to`, or if the search takes too long.
     fn between(&mut self, from: u32, to: u32, forward: bool) -> Option<Vec<u32>> {
         self.searches += 1;
         let end = self.place[to as usize];
@@ -441,7 +446,8 @@ impl<'a> Merging<'a> {
             self.obstacles.cycle += 1;
             return;
         };
-        // What must come before the group, the group, what must come after it.
+        // The places of these nodes are dealt out anew: first what must come before the group, then the
+        // group, then what must come after it.
         let mut places: Vec<u32> =
             before.iter().chain(&after).chain(&[a, b]).map(|&u| self.place[u as usize]).collect();
         places.sort_unstable();
@@ -486,7 +492,8 @@ impl<'a> Merging<'a> {
         }
     }
 
-    /// Levels after a merge: the group's own, then those that theirs raise. No path gets shorter by a merge.
+    /// Brings levels up to date after a merge: the group's own, then those of all nodes whose level rises
+    /// with it. A merge makes no path shorter, so no level falls.
     fn update_levels(&mut self, group: u32) {
         let g = group as usize;
         (self.top[g], self.tail[g]) = (self.top_of(group), self.tail_of(group));
@@ -518,7 +525,7 @@ impl<'a> Merging<'a> {
         self.critical = self.critical.max(self.path(group));
     }
 
-    /// New pairs that a new group may make.
+    /// Considers the pairs of a new group with its neighbours and siblings.
     fn consider_around(&mut self, group: u32) {
         for i in 0..self.succ[group as usize].len() {
             self.consider(group, self.succ[group as usize][i].node);
@@ -534,8 +541,8 @@ impl<'a> Merging<'a> {
         }
     }
 
-    /// Of the ops that read what the group's i-th predecessor makes (or that make what its i-th
-    /// successor reads), the one with which the group makes the shortest path.
+    /// The sibling with which the group makes the shortest path. Siblings are the nodes that read from the
+    /// group's i-th predecessor or, backward, from which its i-th successor reads.
     fn nearest_sibling(&self, group: u32, i: usize, forward: bool) -> Option<u32> {
         let (there, back) = if forward { (&self.pred, &self.succ) } else { (&self.succ, &self.pred) };
         let joint = there[group as usize].get(i)?.node;
@@ -548,7 +555,7 @@ impl<'a> Merging<'a> {
         })
     }
 
-    /// The new node of each node of the graph this began with, numbered by first member.
+    /// The new node of each node of the first graph, numbered by first member.
     fn numbered(&mut self) -> (Vec<u32>, usize) {
         let mut new = vec![u32::MAX; self.into.len()];
         let mut count = 0;
@@ -570,7 +577,7 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// The longest of the paths by other ends of arcs, one left out.
+/// The longest of the paths through the other ends of arcs, the node `without` left out.
 fn longest(arcs: &[Arc], without: u32, path: impl Fn(u32) -> Ticks) -> Ticks {
     arcs.iter().filter(|arc| arc.node != without).map(|arc| path(arc.node)).max().unwrap_or(0)
 }

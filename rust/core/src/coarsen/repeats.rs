@@ -5,8 +5,9 @@
 //! After a few rounds, ops of one color are alike as far as those rounds see. Then colors join, those
 //! first that exchange most for the time they take, up to a limit.
 //!
-//! Nothing to place by: these groups are neither connected nor free of cycles. They are for moving ops
-//! ([`crate::search::refine`]): what may help one layer is tried in all of them at once.
+//! These groups cannot be placed as coarse ops: they are not connected, and their quotient has cycles. They
+//! are for moving ops together ([`crate::search::refine`]): a move that may help one layer is tried in all
+//! layers at once.
 
 use super::Weights;
 use crate::clock::Ticks;

@@ -1,10 +1,10 @@
 //! Whether an op has room on a device: memory as the engine fills it.
 //!
-//! Two ways to count, both in the order in which ops are scheduled. *Charged*: every op takes given bytes
-//! for good (the papers' static rule, or what it holds at the peak of a sequential run). *Lifetimes*: a
-//! storage is freed when the last op that reads it has been scheduled, a copy of a tensor likewise. An op
-//! put into an idle slot runs earlier than it is counted, so the simulator has the last word. Where each
-//! device could hold everything nothing needs to be counted.
+//! There are two ways to count, both in the order in which ops are scheduled. *Charged*: every op takes given
+//! bytes for good (the papers' static rule, or the bytes that it holds at the peak of a sequential run).
+//! *Lifetimes*: a storage is freed when the last op that reads it has been scheduled, and so is a copy of a
+//! tensor. An op that is put into an idle slot runs earlier than it is counted, so the simulator has the last
+//! word. Where every device could hold everything, nothing is counted.
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -25,7 +25,7 @@ pub enum Admission<'a> {
     Ample(Vec<u64>),
 }
 
-/// What each device holds, tensors that nobody will read any more left out.
+/// What each device holds, without tensors that no op will read any more.
 #[derive(Clone, Debug)]
 pub struct Lifetimes<'a> {
     work: &'a Workload,

@@ -6,14 +6,16 @@
 //! With *favourites* it is Baechi's m-SCT (after Hanen and Munier): a device whose last op has a favourite
 //! child that is ready, or only waits for its inputs to arrive, takes nothing else that would delay it.
 //!
-//! Per device the ready ops are those whose inputs have arrived, by order, and those still waiting, by
-//! arrival. An arrival noted there may have moved since, as channels filled up: it is checked when it comes
-//! up. Rarely it has come forward (a tensor that others sent meanwhile); then a later op may be taken for the
-//! earliest. An op without room is tried again when nothing else can go.
+//! Per device there are two queues of ready ops: ops whose inputs have arrived, by `ties`, and ops whose
+//! inputs are on their way, by arrival. A noted arrival may have become later since, as channels filled up,
+//! so it is checked when its op comes up. Rarely it has become earlier, because another op had the tensor
+//! sent meanwhile; then an op that starts later may be taken for the earliest. An op without room is tried
+//! again when no other op can go.
 //!
-//! Without contention and favourites no pair starts before the last one taken. By then inputs are mostly on all
-//! devices, or reach them together: one queue that all devices share holds each op by its latest arrival, the queues
-//! of devices only where it arrives earlier. O(D E + V log V) then, O(D (E + V log V)) otherwise.
+//! Without contention and favourites no pair starts before the pair taken last. By that time the inputs of an
+//! op are mostly on all devices, or reach all devices together. So one queue that all devices share holds
+//! each op by its latest arrival, and a device's own queue holds the op only if it arrives there earlier.
+//! That takes O(D E + V log V), otherwise O(D (E + V log V)).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,9 +44,9 @@ fn arrival_and_rank(Reverse(word): Reverse<u128>) -> (Ticks, Rank) {
 /// Ready ops by when they could start.
 #[derive(Clone, Debug)]
 struct Queue {
-    /// Inputs arrive later than the time last asked about; see [`entry`].
+    /// Ops whose inputs arrive after the time last asked about; see [`entry`].
     waiting: BinaryHeap<Reverse<u128>>,
-    /// Inputs are there.
+    /// Ops whose inputs have arrived.
     arrived: RankSet,
 }
 
@@ -102,13 +104,13 @@ impl Queue {
 /// Ready ops as one device sees them.
 #[derive(Clone, Debug)]
 struct View {
-    /// Those that are not shared, or reach this device before the last one.
+    /// Ready ops that are not shared, and shared ones whose inputs reach this device before the last device.
     queue: Queue,
     /// Ops without room here when they came up.
     set_aside: Vec<Rank>,
     /// The favourite child of the last op here.
     favourite: Option<OpId>,
-    /// The favourite it waits for, in the choice being made.
+    /// The favourite that the device waits for, in the choice being made.
     waits: Option<Offer>,
 }
 
@@ -177,7 +179,7 @@ struct State<'e, 'a> {
     shared: Queue,
     /// Whether ops are shared: no start is earlier than the last one taken.
     shares: bool,
-    /// What every start of a shared op comes to at least.
+    /// A lower bound on the start of every shared op.
     now: Ticks,
 }
 
@@ -239,8 +241,8 @@ impl<'e, 'a> State<'e, 'a> {
         self.views[device.ix()].queue.add(arrival, rank, self.engine.open(device));
     }
 
-    /// The offer that starts first. What the queues note is taken to be no later than the truth, so only
-    /// the earliest needs to be checked, again and again until one holds.
+    /// The offer that starts first. Noted arrivals are taken to be lower bounds. So only the earliest offer
+    /// is checked, again and again, until one is as early as noted.
     fn next(&mut self) -> Option<Offer> {
         self.views.iter_mut().for_each(|view| view.waits = None);
         loop {
@@ -276,7 +278,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// The first offer as noted; of equals that of the smaller device.
+    /// The first offer by noted arrivals; of equal ones, that of the smaller device.
     fn first(&mut self) -> Option<Offer> {
         let Self { engine, views, shared, standing, now, .. } = self;
         let shared = shared.first(*now, |rank| standing[rank as usize] == Standing::Shared);
@@ -320,7 +322,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// Takes the offer of a device's first op back: out of its queue, or out of the one that all share.
+    /// Takes a device's first op out of the device's queue, or out of the queue that all devices share.
     fn withdraw(&mut self, device: DeviceId, rank: Rank) {
         if self.standing[rank as usize] == Standing::Apart {
             self.views[device.ix()].queue.pop();
@@ -333,7 +335,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// A device may not take its first op; one that may get room later is set aside.
+    /// A device may not take its first op. The op is set aside if it may get room there later.
     fn refuse(&mut self, device: DeviceId, op: OpId, rank: Rank) {
         self.withdraw(device, rank);
         if self.engine.bound(op).is_none() {
@@ -341,8 +343,8 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// No device has room for any ready op: what was set aside gets another try, then the first ready op
-    /// goes where most is free.
+    /// No device has room for any ready op. Ops that were set aside are tried once more; then the first ready
+    /// op goes where most memory is free.
     fn stuck(&mut self) -> Result<(OpId, DeviceId), Error> {
         for device in self.engine.cluster().device_ids() {
             for rank in std::mem::take(&mut self.views[device.ix()].set_aside) {

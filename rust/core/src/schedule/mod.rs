@@ -6,10 +6,10 @@
 //! where its own finish and what it delays others come to least. A tensor is sent to a device once, when the first
 //! op that reads it there is scheduled.
 //!
-//! Without contention the makespan is exact: the simulator finds the same when it runs the engine's own
-//! sequence. With contention it is exact as long as nothing that is scheduled was delayed; from then on an
-//! estimate, since ops stay where they were scheduled. Of a given placement and order, [`append`] tells exactly
-//! what the simulator will do.
+//! Without contention the makespan is exact: the simulator finds the same when it runs ops in the engine's
+//! own sequence. With contention it is exact as long as no later transfer delayed a scheduled op. After that
+//! it is an estimate, since ops stay where they were scheduled. For a given placement and order, [`append`]
+//! finds exactly what the simulator will do.
 
 pub mod admission;
 pub mod append;
@@ -85,7 +85,8 @@ impl Input {
         self.length
     }
 
-    /// When it would be on any other device of a cluster with routes of one kind, and its own.
+    /// When the tensor would be on any device but its own, in a cluster whose routes are all of one kind; and
+    /// its own device.
     #[inline(always)]
     fn elsewhere(&mut self, cluster: &Cluster, clock: Clock) -> (Ticks, DeviceId) {
         let other = DeviceId(u32::from(self.at.0 == 0));
@@ -117,16 +118,16 @@ pub struct Engine<'a> {
     op: OpId,
     inputs: Vec<Input>,
     input_bytes: u64,
-    /// Where all routes are of one kind: when its inputs are all on any device but the one that made the latest of
-    /// them if channels are idle, and that one.
+    /// Where all routes are of one kind and channels idle: the device that made the latest input, and when
+    /// all inputs are on any other device.
     far: Option<(Ticks, DeviceId)>,
-    /// Bytes it takes beside copies of its inputs.
+    /// Bytes that the considered op takes beside copies of its inputs.
     needed: u64,
-    /// The device last asked about and when they are all there, unless that was too late.
+    /// The device last asked about, and when all inputs are there, unless that was too late.
     arrived: Option<(DeviceId, Arrival)>,
-    /// The device on which a slot was last looked for, and where it starts.
+    /// The device on which a slot was last looked for, and where the slot starts.
     slot: Option<(DeviceId, Ticks)>,
-    /// Which of them must be sent there, and the transfers that bring others; with contention only.
+    /// With contention: the inputs that must be sent there, and the booked transfers that bring the others.
     legs: Vec<usize>,
     known: Vec<TransferId>,
 }
@@ -168,7 +169,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Weighs a tick of others' delay like so many of an op's own, from now on; `DELAY_WEIGHT` until then.
+    /// From now on a tick of delay of other ops weighs like `weight` ticks of the op's own; until then, like
+    /// `DELAY_WEIGHT`.
     pub fn weigh_delays(&mut self, weight: Ticks) {
         self.queues.iter_mut().for_each(|queues| queues.delay_weight = weight);
     }
@@ -258,8 +260,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The same if the price is less than `limit`, given when they would be there if every channel were idle; notes
-    /// the transfers that it takes.
+    /// When all inputs of the considered op are on a device, if the price stays below `limit`. Given is when
+    /// they would be there if every channel were idle. Notes the transfers that this takes.
     #[inline(always)]
     fn arrival_before(&mut self, limit: Ticks, device: DeviceId, undelayed: Ticks) -> Option<Arrival> {
         self.arrived = match &mut self.queues {
@@ -316,9 +318,9 @@ impl<'a> Engine<'a> {
         ready
     }
 
-    /// The earliest finish of the considered op on a device, in an idle slot or at the end, with what it costs
-    /// others to send its inputs there, if that is before `limit`. Where the inputs alone come too late no slot is
-    /// looked for, on the device or on channels.
+    /// The earliest finish of the considered op on a device, in an idle slot or at the end, plus the price of
+    /// sending its inputs there; none if the sum is not before `limit`. If the inputs alone come too late, no
+    /// slot is looked for.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
         let undelayed = self.undelayed(device);
@@ -355,7 +357,7 @@ impl<'a> Engine<'a> {
         self.admission.nowhere(self.op, self.lead[self.op.ix()], |d| self.copies(d))
     }
 
-    /// Schedules the considered op on a device, with its transfers. `at_end`: after all that is there.
+    /// Schedules the considered op on a device, with its transfers. `at_end`: after all ops of the device.
     pub fn schedule(&mut self, device: DeviceId, at_end: bool) {
         let op = self.op;
         let ready = self.arrival(device).at;
@@ -377,8 +379,8 @@ impl<'a> Engine<'a> {
         self.op = OpId::NONE;
     }
 
-    /// Books the transfers of the considered op's inputs to a device where it starts then, as last worked out; the
-    /// bytes that they bring there.
+    /// Books the transfers of the considered op's inputs to the device on which it starts at `start`, as last
+    /// worked out. Returns the bytes that they bring there.
     fn send(&mut self, device: DeviceId, start: Ticks) -> u64 {
         let mut copies = 0u64;
         if let Some(queues) = &mut self.queues {
@@ -399,7 +401,7 @@ impl<'a> Engine<'a> {
         copies
     }
 
-    /// What came of it.
+    /// The finished schedule.
     pub fn into_scheduled(self) -> Scheduled {
         Scheduled {
             device: self.slots.iter().map(|s| s.device).collect(),

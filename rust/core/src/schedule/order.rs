@@ -1,6 +1,7 @@
 //! A topological order that always takes the ready op of highest priority: the list of a list scheduler.
 //!
-//! With upward ranks it is their descending order, ops of no time told apart topologically.
+//! With upward ranks as priorities it is the order of descending ranks; ops that take no time keep a
+//! topological order.
 //! Ties go to the smaller index. O(E + V log V).
 
 use std::collections::BinaryHeap;

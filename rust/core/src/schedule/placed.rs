@@ -1,4 +1,5 @@
-//! Levels and the critical path where transfer times depend on who reads a tensor: of a placed graph, say.
+//! Levels and the critical path where transfer times depend on the op that reads the tensor, as in a placed
+//! graph.
 //!
 //! O(V + E).
 
@@ -8,7 +9,7 @@ use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::workload::Workload;
 
-/// b-levels, and what they are made of.
+/// b-levels and a critical path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paths {
     /// The longest path from each op's start to the end.

@@ -1,12 +1,14 @@
 //! Channels that serve first come, first served, as transfers are booked on them in any order.
 //!
-//! A transfer queues when its tensor is made, as in the simulator, and holds every channel of its route. One that
-//! is booked late may queue early and push back others. Each of those knows when it is wanted: the first op that
-//! reads it starts then. Pushed no further than that it delays nobody; what it comes later than that is the price
-//! of the pushing. As long as no price is paid, transfers end exactly when the simulator ends them.
+//! A transfer queues when its tensor is made, as in the simulator, and holds every channel of its route. A
+//! transfer that is booked late may queue early and push back others. Each of the others knows when it is
+//! wanted: when the first op that reads it starts. A transfer that is pushed back no further than that delays
+//! no op. The time by which it comes later than it is wanted is the *price* of pushing it back. As long as no
+//! price is paid, transfers end exactly when the simulator ends them.
 //!
-//! Where a channel is busy for long, all that stands in its queue moves. [`PUSHED_EACH`] keeps the time for that linear:
-//! past it, what stands further behind stays where it was booked, and what is told of it is an estimate.
+//! Where a channel is busy for long, one transfer can push back its whole queue. [`PUSHED_EACH`] keeps the
+//! time for that linear: past this number of transfers, those further behind stay where they were booked, and
+//! their ends are estimates.
 
 use std::cmp::Reverse;
 
@@ -14,11 +16,12 @@ use crate::clock::Ticks;
 use crate::cluster::Cluster;
 use crate::ids::{ChannelId, DeviceId};
 
-/// What a tick of another op's delay weighs against one of its own, unless told. Whoever is delayed was scheduled
-/// first, so matters more.
+/// What a tick of delay of another op weighs against a tick of delay of the op itself, by default. The other
+/// op was scheduled first, so it has the higher priority.
 pub const DELAY_WEIGHT: Ticks = 2;
 
-/// How many booked transfers each question may push back; what one leaves, later ones may use.
+/// How many booked transfers each call may push back on average: what one call leaves of this number, later
+/// calls may use.
 pub const PUSHED_EACH: usize = 64;
 
 /// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
@@ -42,12 +45,13 @@ impl Turn {
 pub struct Arrival {
     /// When.
     pub at: Ticks,
-    /// By how much booked transfers come later than they are wanted, in all, since this pushes them back; weighed.
+    /// The price: by how much booked transfers come later than they are wanted, in all, because this arrival
+    /// pushes them back; weighted.
     pub delay: Ticks,
 }
 
 impl Arrival {
-    /// What an arrival is compared by, the delay of others added.
+    /// What arrivals are compared by: the time plus the price.
     #[inline(always)]
     pub fn price(self) -> Ticks {
         // Far from the largest number of all, so that a length can be added.
@@ -64,11 +68,12 @@ struct Transfer {
     turn: Turn,
     from: DeviceId,
     length: Ticks,
-    /// When the first op that reads it there starts.
+    /// When the first op starts that reads the tensor there.
     wanted: Ticks,
 }
 
-/// A booked transfer as its neighbours in a queue see it. When its tensor was made stands beside.
+/// A booked transfer as its neighbours in a queue see it. When its tensor was made is in [`Block`]'s own
+/// column.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     start: Ticks,
@@ -78,13 +83,14 @@ struct Place {
     id: TransferId,
 }
 
-/// Where a transfer stands in a queue: its block and its place there; one past the last block at the end.
+/// Where a transfer stands in a queue: its block and its place in the block. The end of the queue is one past
+/// the last block.
 type Position = (usize, usize);
 
 /// Most transfers in a block; a full one is split in two.
 const BLOCK: usize = 256;
 
-/// Some of a queue's transfers, in turn. Never empty.
+/// Some of a queue's transfers, in the order of the queue. Never empty.
 #[derive(Clone, Debug)]
 struct Block {
     /// When the tensor of each was made: what is searched lies close together.
@@ -95,7 +101,7 @@ struct Block {
 }
 
 impl Block {
-    /// How many come before a turn: most often nearly all.
+    /// How many transfers of the block come before a turn. Most often it is nearly all.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
         let (mut high, mut step) = (self.made.len(), 1);
@@ -133,14 +139,16 @@ impl Block {
     }
 }
 
-/// The queue of a channel: blocks of bounded size, so that one who comes late does not move all behind.
+/// The queue of a channel: blocks of bounded size, so that a transfer that is booked late moves only the rest
+/// of its block.
 #[derive(Clone, Debug, Default)]
 struct Queue {
     blocks: Vec<Block>,
-    /// When the tensor of the last one was made, and when that one ends: often more need not be known.
+    /// When the tensor of the last transfer was made, and when that transfer ends. Often nothing else is
+    /// needed.
     last: (Ticks, Ticks),
-    /// While transfers are worked out: how many places come before the last one of them on this channel, and when
-    /// that one ends; none before the first.
+    /// While transfers are worked out: the position of the last of them on this channel, and when it ends;
+    /// none before the first.
     at_work: Option<(Position, Ticks)>,
 }
 

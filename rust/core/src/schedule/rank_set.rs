@@ -1,8 +1,8 @@
 //! A set of small numbers whose smallest member is found in four steps: words of bits, and above them words
 //! that say which of those are not empty.
 //!
-//! O(1) to insert, remove and find the smallest, without a branch that depends on who else is in the set, unless
-//! nobody is: which words are empty cannot be predicted.
+//! O(1) to insert, to remove and to find the smallest. No branch depends on the other members, but one on
+//! whether there are any: which words are empty cannot be predicted.
 
 /// As many levels of 64 as numbers below 2^24, [`MAX_ITEMS`](crate::graph::MAX_ITEMS), take.
 const LEVELS: usize = 4;

@@ -12,24 +12,24 @@ use crate::search::moves::Moves;
 use crate::search::problem::Problem;
 use crate::search::state::State;
 
-/// Ops from which on a graph is middling, and large: the more moves there are, the nearer to zero is the
-/// temperature that pays.
+/// Numbers of ops from which on a graph counts as middling and as large. The more moves there are to choose
+/// from, the lower the temperatures that pay.
 const MIDDLING: usize = 1000;
 const LARGE: usize = 2000;
 
-/// Ops up to which moves are so few that a cycle may as well start from anywhere.
+/// On a graph of up to this many ops a cycle may start from any state: there are few moves to choose from.
 const TINY: usize = 50;
 
 /// How the cycles of a chain are cooled.
 #[derive(Clone, Copy, Debug)]
 pub struct Cooling {
-    /// First temperatures of a cycle, as shares of the makespan (of a stretch: of the time that it spans). A
-    /// small graph can be stuck where most ops would have to change devices at once, which takes a cycle that
-    /// is hot enough to forget where it began.
+    /// First temperatures of a cycle, as shares of the makespan (in a window: of the time that the window
+    /// spans). The search of a small graph can be stuck in a state where most ops would have to change
+    /// devices at once. Only a cycle that is hot enough to forget its first state leaves it.
     pub portfolio: &'static [f64],
-    /// One move of so many may leave the makespan as it is or lengthen it; the others must shorten it. Most
-    /// moves on all but small graphs are of ops that nothing waits for: two thirds would be accepted, for
-    /// nothing, and each takes far longer to accept than to refuse.
+    /// One move of this many may leave the makespan as it is or lengthen it; the others must shorten it. On
+    /// all but small graphs most moves are of ops that nothing waits for. Two thirds of these would be
+    /// accepted without any gain, and to accept a move takes far longer than to refuse it.
     pub patience: usize,
 }
 
@@ -47,7 +47,7 @@ const COOLING: f64 = 0.02;
 /// Moves between changes of temperature.
 const STEP: u64 = 256;
 
-/// A move takes as long as so many visits of ops, whatever it visits.
+/// What a move takes beside its visits, in visits of ops.
 pub(super) const MOVE: u64 = 8;
 
 /// When a chain stops; each can be counted, so that a chain stops at the same move on every machine.
@@ -55,7 +55,7 @@ pub(super) const MOVE: u64 = 8;
 pub struct Stop {
     /// Visits of ops.
     pub visits: u64,
-    /// Visits of ops since there was a better state.
+    /// Visits of ops since the last better state.
     pub patience: u64,
     /// A makespan that is short enough.
     pub target: Ticks,
@@ -77,30 +77,30 @@ pub struct Found {
     pub makespan: Ticks,
 }
 
-/// A chain.
+/// One chain of moves, with its state.
 #[derive(Clone, Debug)]
 pub struct Chain<'a> {
     state: State<'a>,
     moves: Moves,
-    /// Moves after which the critical ops are found anew: where most must shorten the makespan, few are
-    /// accepted, and each is to know them.
+    /// Moves after which the critical ops are found anew, if one of these moves was accepted. It is one move
+    /// where few moves are accepted: then every accepted move is followed by a look at the critical ops.
     refresh: u64,
     random: Random,
     best: Found,
     temperature: f64,
     cooling: Cooling,
     cycle: usize,
-    /// Moves in this cycle, done and in all.
+    /// Moves made in this cycle, and moves of the whole cycle.
     done: u64,
     length: u64,
     stop: Stop,
-    /// Moves made, and visits of ops when there was a better state last.
+    /// Moves made so far; visits of ops at the time of the last better state.
     made: u64,
     found_at: u64,
 }
 
 impl<'a> Chain<'a> {
-    /// The chain of a number, from a state that [`Problem::check`] has passed.
+    /// The chain with this number, from a state that [`Problem::check`] has passed.
     pub fn new(problem: &'a Problem<'a>, start: &Found, seed: u64, number: usize, stop: Stop) -> Self {
         let cooling = match problem.n_ops() {
             ..TINY => TINY_COOLING,
@@ -111,7 +111,7 @@ impl<'a> Chain<'a> {
         Self::cooled(problem, start, seed, number, stop, cooling)
     }
 
-    /// The same, cooled in its own way.
+    /// The chain with this number, with another cooling than the default of its graph's size.
     pub fn cooled(
         problem: &'a Problem<'a>,
         start: &Found,
@@ -145,7 +145,7 @@ impl<'a> Chain<'a> {
         &self.best
     }
 
-    /// The state that it is in.
+    /// The present state.
     pub fn last(&self) -> Found {
         let state = &self.state;
         Found { device: state.device().to_vec(), order: state.order().to_vec(), makespan: state.makespan() }
@@ -164,12 +164,12 @@ impl<'a> Chain<'a> {
         self.made
     }
 
-    /// Visits of ops, or what takes as long.
+    /// Visits of ops, and what else takes time counted as visits of ops.
     pub fn visits(&self) -> u64 {
         self.state.visits() + MOVE * self.made
     }
 
-    /// Whether it has stopped.
+    /// Whether the chain has stopped.
     pub fn is_done(&self) -> bool {
         let visits = self.visits();
         visits >= self.stop.visits

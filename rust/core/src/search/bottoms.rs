@@ -1,10 +1,10 @@
 //! Bottoms: the longest path from each op's finish to the end in a placement and order, over transfers, over
 //! the ops that follow on the same device and over the transfers that follow on the same channel.
 //!
-//! Worked out anew where changes that were kept reach, from the end backwards: rows that they touch and the
-//! producers of what is read there, and on to where no bottom is another than before. As late as can be: a
-//! move needs those past all that it touches, and those before wait for one that touches less. O(V + E) at
-//! worst.
+//! After changes are kept, bottoms are worked out anew from the end backwards: in the rows that the changes
+//! touch, in the rows of the producers that these read from, and so on until no bottom changes any more. This
+//! is put off as long as possible: a move needs only the bottoms of rows past all that it touches, so the
+//! rows before wait. O(V + E) at worst.
 
 use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
@@ -12,8 +12,8 @@ use crate::search::problem::Problem;
 use crate::search::state::State;
 
 impl State<'_> {
-    /// Works out the bottoms of what was last kept, in all rows from `first` on: changes that are pending may
-    /// reach none of these.
+    /// Works out the bottoms of the state last kept in all rows from `first` on. Changes that are not kept
+    /// yet may touch none of these rows.
     pub(super) fn renew_bottoms(&mut self, first: usize) {
         let width = self.problem.n_devices + self.home_free.len();
         let mut row = self.n_rows();
@@ -34,7 +34,8 @@ impl State<'_> {
         }
     }
 
-    /// The problem and its graph are arguments so that the compiler knows that no write changes them.
+    /// Works out the bottoms of one row. The problem and its graph are arguments so that the compiler knows
+    /// that no write changes them.
     fn renew_row(&mut self, problem: &Problem<'_>, graph: &Graph, row: usize) {
         let k = problem.n_devices;
         let end = self.order.len().min((row + 1) * self.stride);

@@ -14,7 +14,7 @@ impl State<'_> {
         &self.critical.ops
     }
 
-    /// Finds the chain, unless it is known; nothing may be pending.
+    /// Finds the chain, unless it is known. There may be no changes that are neither kept nor undone.
     pub fn find_critical(&mut self) {
         if self.critical.is_known {
             return;
@@ -34,8 +34,8 @@ impl State<'_> {
         self.forget();
     }
 
-    /// The op that an op's start waited for; changes of what is between them touch the chain before so many
-    /// steps.
+    /// The op that the start of `u` waited for. A change of anything between the two leaves the last `steps`
+    /// steps of the chain as they are, and no more.
     fn cause(&mut self, u: OpId, steps: u32) -> Option<OpId> {
         let problem = self.problem;
         let d = self.device[u.ix()];
@@ -50,7 +50,7 @@ impl State<'_> {
         let is_open = u.ix() < problem.open.end;
         let Some(mut sent) = read.or_else(|| if is_open { None } else { self.sent_last(self.finish(u)) })
         else {
-            // A channel that is not used held it.
+            // It waited for a channel that carries none of the order's transfers.
             self.critical.home_reach = steps;
             return None;
         };
@@ -74,7 +74,7 @@ impl State<'_> {
                 return Some(source);
             }
             let Some(queued) = self.queued_before(t, to, start) else {
-                // What is sent at time 0 held the channel.
+                // It waited for a transfer that starts at time 0.
                 self.critical.home_reach = steps;
                 return None;
             };
@@ -83,7 +83,8 @@ impl State<'_> {
         }
     }
 
-    /// Changes of what reads a tensor on a device touch the chain before so many steps.
+    /// Notes that a change of an op that reads this tensor on this device leaves only the last `steps` steps
+    /// as they are.
     fn note_readers(&mut self, sent: (TensorId, DeviceId), steps: u32) {
         for &v in self.problem.work.graph.consumers(sent.0) {
             if self.device[v.ix()] == sent.1 {
@@ -92,7 +93,7 @@ impl State<'_> {
         }
     }
 
-    /// The transfer after whose end what follows on its channel takes until `end`.
+    /// The last transfer whose end plus the time that its channel is needed after the order comes to `end`.
     fn sent_last(&self, end: Ticks) -> Option<(TensorId, DeviceId)> {
         let problem = self.problem;
         for &u in self.order.iter().rev() {
@@ -110,7 +111,7 @@ impl State<'_> {
         None
     }
 
-    /// The transfer until whose end another one waited for a channel.
+    /// The transfer that kept a channel busy until `start`, when this one could begin.
     fn queued_before(&self, t: TensorId, to: DeviceId, start: Ticks) -> Option<(TensorId, DeviceId)> {
         let (problem, graph) = (self.problem, &self.problem.work.graph);
         let source = graph.source(t);

@@ -1,9 +1,9 @@
 //! Chains of moves that exchange what they find.
 //!
-//! After every round, a fixed number of moves, each chain learns the best state of all; of equals that of
-//! the first chain. So the result depends on the seed, the number of chains and of moves, and on nothing
-//! else: threads only share the chains among them, and a caller who pauses in the middle of a round changes
-//! nothing.
+//! A round is a fixed number of moves. After every round each chain learns the best state of all chains; of
+//! equal ones, that of the first chain. So the result depends on the seed, the number of chains and the
+//! number of moves, and on nothing else. Threads only share the chains among them, and a caller who pauses in
+//! the middle of a round changes nothing.
 
 use crate::search::anneal::{Chain, Found, Stop};
 use crate::search::problem::Problem;
@@ -16,12 +16,12 @@ pub const ROUND: u64 = 1 << 14;
 pub struct Chains<'a> {
     chains: Vec<Chain<'a>>,
     threads: usize,
-    /// Moves that each chain was to make.
+    /// Moves that each chain has been asked for.
     moves: u64,
 }
 
 impl<'a> Chains<'a> {
-    /// `count` chains from a state that [`Problem::check`] has passed, on so many threads.
+    /// `count` chains from a state that [`Problem::check`] has passed, on `threads` threads.
     pub fn new(
         problem: &'a Problem<'a>,
         start: &Found,
@@ -50,7 +50,7 @@ impl<'a> Chains<'a> {
         self.chains.iter().map(Chain::moves).sum()
     }
 
-    /// Visits of the chain that has made most.
+    /// Visits of ops by the chain that has made most.
     pub fn visits(&self) -> u64 {
         self.chains.iter().map(Chain::visits).max().unwrap_or(0)
     }

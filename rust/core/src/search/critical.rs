@@ -7,24 +7,24 @@
 use crate::ids::OpId;
 use crate::search::rows::Rows;
 
-/// A step that does not exist: further from the end than any.
+/// Further from the end than any step of a chain.
 pub(super) const FAR: u32 = u32::MAX;
 
-/// The chain that was found last.
+/// The chain found last, and what a change of each op leaves of it.
 #[derive(Clone, Debug)]
 pub(super) struct Critical {
     /// Last op first.
     pub ops: Vec<OpId>,
-    /// The step of each op: 0 the last.
+    /// The step of each op of the chain; [`FAR`] of an op outside it.
     pub step: Vec<u32>,
-    /// Steps before which all is as it was after a change of the op.
+    /// Per op, how many steps from the end stay as they are when the op changes.
     pub reach: Vec<u32>,
     reached: Vec<OpId>,
-    /// The same after a change of what is sent at time 0.
+    /// How many steps from the end stay as they are when a transfer at time 0 changes.
     pub home_reach: u32,
-    /// Rows with an op of the chain.
+    /// Rows that hold an op of the chain.
     pub rows: Rows,
-    /// Whether it is the chain of what was last kept.
+    /// Whether the chain is that of the state last kept.
     pub is_known: bool,
 }
 
@@ -52,7 +52,8 @@ impl Critical {
         self.rows.clear();
     }
 
-    /// Notes that a change of an op touches the chain before so many steps from the end; the least counts.
+    /// Notes that a change of the op leaves the last `steps` steps of the chain as they are. The first call
+    /// for an op counts: it has the fewest steps.
     pub fn note(&mut self, u: OpId, steps: u32) {
         if self.reach[u.ix()] == FAR {
             self.reach[u.ix()] = steps;

@@ -1,21 +1,22 @@
 //! The evaluator: the makespan of a placement and an order, again after every small change.
 //!
 //! The recurrence is that of [`append`](crate::schedule::append): every op at the end of its device, every
-//! tensor sent the moment it is produced, each transfer at the end of its channels' queues. Rows that a
-//! change touches are worked out, and so are the readers of tensors that arrive at another time; where
-//! devices and channels are free when they were before, all rows up to the next of those are passed over.
+//! tensor sent the moment it is produced, each transfer at the end of its channels' queues. Two kinds of rows
+//! are marked to be worked out: rows that a change touches, and rows with a reader of a tensor that arrives
+//! at another time than before. Where all devices and channels are free at the same time as before the
+//! change, the evaluation passes over to the next marked row.
 //!
 //! An evaluation stops as soon as the makespan is certain to exceed a limit:
-//! * by an op's finish plus the time that the rest must take. Past the last position that a change touches,
-//!   what is left is placed and ordered as before, so that the rest of the longest path counts transfers
-//!   and the ops that follow on the same device ([`bottoms`](super::bottoms)); before it, only what any
-//!   placement must take;
-//! * by a device's work plus the time it has stood idle;
-//! * where a shorter makespan is asked for, by a run through it in [`HOPEFUL`]: it works out only what
-//!   is touched or there sooner, and passes over the rest wherever no device or channel is free sooner than
-//!   before, as if none were later. The recurrence is monotone, so this finds no more than the makespan.
+//! * by an op's finish plus the time from there to the end. Past the last position that a change touches,
+//!   that time is the op's bottom ([`bottoms`](super::bottoms)), because all later ops are placed and ordered
+//!   as before. Up to that position it is the time that any placement needs;
+//! * by a device's whole work plus the time that the device has stood idle;
+//! * where the makespan must get shorter, by a first run that is [`HOPEFUL`]. This run ignores the delays
+//!   that a change brings: it works out only the rows that the change touches and the readers of tensors that
+//!   arrive sooner, and it passes over the other rows wherever no device or channel is free sooner than
+//!   before. The recurrence is monotone, so the run finds a lower bound on the makespan.
 //!
-//! O(V + E + T) from the start for T transfers, usually a small fraction; nothing is allocated.
+//! O(V + E + T) for T transfers at worst, usually a small fraction of that. Nothing is allocated.
 
 use crate::clock::Ticks;
 use crate::graph::Graph;
@@ -24,8 +25,8 @@ use crate::search::critical::FAR;
 use crate::search::problem::Problem;
 use crate::search::state::{Change, IdleChange, NEVER, State};
 
-/// Kinds of runs through the marked rows: for the makespan, or for a lower bound on it that is less than the
-/// present one if the change shortens it.
+/// Kinds of runs through the marked rows: one finds the makespan; the other finds a lower bound on it, less
+/// than the makespan last kept if the change shortens it.
 const EXACT: bool = false;
 const HOPEFUL: bool = true;
 
@@ -54,7 +55,7 @@ impl State<'_> {
         Some(self.evaluated)
     }
 
-    /// Takes over what the last evaluation has worked out.
+    /// Makes the last evaluation the state last kept.
     pub(super) fn record(&mut self) {
         let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         self.makespan = self.evaluated;
@@ -71,7 +72,7 @@ impl State<'_> {
         self.is_second.toggle(&self.worked);
     }
 
-    /// Marks what the changes touch; sends the home tensors where they touch those.
+    /// Marks the rows that the changes touch. Sends the home tensors if the changes touch one.
     fn begin<const IS_HOPEFUL: bool>(&mut self) {
         self.rows.copy_from(&self.touched);
         if self.touched_homes {
@@ -89,7 +90,7 @@ impl State<'_> {
             self.send_home::<IS_HOPEFUL>(rank);
             next = self.away.first_from(rank + 1);
         }
-        // Those that are read nowhere else change where their homes do.
+        // A home tensor that is read at its home alone moves with its home.
         for i in 0..self.changes.len() {
             if let Change::Device(u, _) = self.changes[i] {
                 for &rank in problem.homes_at.row(u.ix()) {
@@ -118,8 +119,8 @@ impl State<'_> {
         self.send::<IS_HOPEFUL>(problem, graph, t, home, made, Ticks::MAX);
     }
 
-    /// Works out all marked rows; none: the makespan would exceed `limit`. The problem and its graph are arguments
-    /// so that the compiler knows that no write changes them.
+    /// The makespan, from working out all marked rows; none if it would exceed `limit`. The problem and its
+    /// graph are arguments so that the compiler knows that no write changes them.
     #[inline(never)]
     fn run<const IS_HOPEFUL: bool>(
         &mut self,
@@ -161,7 +162,8 @@ impl State<'_> {
         self.now[..k].iter().copied().max()
     }
 
-    /// Runs the op at a position and sends what it makes; false: the makespan would exceed `limit`.
+    /// Runs the op at position `i` and sends the tensors that it makes. False if the makespan would exceed
+    /// `limit`.
     #[inline(always)]
     fn visit<const IS_HOPEFUL: bool>(
         &mut self,
@@ -211,7 +213,8 @@ impl State<'_> {
         true
     }
 
-    /// When an op may start that stands for what follows on a device, for the channels that it sends over.
+    /// When an op that stands for what follows on a device may start, as far as the channels decide that the
+    /// device sends over.
     fn channels_in_time(&self, u: OpId, d: DeviceId) -> Ticks {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let sends = |c: &usize| problem.senders[*c] >> d.0 & 1 == 1;
@@ -220,15 +223,15 @@ impl State<'_> {
         last.saturating_sub(problem.length(u, d))
     }
 
-    /// Whether an op of the critical chain as far as it is intact is in the rows from `row` to before `end`.
+    /// Whether the rows from `row` to before `end` hold an op of an intact step of the critical chain.
     fn has_critical(&self, row: usize, end: usize) -> bool {
-        // Those past the first that is touched are.
+        // Ops of intact steps stand later in the order than the op of the first step that a change touches.
         let Some(&touched) = self.critical.ops.get(self.intact as usize) else { return false };
         let first = row.max(self.row_of(self.position[touched.ix()] as usize) + 1);
         self.critical.rows.first_from(first).is_some_and(|row| row < end)
     }
 
-    /// Whether all devices and channels are free when they were before a row.
+    /// Whether all devices and channels are free at the same times as at the row's checkpoint.
     fn is_as_before(&self, row: usize) -> bool {
         let k = self.problem.n_devices;
         let before = &self.checkpoints[self.checkpoint(row)];
@@ -238,7 +241,7 @@ impl State<'_> {
             })
     }
 
-    /// Whether no device and no channel is free sooner than before a row.
+    /// Whether no device and no channel is free sooner than at the row's checkpoint.
     fn is_no_sooner(&self, row: usize) -> bool {
         let k = self.problem.n_devices;
         let before = &self.checkpoints[self.checkpoint(row)];
@@ -248,7 +251,7 @@ impl State<'_> {
             })
     }
 
-    /// The channels, when each is free and when it was by a checkpoint.
+    /// The channels, each with when it is free now and when it was free at a checkpoint.
     #[inline(always)]
     fn channels(&self, before: &[Ticks]) -> impl Iterator<Item = (usize, Ticks, Ticks)> {
         let all = self.problem.n_devices..self.problem.n_devices + self.home_free.len();
@@ -256,14 +259,16 @@ impl State<'_> {
         pairs.map(|(c, (&now, &before))| (c, now, before))
     }
 
-    /// Whether a channel has carried nothing but home tensors before a row, now as before.
+    /// Whether a channel has carried nothing but home tensors before a row, both now and in the state last
+    /// kept.
     fn is_unused(&self, c: usize, row: usize) -> bool {
         self.touched_homes
             && self.used_before[c] >= row * self.stride
             && self.now[self.problem.n_devices + c] == self.home_free[c]
     }
 
-    /// Before that no op still to come can use a channel: that it is free sooner makes no difference.
+    /// The earliest time at which an op still to come can use a channel. Whether the channel is free before
+    /// that makes no difference.
     fn earliest_use(&self, c: usize) -> Ticks {
         let mut senders = self.problem.senders[c];
         let mut earliest = Ticks::MAX;
@@ -274,8 +279,8 @@ impl State<'_> {
         earliest
     }
 
-    /// Sets `now` to a row's checkpoint, with channels that have carried nothing but home tensors as they
-    /// are. With `is_under_way` how long devices have stood idle goes on from what it is.
+    /// Sets `now` to a row's checkpoint. Channels that have carried nothing but home tensors stay as they are
+    /// now. With `is_under_way` the idle times of devices stay as well.
     fn rewind(&mut self, row: usize, is_under_way: bool) {
         let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         let range = self.checkpoint(row);
@@ -292,12 +297,12 @@ impl State<'_> {
         }
     }
 
-    /// Goes on from a row where all is as before to the next that is not.
+    /// Goes from a row where all is as before on to the row `next`.
     fn pass_over(&mut self, row: usize, next: usize) {
         let (k, n_channels) = (self.problem.n_devices, self.home_free.len());
         let n_rows = self.n_rows();
         for d in 0..k {
-            // Devices have stood idle for another time where they have done more or less.
+            // A device that has done more or less work by then has stood idle for less or more time.
             let column = k + n_channels + d;
             let before = &self.checkpoints[self.checkpoint(row)];
             let later = self.now[d].wrapping_sub(before[d]);
@@ -315,8 +320,8 @@ impl State<'_> {
         }
     }
 
-    /// Finds which channels are used from which position on, and notes in the checkpoints of rows passed over
-    /// what those are free that only home tensors have used.
+    /// Finds the position from which on each channel is used. In the checkpoints of rows that were passed
+    /// over, it notes when channels are free that have carried nothing but home tensors.
     fn find_first_uses(&mut self) {
         let (k, n) = (self.problem.n_devices, self.order.len());
         let Some(first) = self.worked.first_from(0) else { return };
@@ -340,7 +345,8 @@ impl State<'_> {
                     let channel = self.checkpoint(row).start + k + c;
                     self.checkpoints[channel] = self.home_free[c];
                 }
-                // Used from here on as before; where its first user is gone, not sooner.
+                // From this row on the channel is used as before. Its first user before may be gone, so the
+                // row's begin is a bound.
                 if self.first_use[c] == NEVER && self.used_before[c] < end && row >= first {
                     self.first_use[c] = self.used_before[c].max(begin);
                     self.released -= 1;
@@ -370,7 +376,7 @@ impl State<'_> {
         }
     }
 
-    /// Sends a tensor made on a device at `end` to every device where it is read; false: the makespan would
+    /// Sends a tensor that was made at `end` to every device where it is read. False if the makespan would
     /// exceed `limit`.
     #[inline(always)]
     fn send<const IS_HOPEFUL: bool>(
@@ -397,8 +403,8 @@ impl State<'_> {
         in_time
     }
 
-    /// Notes when a tensor is on a device, and in `news` whether who reads it there has to
-    /// be worked out: it is there at another time than before.
+    /// Notes when a tensor is on a device. If that is another time than before, the device's bit in `news` is
+    /// set: the tensor's readers there have to be worked out. False if the makespan would exceed `limit`.
     #[inline(always)]
     fn arrive<const IS_HOPEFUL: bool>(
         &mut self,
@@ -416,7 +422,8 @@ impl State<'_> {
         when + rest <= limit || reader.is_none() || self.is_in_time(problem, t, to, when, limit, reader)
     }
 
-    /// The same by a reader, which may have been another device's since.
+    /// Whether the makespan stays within `limit` as far as the way through `reader` tells. The reader may
+    /// have moved to another device since the bottoms were worked out; then it tells nothing.
     fn is_in_time(
         &self,
         problem: &Problem<'_>,
@@ -431,7 +438,7 @@ impl State<'_> {
             || when + problem.rest(reader, t, to, self.bottom[reader.ix()]) <= limit
     }
 
-    /// Overwrites an arrival, and tells the one before if that was another.
+    /// Overwrites an arrival. Returns the arrival before if it was another time.
     #[inline(always)]
     fn note(&mut self, i: usize, when: Ticks) -> Option<Ticks> {
         let old = std::mem::replace(&mut self.arrival[i], when);

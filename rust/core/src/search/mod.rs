@@ -10,9 +10,9 @@
 
 pub mod anneal;
 pub mod bottoms;
-mod causes;
+pub mod causes;
 pub mod chains;
-mod critical;
+pub mod critical;
 pub mod evaluate;
 pub mod moves;
 pub mod problem;

@@ -1,4 +1,4 @@
-//! What a search needs to know of a workload, laid out for its inner loop.
+//! The input of a search, laid out as its inner loop reads it.
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Devices are kept as bits of a word.
 pub const MAX_DEVICES: usize = 64;
 
-/// A search's input, validated. Immutable; all chains share it.
+/// The validated input of a search. It is immutable, and all chains share it.
 #[derive(Debug)]
 pub struct Problem<'a> {
     pub(super) work: &'a Workload,
@@ -31,13 +31,14 @@ pub struct Problem<'a> {
     pub(super) senders: Vec<u64>,
     /// Home tensors in the order in which their channels serve them at time 0.
     pub(super) homes: Vec<TensorId>,
-    /// Where each home tensor stands there, if it does; those that each op is the home of.
+    /// Per home tensor, its position in `homes`, [`u32::MAX`] if it is not in it. Then, per op, the positions
+    /// of the tensors whose home it is.
     pub(super) rank: Vec<u32>,
     pub(super) homes_at: Csr<u32>,
     /// Whether the op is the home of a tensor or reads a home tensor.
     pub(super) at_home: Vec<bool>,
-    /// Lower bound on the time from each op's finish to the end: the rest of its longest path, each op
-    /// where it is fastest, transfers for nothing.
+    /// Per op, a lower bound on the time from its finish to the end: the longest path that begins there, with
+    /// every op on its fastest device and transfers free.
     pub(super) tail: Vec<Ticks>,
     /// The unit each op moves with: a colocated set, or the ops that one op decides for.
     pub(super) unit_of: Vec<u32>,
@@ -47,17 +48,18 @@ pub struct Problem<'a> {
     /// Bytes each unit is charged.
     pub(super) charge: Vec<u64>,
     pub(super) capacity: Vec<u64>,
-    /// Ops that may be moved and shifted; those before and after stand for what surrounds a stretch.
+    /// Ops that may be moved and shifted. Ops before and after this range stand for what surrounds a window.
     pub(super) open: Range<usize>,
-    /// Per channel, when it is free for home tensors, and per home tensor, when it can be sent.
+    /// Per channel, when it can carry its first home tensor; then, per home tensor, when it can be sent.
     pub(super) channel_free: Vec<Ticks>,
     pub(super) made: Vec<Ticks>,
-    /// Per channel, how long what follows takes from when it is free.
+    /// Per channel, the time from when it is free to the end, for what follows the window.
     pub(super) channel_rest: Vec<Ticks>,
     pub(super) surroundings: Surroundings,
 }
 
-/// The way from one device to another, in a word: channels past the first, which few have, are the cluster's.
+/// The route from one device to another, in 64 bits. Few routes have more than one channel: the others are
+/// looked up in the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     /// Column of [`Problem::transfer`].
@@ -67,24 +69,27 @@ pub(super) struct Route {
     channel: ChannelId,
 }
 
-/// What a stretch of a longer order takes as given; empty for a whole graph.
+/// What a window of a longer order takes as given; empty for a whole graph.
 ///
-/// What comes before stands as one op per device, which ends when the device is free, and as home tensors;
-/// what follows as one op per device, which takes as long as the rest there.
+/// What comes before the window stands in it as one op per device, which ends when the device is free, and as
+/// home tensors. What follows stands in it as one op per device, which takes as long as the rest of the order
+/// on the device.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
-    /// Per home tensor and device, when it is there anyway: [`Ticks::MAX`] where it has to be sent first.
+    /// Per home tensor and device, when the tensor is on the device without being sent; [`Ticks::MAX`] where
+    /// it must be sent.
     pub there: Vec<Ticks>,
-    /// Per tensor and device, the time that must follow its arrival where ops outside read it.
+    /// Per tensor and device, the time from its arrival there to the end, for ops outside the window that
+    /// read it.
     pub rest: Vec<Ticks>,
-    /// Time that has passed before the first op can start, and that passes after the last.
+    /// The time before the first op can start, plus the time after the last op ends.
     pub outside: Ticks,
 }
 
 impl<'a> Problem<'a> {
-    /// `time` is ticks per op and device type, row-major; `bytes` what each op is charged for the whole
-    /// step, none where empty. Ops move with the op that `lead` names for them, or, without, with their
-    /// colocated set. O(D (V + E)).
+    /// `time` is ticks per op and device type, row-major. `bytes` is what each op is charged for the whole
+    /// step; an empty column charges nothing. An op moves together with all ops of its `lead`; without leads
+    /// it moves together with its colocated set. O(D (V + E)) for D devices.
     ///
     /// # Errors
     /// More than [`MAX_DEVICES`] devices.
@@ -165,8 +170,9 @@ impl<'a> Problem<'a> {
         self.transfer[t.ix() * self.n_routes + usize::from(route.kind)]
     }
 
-    /// Lets a tensor pass from one device to another, from `when` on and after all that uses the channels:
-    /// they are busy until the time returned. Backwards from the end it is the same.
+    /// Books the transfer of a tensor: it starts at `when` or, if that is later, when all channels of its
+    /// route are free. Returns its end, until which the channels are busy. Bottoms use it too, with time
+    /// counted backwards from the end.
     #[inline(always)]
     pub(super) fn pass(
         &self,
@@ -189,8 +195,10 @@ impl<'a> Problem<'a> {
         end
     }
 
-    /// When an op may start that reads a tensor which arrives at `when`. One that stands for what follows has
-    /// its own length after it, and needs time for what else follows the tensor.
+    /// When an op may start that reads a tensor, given the tensor's arrival `when`.
+    ///
+    /// An op that stands for what follows the window must only end late enough for the tensor's
+    /// [`Surroundings::rest`], so it may start before the tensor arrives.
     #[inline(always)]
     pub(super) fn ready(&self, op: OpId, t: TensorId, device: DeviceId, when: Ticks) -> Ticks {
         if op.ix() < self.open.end {
@@ -200,7 +208,7 @@ impl<'a> Problem<'a> {
         (when + rest).saturating_sub(self.length(op, device))
     }
 
-    /// The time from a tensor's arrival to the end through an op that takes `bottom` after it.
+    /// The time from a tensor's arrival to the end through one of its readers, whose `bottom` is given.
     #[inline(always)]
     pub(super) fn rest(&self, op: OpId, t: TensorId, device: DeviceId, bottom: Ticks) -> Ticks {
         if op.ix() < self.open.end {
@@ -256,8 +264,8 @@ pub(super) fn reads(graph: &Graph) -> Csr<TensorId> {
     Csr::from_pairs(graph.n_ops(), graph.ops().flat_map(of))
 }
 
-/// Where each home tensor stands among those that are served, [`u32::MAX`] if it does not, and those that each
-/// op is the home of.
+/// Per home tensor of the graph, its position in `homes`, [`u32::MAX`] if it is not in it. Then, per op, the
+/// positions of the tensors whose home it is.
 pub(super) fn ranks(graph: &Graph, homes: &[TensorId]) -> (Vec<u32>, Csr<u32>) {
     let mut rank = vec![u32::MAX; graph.n_tensors() - graph.n_produced()];
     for (i, t) in homes.iter().enumerate() {

@@ -1,14 +1,14 @@
 //! Refinement of a placement: groups of ops move between devices where that shortens the step.
 //!
-//! The uncoarsening half of a multilevel placement: on each of several levels, coarse to fine, every
-//! group is offered the devices it exchanges most with and the one with least to do, and moves
-//! where the makespan gets shorter. Moving a coarse group moves what moving its ops one by one would never get
-//! across a worse placement.
+//! The uncoarsening half of a multilevel placement. On each of several levels, coarse to fine, every group is
+//! tried on the devices that it exchanges most bytes with and on the device with least to do, and moves if
+//! the makespan gets shorter. Moving a coarse group at once can succeed where its first op, moved alone,
+//! would make the placement worse.
 //!
-//! The judge is a [`State`] whose order stays as it is, so that a move costs what it reaches: a sweep follows
-//! the order, and what is before a group is worked out once. With first-come-first-served channels that is
-//! the simulator's schedule but for ties and for ops that would overtake others; the simulator has the last
-//! word (in Python). O(V + E) per move at worst.
+//! The judge is a [`State`] whose order stays as it is, so that a move costs only the rows that it reaches. A
+//! sweep follows the order, so that rows before a group are worked out once. Where every channel serves one
+//! pair of devices, the state's makespan is the simulator's for the fixed order; elsewhere it is an estimate,
+//! and the caller simulates the result. O(V + E) per move at worst.
 //!
 //! Whole sets of colocated ops move; memory is counted statically, per op as given.
 
@@ -23,28 +23,29 @@ use crate::search::state::State;
 use crate::topo;
 use crate::workload::{Times, Workload};
 
-/// Sweeps over the groups of one level; one that gains no more than this part of the makespan is the last.
+/// A sweep over the groups of one level that gains no more than this share of the makespan is the level's
+/// last.
 const SWEEPS: usize = 5;
 const PART: Ticks = 100;
 
 /// What moving a unit there and back takes, in visits of ops.
 const UNIT: u64 = 4;
 
-/// Devices that a group is offered for what it exchanges with them.
+/// On how many devices that it exchanges bytes with a group is tried.
 const OFFERS: usize = 3;
 
-/// Where ops run, as it is refined.
+/// The refined placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refined {
     /// Device per op.
     pub placement: Vec<DeviceId>,
     /// Estimated seconds of a step.
     pub makespan: f64,
-    /// Visits of ops over all moves that were tried, or what takes as long.
+    /// Visits of ops over all moves that were tried, and what else takes time counted as visits of ops.
     pub visits: u64,
 }
 
-/// What is refined, and within what.
+/// What is refined, and within which limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// A topological order: on a device, ops run in it.
@@ -53,9 +54,9 @@ pub struct Request<'a> {
     pub placement: &'a [DeviceId],
     /// Group per op, level by level, coarse to fine.
     pub levels: &'a [Vec<u32>],
-    /// Bytes per op, and per device at most.
+    /// Bytes that each op is charged.
     pub op_bytes: &'a [u64],
-    /// Bytes per device at most; one that holds more already takes no more.
+    /// Most bytes per device. A device that holds more from the start is given no more.
     pub capacity: &'a [u64],
     /// Most visits of ops, over all moves.
     pub budget: u64,
@@ -110,7 +111,7 @@ struct Search<'a> {
     /// Moves tried, and units that they moved.
     moves: u64,
     moved: u64,
-    /// What is offered: units that move together.
+    /// The units of the group under consideration, which move together.
     units: Vec<u32>,
 }
 

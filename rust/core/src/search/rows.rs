@@ -7,7 +7,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// None of `n`.
+    /// An empty set, for rows below `n`.
     pub fn new(n: usize) -> Self {
         Self { words: vec![0; n.div_ceil(64)] }
     }
@@ -45,17 +45,17 @@ impl Rows {
         }
     }
 
-    /// Becomes a set of as many.
+    /// Becomes a copy of a set for as many rows.
     pub fn copy_from(&mut self, other: &Self) {
         self.words.copy_from_slice(&other.words);
     }
 
-    /// Puts all of another set of as many in.
+    /// Puts all rows of another set for as many rows in.
     pub fn join(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
     }
 
-    /// Takes those of another set of as many out that are in, and puts the others in.
+    /// For every row of another set for as many rows: takes the row out if it is in, puts it in if not.
     pub fn toggle(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word ^= other);
     }
@@ -66,7 +66,7 @@ impl Rows {
         self.words[row / 64] >> (row % 64) & 1 == 1
     }
 
-    /// The first from a row on.
+    /// The first row of the set from `row` on.
     pub fn first_from(&self, row: usize) -> Option<usize> {
         let mut at = row / 64;
         let mut word = *self.words.get(at)? & (u64::MAX << (row % 64));
@@ -77,7 +77,7 @@ impl Rows {
         Some(at * 64 + word.trailing_zeros() as usize)
     }
 
-    /// The last before a row.
+    /// The last row of the set before `row`.
     pub fn last_before(&self, row: usize) -> Option<usize> {
         let last = row.checked_sub(1)?;
         let mut at = last / 64;

@@ -1,9 +1,10 @@
 //! A placement and an order with its schedule, open to small changes.
 //!
 //! Changes are made ([`State::place`], [`State::shift`]), evaluated ([`evaluate`](super::evaluate)) and then
-//! kept or taken back. What a change touches is noted as rows of positions: all that one op leaves to the
-//! next is when each device and channel is free, so copies of those before every row (*checkpoints*) let an
-//! evaluation work out those rows that a change reaches and pass over all others.
+//! kept or undone. Positions of the order are grouped into rows. An op depends on the ops before it through
+//! two things only: when tensors arrive, and when each device and channel is free. A copy of the latter
+//! before every row is a *checkpoint*. With checkpoints an evaluation works out only the rows that a change
+//! reaches.
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId, TensorId};
@@ -15,7 +16,7 @@ use std::ops::Range;
 /// The fewest positions of a row: writing a checkpoint costs as much as a few ops.
 const STRIDE: usize = 4;
 
-/// Position of nothing.
+/// The position of an op that does not exist.
 pub(super) const NEVER: usize = usize::MAX;
 
 /// A change of the state.
@@ -44,60 +45,63 @@ pub struct State<'a> {
     pub(super) order: Vec<OpId>,
     pub(super) position: Vec<u32>,
     pub(super) makespan: Ticks,
-    /// With the changes.
+    /// The makespan with the changes, as last evaluated.
     pub(super) evaluated: Ticks,
     /// Readers per tensor and device, row-major, and the devices that have any, as bits.
     readers: Vec<u32>,
     pub(super) reader_mask: Vec<u64>,
-    /// When each tensor is on each device where it is read or made; stale elsewhere. Then, per op, when it
-    /// finishes if it makes no tensor.
+    /// Per tensor and device, when the tensor is there. Entries of devices that neither make nor read the
+    /// tensor are stale. After these, one entry per op: when an op that makes no tensor finishes.
     pub(super) arrival: Vec<Ticks>,
     /// Arrivals that the last evaluation overwrote.
     pub(super) overwritten: Vec<(u32, Ticks)>,
     /// Ticks of compute and bytes charged per device.
     pub(super) load: Vec<Ticks>,
     pub(super) used: Vec<u64>,
-    /// When each device and then each channel is free, how long each device has stood idle.
+    /// When each device is free, then when each channel is free, then how long each device has stood idle.
     pub(super) now: Vec<Ticks>,
-    /// `now` before every row of `stride` positions, row-major, in two copies: one is that of what was last
-    /// kept, the other is with the changes, for the rows that the last evaluation has worked out.
+    /// Checkpoints: `now` before every row of `stride` positions, row-major. Each row has two copies. One
+    /// copy is of the state last kept. The other is of the state with the changes, and valid in the rows that
+    /// the last evaluation worked out (`worked`).
     pub(super) checkpoints: Vec<Ticks>,
-    /// Rows whose second copy is of what was last kept.
+    /// Rows whose second copy is the one of the state last kept.
     pub(super) is_second: Rows,
     pub(super) worked: Rows,
-    /// By how much longer devices have stood idle before the rows that it has passed over.
+    /// How much longer devices stand idle before the rows that the last evaluation passed over.
     pub(super) idle_changes: Vec<IdleChange>,
     pub(super) stride: usize,
-    /// Its logarithm to base 2.
+    /// The logarithm of `stride` to base 2.
     stride_bits: u32,
-    /// Changes since the state was last kept, the rows and the last position they touch, and whether they
-    /// touch transfers at time 0.
+    /// Changes since the state was last kept, the rows and the last position that the changes touch, and
+    /// whether they touch a transfer at time 0.
     pub(super) changes: Vec<Change>,
     pub(super) touched: Rows,
     pub(super) touched_last: usize,
     pub(super) touched_homes: bool,
-    /// Rows that are still to be worked out.
+    /// Rows that the evaluation under way has yet to work out.
     pub(super) rows: Rows,
-    /// Rows whose bottoms are still to be worked out; of what is before the last of them none is known.
+    /// Rows whose bottoms have yet to be worked out. No bottom before the last of these rows is up to date.
     pub(super) stale: Rows,
-    /// The longest path from each op's finish to the end in the placement and order last kept.
+    /// Bottoms: per op, the longest path from its finish to the end, in the placement and order last kept.
     pub(super) bottom: Vec<Ticks>,
-    /// The same from each tensor's arrival per device, and the reader it leads through.
+    /// Per tensor and device, the longest path from the tensor's arrival to the end, and the reader through
+    /// which the path leads.
     pub(super) needed: Vec<(Ticks, OpId)>,
-    /// The same per device and channel, from the start of the first op or transfer there, before every row and
-    /// after the last.
+    /// Before every row and after the last row, per device and channel: the longest path to the end from the
+    /// start of the next op or transfer there.
     pub(super) next: Vec<Ticks>,
     pub(super) critical: Critical,
-    /// Steps of the critical chain, from its end, that the changes leave as they are; none if it is unknown.
+    /// How many steps of the critical chain, counted from its end, the changes leave as they are; 0 if the
+    /// chain is unknown.
     pub(super) intact: u32,
-    /// Home tensors that are read elsewhere, by their rank.
+    /// Ranks of the home tensors that are read on a device other than their home.
     pub(super) away: Rows,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
-    /// No op before this position uses the channel; the same in what was last kept.
+    /// Per channel, a position before which no op uses it; then the same position in the state last kept.
     pub(super) first_use: Vec<usize>,
     pub(super) used_before: Vec<usize>,
-    /// Channels whose first use is to be found.
+    /// How many channels have no first use yet.
     pub(super) released: usize,
     /// Ops visited by all evaluations.
     pub(super) visits: u64,
@@ -155,7 +159,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// Takes over another placement and order; nothing may be pending.
+    /// Replaces the placement and the order. There may be no changes that are neither kept nor undone.
     pub fn set(&mut self, device: &[DeviceId], order: &[OpId]) {
         self.device.copy_from_slice(device);
         self.order.copy_from_slice(order);
@@ -178,7 +182,8 @@ impl<'a> State<'a> {
                 self.reader_mask[t.ix()] |= 1 << d.0;
             }
         }
-        // Where a tensor is there anyway, it has a reader that never leaves, and is not sent.
+        // A tensor that is on a device anyway has one reader there that never leaves, so that it is not sent
+        // there.
         for (i, &when) in problem.surroundings.there.iter().enumerate() {
             if when < Ticks::MAX {
                 let t = graph.n_produced() + i / k;
@@ -287,7 +292,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Finds whether the home tensor of a rank is read elsewhere.
+    /// Finds whether the home tensor of this rank is read on a device other than its home.
     fn find_away(&mut self, rank: usize) {
         let t = self.problem.homes[rank];
         let home = self.device[self.problem.work.graph.source(t).ix()];
@@ -310,13 +315,13 @@ impl<'a> State<'a> {
         position >> self.stride_bits
     }
 
-    /// Where the checkpoint of a row lies, as last kept.
+    /// Where the checkpoint of a row lies, of the state last kept.
     #[inline(always)]
     pub(super) fn checkpoint(&self, row: usize) -> Range<usize> {
         self.copy(row, self.is_second.has(row))
     }
 
-    /// The same with the changes.
+    /// Where the checkpoint of a row lies, of the state with the changes.
     #[inline(always)]
     pub(super) fn fresh(&self, row: usize) -> Range<usize> {
         self.copy(row, !self.is_second.has(row))
@@ -333,7 +338,8 @@ impl<'a> State<'a> {
         self.touched_last = self.touched_last.max(position);
     }
 
-    /// The positions an op may take: after all it waits for, before all that wait for it.
+    /// The first and the last position that an op may take: after all ops that it reads from, before all that
+    /// read from it.
     pub fn window(&self, u: OpId) -> (usize, usize) {
         let graph = &self.problem.work.graph;
         let at = |u: OpId| self.position[u.ix()] as usize;
@@ -373,7 +379,7 @@ impl<'a> State<'a> {
         !self.changes.is_empty()
     }
 
-    /// Keeps the changes, which have been evaluated.
+    /// Keeps the changes. They must have been evaluated.
     pub fn keep(&mut self) {
         self.record();
         self.overwritten.clear();
@@ -396,7 +402,7 @@ impl<'a> State<'a> {
         self.touched_homes = false;
     }
 
-    /// Takes the changes back.
+    /// Undoes the changes.
     pub fn undo(&mut self) {
         self.restore();
         let mut rest = self.changes.len();
@@ -413,7 +419,7 @@ impl<'a> State<'a> {
                     self.put(u, device);
                 }
                 Change::Position { from, to } => {
-                    // Stale rows may have been found while ops were elsewhere.
+                    // A stale row was marked by an op's position at that time, which is another one now.
                     let (first, last) =
                         (self.row_of(from.min(to) as usize), self.row_of(from.max(to) as usize));
                     if self.stale.first_from(first).is_some_and(|row| row <= last) {
@@ -426,7 +432,7 @@ impl<'a> State<'a> {
         self.forget();
     }
 
-    /// The arrivals of what was last kept.
+    /// Brings back the arrivals of the state last kept.
     pub(super) fn restore(&mut self) {
         while let Some((i, old)) = self.overwritten.pop() {
             self.arrival[i as usize] = old;
@@ -443,7 +449,8 @@ impl<'a> State<'a> {
         })
     }
 
-    /// When an op finishes, in [`Self::arrival`]: where it makes a tensor, the first is there then.
+    /// Where [`Self::arrival`] has the finish of an op: it is the arrival of the op's first tensor, if it
+    /// makes one.
     #[inline(always)]
     pub(super) fn finish_at(&self, u: OpId) -> usize {
         let (graph, k) = (&self.problem.work.graph, self.problem.n_devices);

@@ -1,23 +1,25 @@
 //! Search in windows: stretches of the order one after another, each as a small problem of its own.
 //!
-//! On a large graph a move that is accepted changes when nearly all later ops run, and most moves are of ops
-//! too far apart to have to do with each other. A window takes what surrounds it as given: when devices and
-//! channels are free where it begins, when the tensors made before it arrive, and how long the rest of the
-//! order takes from each device's last op in it and from each tensor that is read after it
-//! ([`bottoms`](super::bottoms)). Inside, ops are placed and ordered by a [`Chain`] with the recurrence of the
-//! whole. Before anything is changed, a window's makespan is that of the longest path through it; what the
-//! chain finds is taken over where the makespan of the whole gets no longer. Where that is nothing better, the
-//! state that it ended in is: what is as long can lead away from where no window is better for a change.
+//! On a large graph an accepted move changes the start of nearly all later ops, so that each move costs much.
+//! A window is cheap because it takes what surrounds it as given: when devices and channels are free where
+//! the window begins, when the tensors made before it arrive, and how long the rest of the order takes from
+//! each device's last op in the window and from each tensor that is read after it
+//! ([`bottoms`](super::bottoms)). A [`Chain`] places and orders the ops inside, with the recurrence of the
+//! whole. What the chain finds is taken over if the makespan of the whole does not get longer. If the chain
+//! finds nothing better, its last state is taken over on the same condition: a state of equal makespan can
+//! lead out of a local optimum.
 //!
-//! Where many passes have found nothing better, one window is searched hot and taken over whatever it costs: the
-//! search goes on from there, and from the best of all the next time (iterated local search: Lourenço, Martin,
-//! Stützle 2003).
+//! After many passes without a better state one window is searched at a high temperature, and the result is
+//! taken over whatever its makespan. The search goes on from there; the next such window starts from the best
+//! state of all (iterated local search: Lourenço, Martin, Stützle 2003).
 //!
-//! Several windows can be searched at a time, each in its share of the order: they have no op in common. What
-//! they find is taken over one after another, so that the result depends on how many they are, not on threads.
+//! Several windows can be searched at a time, each in its own share of the order, so that no two have an op
+//! in common. Their results are taken over one after another: the outcome depends on the number of windows,
+//! not on threads.
 //!
-//! What a window leaves out: channels may have been idle before it, and could have sent then what an op reads
-//! on its new device. Ops that move with others outside the window stay where they are.
+//! A window is an approximation in two ways. A channel that was idle before the window could have carried a
+//! tensor to an op's new device then; a window does not use that time. And ops that move together with an op
+//! outside the window stay where they are.
 
 use crate::clock::Ticks;
 use crate::csr::Csr;
@@ -29,7 +31,8 @@ use crate::search::problem::{Problem, Surroundings, ranks, reads};
 use crate::search::state::State;
 use crate::workload::{Columns, Workload};
 
-/// Ops of a window, about, and moves made in it: few, for the next pass comes back to it.
+/// Ops of a window, about, and moves made in it. Few moves are enough, for the next pass comes back to the
+/// same ops.
 const OPS: usize = 300;
 const MOVES: u64 = 1000;
 
@@ -45,26 +48,26 @@ const HOT: Cooling = Cooling { portfolio: &[0.01], patience: 1 };
 pub struct Windows<'a> {
     state: State<'a>,
     random: Random,
-    /// Rows of a window, of the share of the order that each window of a round is in, and the row of that share
-    /// at which the next one begins.
+    /// Rows of a window; rows of the share of the order that each window of a round lies in; the row of its
+    /// share at which the next window begins.
     size: usize,
     share: usize,
     next: usize,
-    /// Windows of a round, at most.
+    /// The most windows of a round.
     count: u64,
     threads: usize,
-    /// Visits of ops in windows, and of all when there was a better state last.
+    /// Visits of ops in windows so far; all visits at the time of the last better state.
     visits: u64,
     found_at: u64,
-    /// Windows since the state last became better, and the best before it was led away.
+    /// Windows since the last better state; the best state before [`Self::lead_away`].
     barren: usize,
     left: Option<Found>,
     stop: Stop,
 }
 
 impl<'a> Windows<'a> {
-    /// From a state that [`Problem::check`] has passed; up to `count` windows at a time, on so many threads, and
-    /// the stop for each.
+    /// Starts from a state that [`Problem::check`] has passed. Searches up to `count` windows at a time on
+    /// `threads` threads; `stop` is for each of them.
     pub fn new(
         problem: &'a Problem<'a>,
         start: &Found,
@@ -125,12 +128,13 @@ impl<'a> Windows<'a> {
         self.visits + self.state.visits()
     }
 
-    /// The same, for each of the windows of a round: what its stop says as much of.
+    /// Visits of ops by each of the windows that are searched at a time: what `stop` counts.
     pub fn visits_each(&self) -> u64 {
         self.visits() / self.count
     }
 
-    /// Searches the next window of each share, and says of how many; half of each is part of the one after.
+    /// Searches the next window of each share. Returns how many. A window overlaps the next one of its share
+    /// by half.
     pub fn run(&mut self) -> u64 {
         let n_rows = self.state.n_rows();
         // Windows of a pass begin half a window apart.
@@ -152,7 +156,7 @@ impl<'a> Windows<'a> {
         tasks.len() as u64
     }
 
-    /// Changes one window of the best state so that another search begins.
+    /// Changes one window of the best state whatever that costs, and lets the search go on from there.
     fn lead_away(&mut self) {
         let best = self.best();
         if best.makespan < self.state.makespan() {
@@ -166,7 +170,7 @@ impl<'a> Windows<'a> {
         self.barren = 0;
     }
 
-    /// Windows from rows on, each searched with a seed.
+    /// Searches one window per task, from the task's row on with the task's seed.
     fn searched(&self, tasks: &[(usize, u64)]) -> Vec<Searched> {
         let (state, size) = (&self.state, self.size);
         let search = move |tasks: &[(usize, u64)]| -> Vec<Searched> {
@@ -182,7 +186,8 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Changes the whole as a window has been changed, if its makespan is then at most `limit`.
+    /// Changes the whole as the search of a window changed the window, if the whole's makespan is then at
+    /// most `limit`.
     fn take_over(&mut self, searched: &Searched, limit: Ticks) {
         let Searched { window, found, visits } = searched;
         self.visits += visits;
@@ -203,7 +208,7 @@ impl<'a> Windows<'a> {
         if !self.state.is_changed() {
             return;
         }
-        // Other windows of the round may have filled the room that this one was to have.
+        // Another window of the round may have filled the memory that this one counted on.
         if self.state.is_overfull() {
             return self.state.undo();
         }
@@ -223,7 +228,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// A window after its search: the best, or the last state if none is shorter than the first.
+/// A window after its search: the best state, or the last state if none is better than the first.
 struct Searched {
     window: Window,
     found: Found,
@@ -246,18 +251,19 @@ impl Searched {
     }
 }
 
-/// A stretch of a state's order. Its ops are numbered as they run, after one per device that stands for what
-/// comes before; one per device stands for what follows.
+/// A stretch of a state's order, as a graph of its own. The first ops stand for what comes before, one per
+/// device. Then come the ops of the stretch, as they run. The last ops stand for what follows, one per
+/// device.
 struct Window {
-    /// The first position, and the row from which on ops follow.
+    /// The first position of the window, and the first row after the window.
     first: usize,
     end_row: usize,
-    /// Free devices and channels where it begins.
+    /// The row with whose checkpoint the window begins.
     row: usize,
     n_devices: usize,
     ops: Vec<OpId>,
     edges: Vec<Edge>,
-    /// The tensor of each key; those that are made in the window come first.
+    /// The whole's tensor of each key. Tensors made in the window come first.
     tensors: Vec<TensorId>,
     n_made: usize,
     homes: Vec<HomeTensor>,
@@ -300,12 +306,12 @@ impl Window {
         self.ops[local.ix() - self.n_devices]
     }
 
-    /// The number of an op of the window, at a position of the whole.
+    /// The number in the window of the op at a position of the whole.
     fn local(&self, position: usize) -> OpId {
         OpId::new(position - self.first + self.n_devices)
     }
 
-    /// Tensors that are made in the window and what reads them.
+    /// Finds the tensors made in the window and the ops that read them.
     fn find_made(&mut self, state: &State<'_>) {
         let (problem, k) = (state.problem, self.n_devices);
         let (graph, end) = (&problem.work.graph, self.first + self.ops.len());
@@ -332,7 +338,7 @@ impl Window {
         self.n_made = self.tensors.len();
     }
 
-    /// Tensors that are there before, and what reads them.
+    /// Finds the tensors made before the window and the ops of the window that read them.
     fn find_read(&mut self, state: &State<'_>) {
         let (problem, graph) = (state.problem, &state.problem.work.graph);
         let mut read: Vec<(TensorId, OpId)> = Vec::new();
@@ -473,8 +479,8 @@ impl Window {
         (units.iter().map(allowed).collect(), capacity)
     }
 
-    /// The unit of each op, and the whole's unit of each but those of ops that stand for others: these are
-    /// the first and the last.
+    /// The unit of each op; then, of each unit between the first and the last `n_devices`, its number in the
+    /// whole. The first and the last units are those of ops that stand for what surrounds the window.
     fn units(&self, whole: &Problem<'_>) -> (Vec<u32>, Vec<usize>) {
         let k = self.n_devices as u32;
         let mut known = std::collections::BTreeMap::new();
