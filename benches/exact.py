@@ -163,7 +163,7 @@ def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
         devices, order, charge = start.devices, start.order, start.charge
     else:
         plan = auto.place(problem, effort=EFFORT)
-        devices, charge = plan.devices, problem.reduced.held_at_peak
+        devices, charge = plan.assignment.devices, problem.reduced.held_at_peak
         order = by_start(problem.graph, plan.schedule.start, plan.schedule.finish)
     instance = instance_of(problem, charge, bound(problem).seconds)
     return instance, settled(instance, instance.canonical(devices), order)

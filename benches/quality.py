@@ -43,7 +43,7 @@ from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto.v_cycle import refined
-from loadmaster.strategies.base import Candidate, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.celeritas import adjusting_placement
 from loadmaster.strategies.groups.fused import Fused, deciders
 
@@ -284,7 +284,7 @@ def coarsening_rows() -> list[list[str]]:
         for method in COARSENERS:
             placed = adjusting_groups(problem, coarsen_problem(problem, method, COARSE_GROUPS))
             after = refined(problem, placed)
-            pair = placed.schedule.makespan / one, after.schedule.makespan / one
+            pair = placed.verdict.step_time / one, after.verdict.step_time / one
             pairs[method].append(pair)
             cells.append(f"{pair[0]:.3f} -> {pair[1]:.3f}")
         print(*cells, flush=True)
@@ -320,7 +320,7 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
             problem, fused, decides, problem.reduced.held_at_peak, problem.capacity
         )
         found = judged(problem, placed)
-        best = found if best is None else better(problem, best, found)
+        best = found if best is None else problem.objective.better(best, found)
     assert best is not None
     return best
 

@@ -33,11 +33,12 @@ from quality import DATA, DESIGN, design_problem, model_problem
 
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.strategies.auto import auto
 from loadmaster.strategies.auto.v_cycle import refined
-from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.lists import heft
 
 Ids = NDArray[np.int32]
@@ -235,7 +236,12 @@ def speed(moves: int, only: str) -> None:
         for _ in range(3):
             began = time.process_time()
             fast.search(
-                problem.graph, problem.links, problem.time, found.devices, order, moves=moves
+                problem.graph,
+                problem.links,
+                problem.time,
+                found.assignment.devices,
+                order,
+                moves=moves,
             )
             taken.append(time.process_time() - began)
         print(f"{name:36} {problem.graph.n_ops:5} {moves / min(taken):10.0f}", flush=True)
@@ -259,7 +265,7 @@ def threads(seconds: float, counts: list[int], only: str) -> None:
             found = auto.place(problem, effort=seconds, threads=count)
             takes.append((time.perf_counter() - began, time.process_time() - cpu))
             shares.setdefault(count, []).append(takes[-1][0] / takes[0][0])
-            plans.add(found.devices.tobytes() + found.priority.tobytes())
+            plans.add(found.assignment.devices.tobytes() + found.assignment.priority.tobytes())
         row = " ".join(f"{clock:.1f} ({cpu:.1f})" for clock, cpu in takes)
         print(f"{name:36} {problem.graph.n_ops:5} {row}", flush=True)
         if len(plans) > 1:
@@ -284,14 +290,14 @@ def windows(visits: int, only: str) -> None:
                 problem.graph,
                 problem.links,
                 problem.time,
-                start.devices,
+                start.assignment.devices,
                 order,
                 op_bytes=problem.reduced.held_at_peak,
                 capacity=problem.capacity,
                 visits=visits,
             )
             spent = time.process_time() - began
-            found = judged(problem, Placement(devices, ranks(ordered), is_sequence=True))
+            found = judged(problem, Assignment(devices, ranks(ordered), "fixed"))
             row.append(f"{kind} {found.schedule.makespan / one:.3f} ({spent:.1f} s)")
         head = f"{name}, {cluster}"
         begun = start.schedule.makespan / one

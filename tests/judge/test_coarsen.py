@@ -14,6 +14,7 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.cli import main
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
@@ -25,7 +26,7 @@ from loadmaster.strategies.auto.refine import (
     repeats,
 )
 from loadmaster.strategies.auto.v_cycle import refined
-from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.candidate import judged
 from loadmaster.writers.pictures.coarse import to_dot, to_graphml, write
 
 METHODS: tuple[Coarsener, ...] = ("sequential", "batch", "rules", "parallel", "multilevel")
@@ -191,7 +192,7 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     drawn = data.draw(st.lists(device, min_size=n_sets, max_size=n_sets))
     devices = np.array(drawn, dtype=np.int32)[sets]
     order = np.arange(problem.graph.n_ops, dtype=np.int32)
-    before = judged(problem, Placement(devices, order))
+    before = judged(problem, Assignment(devices, order))
     after = refined(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits
@@ -233,7 +234,7 @@ def test_a_refinement_counts_its_visits():
     graph, cluster = example("lenet"), lm.Cluster.preset("4xV100-PCIe")
     plan = lm.place(graph, cluster, "round-robin")
     problem = plan.problem
-    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     levels = hierarchy(problem)
     n_ops = problem.graph.n_ops
     none, few, many = (

@@ -173,7 +173,7 @@ def test_the_recurrence_is_the_simulators(alexnet):
         problem = Problem.make(alexnet, cluster, lm.costs.estimate(alexnet, cluster))
         instance = instance_of(problem, problem.reduced.held_at_peak, 0.0)
         for method in ("heft", "random"):
-            placed = lm.place(alexnet, cluster, method).placed
+            placed = lm.place(alexnet, cluster, method).assignment
             seen = problem.simulate(placed.devices, placed.priority, policy=placed.policy)
             order = in_order(instance, seen.start, seen.finish)
             again = timed(instance, placed.devices, order)
@@ -281,8 +281,8 @@ def test_the_order_of_a_placement_is_optimised_and_proved():
     plan = lm.place(graph, ms_mesh(2), "heft")
     worst = replace(
         plan,
-        placed=replace(
-            plan.placed,
+        assignment=replace(
+            plan.assignment,
             devices=np.array([0, 0, 1], dtype=np.int32),
             priority=np.array([0, 1, 2], dtype=np.int32),
         ),
@@ -293,7 +293,7 @@ def test_the_order_of_a_placement_is_optimised_and_proved():
     assert better.makespan == pytest.approx(7 * MS)
     assert any("proved optimal for this placement" in note for note in better.notes)
     same = lm.optimise_order(worst, time_limit=0)
-    assert same.placed.priority.tolist() == worst.placed.priority.tolist()
+    assert same.assignment.priority.tolist() == worst.assignment.priority.tolist()
 
 
 def test_the_log_and_the_bound_can_be_had(tmp_path):

@@ -33,7 +33,7 @@ def test_a_move_by_hand():
     alone = lm.place(plan.graph, plan.cluster, "single")
     seen = alone.diff(plan)
     assert seen.makespans == (alone.makespan, plan.makespan)
-    moved = alone.placed.devices != plan.placed.devices
+    moved = alone.assignment.devices != plan.assignment.devices
     assert seen.moved_ops == moved.sum() == 3
     [move] = seen.moves
     assert (move.source, move.target) == (
@@ -51,7 +51,7 @@ def test_a_move_by_hand():
 def test_moves_count_every_op_once_and_worth_is_what_the_simulator_says(plans):
     before, after = plans["celeritas"], plans["expert"]
     seen = before.diff(after)
-    moved = np.flatnonzero(before.placed.devices != after.placed.devices)
+    moved = np.flatnonzero(before.assignment.devices != after.assignment.devices)
     assert seen.moved_ops == len(moved) == sum(m.ops for m in seen.moves) + seen.other_moves
     assert len(seen.moves) <= MAX_MOVES
     assert [m.time for m in seen.moves] == sorted((m.time for m in seen.moves), reverse=True)
@@ -67,13 +67,13 @@ def test_moves_count_every_op_once_and_worth_is_what_the_simulator_says(plans):
         op
         for op in moved.tolist()
         if (modules[op_of[op]] + ".").startswith(f"{move.module}." if move.module else "")
-        and names[before.placed.devices[op]] == move.source
-        and names[after.placed.devices[op]] == move.target
+        and names[before.assignment.devices[op]] == move.source
+        and names[after.assignment.devices[op]] == move.target
     ]
     if len(ops) == move.ops:
-        devices = after.placed.devices.copy()
+        devices = after.assignment.devices.copy()
         devices[ops] = names.index(move.source)
-        again = after.problem.simulate(devices, after.placed.priority, policy=after.policy)
+        again = after.problem.simulate(devices, after.assignment.priority, policy=after.policy)
         assert move.worth == pytest.approx(again.makespan - after.makespan)
 
 

@@ -17,12 +17,13 @@ from strategies import brief, clusters, graph_of, ms_mesh, op_graphs
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.binding import bind
 from loadmaster.rules.constraints import selected
 from loadmaster.rules.stages import Stages, knots
 from loadmaster.strategies import METHODS
-from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.contiguous import contiguous, cut
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
@@ -113,7 +114,7 @@ def test_every_method_obeys_all_of_them_at_once(lenet, method, in_stages):
     assert plan.fits
     check_lenet(plan)
     assert plan.constraints == asked
-    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+    assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
     assert not in_stages or backwards(plan) == []
     assert {t.name for t in plan.cluster.types} == {t.name for t in PCIE.types}
 
@@ -203,7 +204,7 @@ def test_any_placement_becomes_contiguous(data):
     seed = data.draw(st.integers(0, 9))
     plan = lm.place(graph, cluster, "random", seed=seed, constraints=asked)
     assert backwards(plan) == []
-    assert Stages.of(plan.problem).hold(plan.problem, plan.placed.devices)
+    assert Stages.of(plan.problem).hold(plan.problem, plan.assignment.devices)
 
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -261,8 +262,8 @@ def test_the_nearest_contiguous_placement_by_hand(given_, nearest):
     edges = [("a", "b", 0), ("b", "c", 0), ("c", "d", 0)]
     problem = problem_of(graph_of({"a": 1, "b": 5, "c": 1, "d": 3}, edges), ms_mesh(2))
     order = np.arange(4, dtype=np.int32)
-    before = judged(problem, Placement(np.array(given_, dtype=np.int32), order))
-    assert contiguous(problem, before).devices.tolist() == nearest
+    before = judged(problem, Assignment(np.array(given_, dtype=np.int32), order))
+    assert contiguous(before).assignment.devices.tolist() == nearest
 
 
 @given(data=st.data())
@@ -345,7 +346,7 @@ def test_ops_that_are_split_stay_where_they_are_pinned():
     parts = [n for n in plan.graph.names if origin(n).startswith("convolution") and "@s" in n]
     assert parts
     assert {plan.device(n) for n in parts} <= {"gpu1", "gpu2"}
-    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+    assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -548,7 +549,7 @@ def test_the_file_that_the_readme_shows(tmp_path):
     path.write_text(block)
     asked = lm.Constraints.read(path)
     plan = lm.place(lm.read("example:bert-large"), PCIE, "expert", constraints=asked)
-    assert plan.binding.broken(plan.placed.devices, plan.memory.peak) == []
+    assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
     assert "no_split" in asked.to_document()
 
 

@@ -13,13 +13,14 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, placements, v100_
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import registry
 from loadmaster.strategies.auto import auto
 from loadmaster.strategies.auto.few import parts
 from loadmaster.strategies.auto.gather import gathered
 from loadmaster.strategies.auto.seeds import Metered, OverdrawnError, Seed, worth_trying
-from loadmaster.strategies.base import Placement, judged
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
@@ -303,7 +304,7 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
     def tries(problem):
         for devices in ([0, 0, 0], [0, 1, 0], [1, 1, 1]) * 1000:
             seen.append(devices)
-            judged(problem, Placement(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
+            judged(problem, Assignment(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
 
     run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
     seed = Seed(tries, 1.0, 0, 1)
@@ -311,8 +312,10 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
     assert not is_done
     assert len(seen) == 6
     assert spent == run.budget.spent == pytest.approx(seed.cost_of(problem, 5))
-    assert run.best.devices.tolist() == [0, 1, 0]
-    judged(problem, Placement(run.best.devices, run.best.priority))  # Nothing is counted any more.
+    assert run.best.assignment.devices.tolist() == [0, 1, 0]
+    judged(
+        problem, Assignment(run.best.assignment.devices, run.best.assignment.priority)
+    )  # Nothing is counted any more.
 
 
 @pytest.mark.parametrize("name", ["peft", "dpos", "cpop", "heft", "etf", "m-etf", "noised"])
@@ -386,15 +389,17 @@ def test_half_of_what_is_refined_goes_on_in_the_next_way(monkeypatch):
     asked = []
 
     def refinement(run, start, groups, way, seconds):
-        which = next(i for i, seed in enumerate(seeds) if seed.devices is start.devices)
+        which = next(
+            i for i, seed in enumerate(seeds) if seed.assignment.devices is start.assignment.devices
+        )
         turn = auto.WAYS.index(way)
         assert groups is run.hierarchies[turn]
         asked.append((turn, which, seconds))
         return start, 0
 
     monkeypatch.setattr(auto._Run, "refinement", refinement)
-    assert [found.devices.tolist() for found in run.refined(seeds)] == [
-        seed.devices.tolist() for seed in seeds
+    assert [found.assignment.devices.tolist() for found in run.refined(seeds)] == [
+        seed.assignment.devices.tolist() for seed in seeds
     ]
     # Every seed begins in every way; of what came to the same, one goes on.
     both = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
@@ -424,7 +429,7 @@ def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads
     run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, threads, lambda *news: None)
     one = single.place(problem)
     run.best = one
-    good = replace(one, priority=one.priority.copy())
+    good = replace(one, notes=("good",))
     results = [one, good, replace(one)]
     shorter = []
 
@@ -463,7 +468,7 @@ def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
 
     def searched(run, start, reserve):
         assert 0 <= reserve < run.budget.left
-        begun.append(start.devices.tolist())
+        begun.append(start.assignment.devices.tolist())
 
     monkeypatch.setattr(auto._Run, "searched", searched)
     run.search()
@@ -503,7 +508,7 @@ def test_a_plan_for_a_part_of_the_devices_is_one_for_all(data):
         opened = part.opened(inside)
         assert opened.fits
         assert opened.schedule.makespan <= inside.schedule.makespan
-        assert np.isin(opened.devices, part.devices).all()
+        assert np.isin(opened.assignment.devices, part.devices).all()
         before = part.devices.tolist()
 
 
@@ -550,7 +555,7 @@ def test_a_meter_keeps_nothing_that_does_not_fit():
     problem.simulate(np.zeros(2, dtype=np.int32), order)
     assert problem.meter.best is None
     problem.simulate(order, order)
-    assert problem.meter.best.devices.tolist() == [0, 1]
+    assert problem.meter.best.assignment.devices.tolist() == [0, 1]
     with pytest.raises(OverdrawnError):
         problem.simulate(order, order)
 
@@ -570,7 +575,7 @@ def test_what_is_gathered_sends_less_and_takes_no_longer(data):
     )
     drawn = data.draw(placements(graph, cluster))[problem.reduced.op_of[first]]
     devices = on_allowed(problem, drawn)[sets]
-    before = judged(problem, Placement(devices, np.arange(len(sets), dtype=np.int32)))
+    before = judged(problem, Assignment(devices, np.arange(len(sets), dtype=np.int32)))
     if not before.fits:
         return
     after = gathered(problem, before, data.draw(st.integers(0, 30)))
@@ -583,10 +588,10 @@ def test_what_is_gathered_sends_less_and_takes_no_longer(data):
     ]
     assert sent[1] <= sent[0] * (1 + 1e-9)
     types = np.array(problem.cluster.device_types)
-    assert len(set(zip(sets, after.devices, strict=True))) == len(set(sets))
-    assert problem.allowed_types[np.arange(len(sets)), types[after.devices]].all()
-    again = problem.simulate(after.devices, after.priority, policy=after.policy)
-    assert again.makespan == after.schedule.makespan
+    assert len(set(zip(sets, after.assignment.devices, strict=True))) == len(set(sets))
+    assert problem.allowed_types[np.arange(len(sets)), types[after.assignment.devices]].all()
+    again = problem.verdict(after.assignment)
+    assert again.step_time == after.schedule.makespan
 
 
 def test_updates_go_to_where_their_gradients_are_unless_that_takes_longer():
@@ -594,13 +599,13 @@ def test_updates_go_to_where_their_gradients_are_unless_that_takes_longer():
     edges = [("loss", "grad", 10), ("grad", "update", 10), ("loss", "other", 10)]
     problem = problem_of(graph_of(times, edges), ms_mesh(2))
     priority = np.arange(4, dtype=np.int32)
-    before = judged(problem, Placement(np.array([0, 0, 1, 0], dtype=np.int32), priority))
+    before = judged(problem, Assignment(np.array([0, 0, 1, 0], dtype=np.int32), priority))
     assert before.schedule.n_transfers == 1
     after = gathered(problem, before, 10)
-    assert after.devices.tolist() == [0, 0, 0, 0]
+    assert after.assignment.devices.tolist() == [0, 0, 0, 0]
     assert after.schedule.makespan < before.schedule.makespan
     # Where the device has no time to spare, it stays.
-    apart = judged(problem, Placement(np.array([0, 0, 1, 1], dtype=np.int32), priority))
+    apart = judged(problem, Assignment(np.array([0, 0, 1, 1], dtype=np.int32), priority))
     assert gathered(problem, apart, 10).schedule.makespan <= apart.schedule.makespan
 
 

@@ -62,7 +62,7 @@ def test_drawn_graphs_with_sets_and_little_memory(method, data):
         placed = method.place(problem_of(graph, cluster, best_effort=True))
     else:
         assert placed.fits
-    check_rules(problem_of(graph, cluster), placed.devices)
+    check_rules(problem_of(graph, cluster), placed.assignment.devices)
 
 
 @by_name
@@ -83,7 +83,7 @@ def test_ops_stay_on_the_types_they_allow(method, data):
         problem = problem_of(restricted, lm.Cluster(devices, links))
     except InputError:
         return  # a view and its owner that allow no common type
-    check_rules(problem, method.place(problem).devices)
+    check_rules(problem, method.place(problem).assignment.devices)
 
 
 @by_name
@@ -103,10 +103,10 @@ def test_models_fit_the_same_way_every_time(method, name):
         assert method is dice, "only the dice may fail here"
         return
     assert first.fits
-    check_rules(problem, first.devices)
+    check_rules(problem, first.assignment.devices)
     again = method.place(problem)
-    assert first.devices.tolist() == again.devices.tolist()
-    assert first.priority.tolist() == again.priority.tolist()
+    assert first.assignment.devices.tolist() == again.assignment.devices.tolist()
+    assert first.assignment.priority.tolist() == again.assignment.priority.tolist()
 
 
 # -- METIS -----------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_faster_devices_get_more():
     time = np.repeat([[1e-3, 3e-3]], 40, axis=0)
     problem = Problem.make(graph, cluster, lm.Costs.given(time, graph, cluster))
     assert np.bincount(metis.parts(problem)).tolist() == [30, 10]
-    assert np.bincount(expert.place(problem).devices).tolist() == [30, 10]
+    assert np.bincount(expert.place(problem).assignment.devices).tolist() == [30, 10]
 
 
 def test_without_pymetis_the_extra_is_named(monkeypatch):
@@ -195,7 +195,7 @@ def test_backward_and_optimizer_go_with_the_forward():
     modules = ["l.0", "l.1", "l.2", "l.3", "l.3", "l.2", "l.1", "l.0", "optim.l.2.weight"]
     graph = layered(modules, phase=["f"] * 4 + ["b"] * 4 + ["o"])
     problem = problem_of(graph, ms_mesh(2))
-    devices = expert.place(problem).devices
+    devices = expert.place(problem).assignment.devices
     assert devices.tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 1]
 
 
@@ -207,7 +207,14 @@ def test_ops_without_a_module_go_with_what_feeds_them():
 
 def test_ranges_balance_time():
     graph = layered([f"l.{i}" for i in range(6)], [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3])
-    assert expert.place(problem_of(graph, ms_mesh(2))).devices.tolist() == [0, 1, 1, 1, 1, 1]
+    assert expert.place(problem_of(graph, ms_mesh(2))).assignment.devices.tolist() == [
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_where_memory_binds_ranges_balance_that():
@@ -233,7 +240,7 @@ def test_where_memory_binds_ranges_balance_that():
 
 def test_without_module_paths_ranges_follow_the_program_and_say_so():
     placed = expert.place(problem_of(layered([""] * 8), ms_mesh(4)))
-    assert placed.devices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert placed.assignment.devices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert "no module paths" in placed.notes[0]
     assert expert.place(problem_of(layered([f"l.{i}" for i in range(8)]), ms_mesh(4))).notes == ()
 
@@ -245,7 +252,7 @@ def test_without_module_paths_ranges_follow_the_program_and_say_so():
 def test_real_models_are_cut_between_layers(name, n_devices, stack):
     problem = problem_of(example(name), v100_mesh(n_devices))
     found = expert.layers(problem)
-    devices = expert.place(problem).devices
+    devices = expert.place(problem).assignment.devices
     wanted = [n for n in found.names if n == stack.format(n.rpartition(".")[2])]
     assert len(wanted) >= 24
     for i in range(len(found.names)):
@@ -265,12 +272,15 @@ def test_the_dice_are_fair_and_seeded():
     assert (np.bincount(drawn, minlength=3) > 240).all()
     assert drawn.tolist() == dice.devices(problem, 7).tolist()
     assert drawn.tolist() != dice.devices(problem, 8).tolist()
-    assert dice.place(problem_of(graph, ms_mesh(3), seed=7)).devices.tolist() == drawn.tolist()
+    assert (
+        dice.place(problem_of(graph, ms_mesh(3), seed=7)).assignment.devices.tolist()
+        == drawn.tolist()
+    )
 
 
 def test_the_dice_leave_full_devices_alone():
     graph = graph_of({f"o{i}": 1 for i in range(10)}, output_bytes=[10] * 10)
     placed = dice.place(problem_of(graph, ms_mesh(2, memory=50)))
-    assert np.bincount(placed.devices).tolist() == [5, 5]
+    assert np.bincount(placed.assignment.devices).tolist() == [5, 5]
     with pytest.raises(InfeasibleError, match="short by"):
         dice.place(problem_of(graph, ms_mesh(2, memory=40)))

@@ -15,10 +15,12 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, tried, v100_mesh
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
 from loadmaster.strategies import METHODS
-from loadmaster.strategies.base import Outcome, Placement, judged
+from loadmaster.strategies.attempts import Outcome
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.groups.mapping import guided_load_balancing
 from loadmaster.strategies.lists import cpop, etf, heft, peft
 from loadmaster.strategies.lists.listing import no_slower_than_one
@@ -85,23 +87,25 @@ def classic() -> Problem:
 
 def test_heft_takes_80_for_the_example_of_its_paper(classic):
     found = heft.place(classic, rounds=1, contention=False)
-    assert found.estimate == pytest.approx(80e-3)
+    assert found.assignment.estimate == pytest.approx(80e-3)
     # The paper's Fig. 3 (a).
-    assert (found.devices + 1).tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
+    assert (found.assignment.devices + 1).tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
 
 
 def test_cpop_takes_86_for_the_example_of_its_paper(classic):
     found = cpop.place(classic, contention=False)
-    assert found.estimate == pytest.approx(86e-3)
+    assert found.assignment.estimate == pytest.approx(86e-3)
     # Fig. 3 (b): the critical path 1, 2, 9, 10 on P2.
-    assert (found.devices[[0, 1, 8, 9]] + 1).tolist() == [2, 2, 2, 2]
+    assert (found.assignment.devices[[0, 1, 8, 9]] + 1).tolist() == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("place", [heft.place, cpop.place, peft.place, etf.place])
 def test_without_contention_the_estimate_is_what_the_simulator_finds(classic, place):
     found = place(classic, contention=False)
-    seen = classic.simulate(found.devices, found.priority, policy="fixed", contention=False)
-    assert seen.makespan == found.estimate
+    seen = classic.simulate(
+        found.assignment.devices, found.assignment.priority, policy="fixed", contention=False
+    )
+    assert seen.makespan == found.assignment.estimate
 
 
 def test_more_rounds_are_no_slower(classic):
@@ -170,9 +174,9 @@ def test_where_sending_is_dear_everything_is_on_one_device_and_the_plan_says_so(
 def test_a_split_slower_than_one_device_gives_way_to_it_and_the_plan_says_so():
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 4)])
     problem = problem_of(graph, ms_mesh(2))
-    split = judged(problem, Placement(np.array([0, 1], np.int32), np.array([0, 1], np.int32)))
+    split = judged(problem, Assignment(np.array([0, 1], np.int32), np.array([0, 1], np.int32)))
     found = no_slower_than_one(problem, Outcome(split, 1.0))
-    assert found.devices.tolist() == [0, 0]
+    assert found.assignment.devices.tolist() == [0, 0]
     assert found.notes == ("everything is on gpu0: the best split found takes 3 times as long",)
     nothing = no_slower_than_one(problem, Outcome(None, 0.2, InfeasibleError("no room")))
     assert nothing.notes == ("everything is on gpu0: no split that fits was found",)
@@ -181,7 +185,7 @@ def test_a_split_slower_than_one_device_gives_way_to_it_and_the_plan_says_so():
 def test_best_effort_takes_the_split_that_fits_before_one_device_that_does_not():
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 4)], param_bytes=[6, 6])
     problem = replace(problem_of(graph, ms_mesh(2, memory=10)), best_effort=True)
-    split = judged(problem, Placement(np.array([0, 1], np.int32), np.array([0, 1], np.int32)))
+    split = judged(problem, Assignment(np.array([0, 1], np.int32), np.array([0, 1], np.int32)))
     assert split.fits
     assert no_slower_than_one(problem, Outcome(split, 1.0)) is split
 
@@ -226,7 +230,7 @@ def test_in_tight_memory_plans_fit_or_say_op_device_and_bytes(name, share):
         else:
             assert plan.fits
         effort = lm.place(graph, cluster, method, on_oom="best_effort")
-        assert effort.devices.shape == (graph.n_ops,)
+        assert effort.assignment.devices.shape == (graph.n_ops,)
 
 
 @pytest.mark.parametrize("memory", ["dynamic", "static"])

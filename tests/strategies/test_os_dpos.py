@@ -11,8 +11,9 @@ from strategies import graph_of, v100_mesh
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, Placement, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.os_dpos import split_search
 from loadmaster.transforms import Split, data_parallel
 
@@ -32,7 +33,7 @@ def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
     while (src == path[-1]).any():
         readers = dst[src == path[-1]]
         path.append(int(readers[level[readers].argmax()]))
-    candidate = judged(problem, Placement(devices, ranks(order)))
+    candidate = judged(problem, Assignment(devices, ranks(order)))
     return candidate, np.array(path, dtype=np.int32), candidate.schedule.makespan
 
 
@@ -73,7 +74,7 @@ def test_long_ops_of_the_path_are_split_longest_first():
     names = placed.model.names
     assert taken[names.index("first@s1")] == pytest.approx(0.2 + 5e-6), "half, and a launch"
     assert (taken[[i for i, n in enumerate(names) if "@split" in n or "@concat" in n]] > 0).all()
-    devices = found.devices[placed.reduced.map]
+    devices = found.assignment.devices[placed.reduced.map]
     for name in ("first", "second"):
         assert {devices[names.index(f"{name}@s{i}")] for i in (0, 1)} == {0, 1}
 
@@ -151,7 +152,7 @@ def test_the_plan_is_the_fastest_by_the_simulator_of_all_that_was_kept():
 
     def praising(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
         candidate, path, _ = by_levels(problem)
-        alone = Placement(candidate.devices * 0, candidate.priority)
+        alone = Assignment(candidate.assignment.devices * 0, candidate.assignment.priority)
         return judged(problem, alone), path, next(estimates)
 
     found = split_search(problem_of(graph, cluster, costs), praising, start="model")
@@ -187,7 +188,8 @@ def test_one_device_has_nothing_to_split():
     cluster = v100_mesh(1)
     problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
     found = split_search(problem, by_levels)
-    assert (found.splits, found.problem) == ((), None)
+    assert found.splits == ()
+    assert found.problem is problem
     assert found.schedule.makespan == pytest.approx(0.6)
 
 

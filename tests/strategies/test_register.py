@@ -8,7 +8,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
-from loadmaster.strategies import METHODS, Placement
+from loadmaster.strategies import METHODS, Assignment
 from loadmaster.strategies.registry import function_of
 from loadmaster.strategies.simple import single
 
@@ -17,7 +17,7 @@ CLUSTER = lm.Cluster.preset("2xV100-NVLink")
 
 def on_one(problem, *, device: int = 0):
     ops = np.arange(problem.graph.n_ops)
-    return Placement(np.full_like(ops, device), ops)
+    return Assignment(np.full_like(ops, device), ops)
 
 
 def test_place_compare_and_the_command_line_know_it(alexnet, capsys):
@@ -82,11 +82,11 @@ def test_names_that_cannot_be(name):
 @pytest.mark.parametrize(
     ("returned", "error"),
     [
-        (lambda n: None, "wants a Placement or a Candidate"),
-        (lambda n: Placement(np.zeros(3, int), np.arange(n)), "devices has shape"),
-        (lambda n: Placement(np.zeros(n), np.arange(n)), "wants .* integers"),
-        (lambda n: Placement(np.full(n, 2), np.arange(n)), "on device 2: wants 0 to 1"),
-        (lambda n: Placement(np.full(n, -1), np.arange(n)), "on device -1"),
+        (lambda n: None, "wants an Assignment or a Candidate"),
+        (lambda n: Assignment(np.zeros(3, int), np.arange(n)), "devices has shape"),
+        (lambda n: Assignment(np.zeros(n), np.arange(n)), "wants .* integers"),
+        (lambda n: Assignment(np.full(n, 2), np.arange(n)), "on device 2: wants 0 to 1"),
+        (lambda n: Assignment(np.full(n, -1), np.arange(n)), "on device -1"),
     ],
 )
 def test_what_is_no_placement_is_named(alexnet, returned, error):

@@ -15,13 +15,14 @@ from strategies import clusters, op_graphs
 
 import loadmaster as lm
 from loadmaster import fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto import v_cycle as module
 from loadmaster.strategies.auto.refine import hierarchy, repeats
 from loadmaster.strategies.auto.v_cycle import CoarseProblem, Hierarchy, Way, refined, v_cycle
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 
 WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
 
@@ -33,7 +34,7 @@ def placed(graph: lm.OpGraph, cluster: lm.Cluster, seed: int) -> tuple[Problem, 
     except lm.InfeasibleError:
         return None
     problem = plan.problem
-    return problem, judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    return problem, judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
 
 
 def groups_of(problem: Problem, way: Way) -> Hierarchy:
@@ -54,11 +55,11 @@ def test_what_comes_of_it_keeps_the_rules_and_is_no_worse(graph, cluster, way, b
     problem, before = case
     with mock.patch.multiple(module, FEWEST=1, LEAST=0):
         after, visits = v_cycle(problem, before, groups_of(problem, way), way, budget)
-    assert better(problem, before, after) is before or after is not before
+    assert problem.objective.better(before, after) is before or after is not before
     assert visits >= 0
     # The simulator refuses what breaks a rule.
-    again = problem.simulate(after.devices, after.priority, policy=after.policy)
-    assert again.makespan == after.schedule.makespan
+    again = problem.verdict(after.assignment)
+    assert again.step_time == after.schedule.makespan
     if before.fits:
         assert after.fits
         assert after.schedule.makespan <= before.schedule.makespan
@@ -82,7 +83,7 @@ def test_coarse_graphs_hold_the_placement_as_it_is(graph, cluster, seed):
     current = module._on_coarsest(before, coarse)
     for level in reversed(coarse):
         current = level.expanded(current)
-    assert current.devices.tolist() == before.devices.tolist()
+    assert current.assignment.devices.tolist() == before.assignment.devices.tolist()
 
 
 def held(problem: Problem) -> np.ndarray:
@@ -124,7 +125,7 @@ def test_ops_kept_to_devices_never_share_a_group():
 def test_it_gets_further_than_without_coarse_graphs(name):
     plan = lm.place(lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
     problem = plan.problem
-    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     without, coarse = (
         v_cycle(problem, before, groups_of(problem, way), way, 20_000_000)[0].schedule.makespan
         for way in (Way(6, 0.0), Way(6, 30.0))
@@ -135,7 +136,7 @@ def test_it_gets_further_than_without_coarse_graphs(name):
 def test_few_visits_build_no_coarse_graphs(monkeypatch):
     plan = lm.place(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
     problem = plan.problem
-    before = judged(problem, Placement(plan.placed.devices, plan.placed.priority))
+    before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     monkeypatch.setattr(CoarseProblem, "of", None)
     way = Way(0, 8.0)
     few = module.LEAST * problem.graph.n_ops - 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.judge.simulation import reduced_placement
+from loadmaster.judge.simulation import reduced_assignment
 
 
 def with_devices(graph, devices, cluster=None):
@@ -19,7 +19,7 @@ def with_devices(graph, devices, cluster=None):
     if graph.time == {} and not cluster.types[0].has_roofline:
         cluster = lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(graph, cluster, "single", on_oom="best_effort")
-    return replace(plan, placed=reduced_placement(plan.problem, devices, plan.priority))
+    return replace(plan, assignment=reduced_assignment(plan.problem, devices, plan.priority))
 
 
 def by_module(graph, where, cluster=None):

@@ -73,7 +73,7 @@ def test_what_fits_is_proved_and_remedies_help(data):
         assert f.used == peak
     if found.fits:
         assert found.at_least <= found.fewest <= cluster.n_devices
-        used = np.unique(found.plan.placed.devices)
+        used = np.unique(found.plan.assignment.devices)
         assert len(used) <= found.fewest
         return
     assert not some_method_fits(graph, cluster)

@@ -13,8 +13,8 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Placement
 from loadmaster.strategies.warm import NOWHERE, mapped, started
 from loadmaster.tasks.what_if import CHANGES
 
@@ -130,10 +130,12 @@ def test_a_start_on_fewer_devices_obeys_all_rules(data):
     placement = mapped(plan, problem)
     [start] = started(problem, placement)
     sets = problem.graph.colocation
-    assert all(len(set(start.devices[sets == s].tolist())) == 1 for s in set(sets.tolist()))
+    assert all(
+        len(set(start.assignment.devices[sets == s].tolist())) == 1 for s in set(sets.tolist())
+    )
     stays = placement.devices != NOWHERE
     whole = np.array([stays[sets == s].all() for s in sets])
-    assert (start.devices[whole] == placement.devices[whole]).all()
+    assert (start.assignment.devices[whole] == placement.devices[whole]).all()
 
 
 def test_what_lost_its_device_goes_where_it_fits_best():
@@ -144,7 +146,7 @@ def test_what_lost_its_device_goes_where_it_fits_best():
     fewer = plan.cluster.without_device("gpu2")
     problem = Problem.make(graph, fewer, lm.costs.estimate(graph, fewer))
     [start] = started(problem, mapped(plan, problem))
-    assert start.devices.tolist() == [0, 1, 1]
+    assert start.assignment.devices.tolist() == [0, 1, 1]
     small = Problem.make(graph, fewer.with_memory(11), plan.costs)
     assert started(small, mapped(plan, small)) == []
     assert started(small, None) == []
@@ -165,7 +167,7 @@ def test_a_plan_for_other_ops_is_refused():
 
 def test_a_warm_start_is_one_more_seed():
     problem = Problem.make(SIDE, ms_mesh(2), lm.costs.estimate(SIDE, ms_mesh(2)))
-    placement = Placement(np.array([0, 1, 0, 1], dtype=np.int32), np.arange(4, dtype=np.int32))
+    placement = Assignment(np.array([0, 1, 0, 1], dtype=np.int32), np.arange(4, dtype=np.int32))
     [start] = started(problem, placement)
     assert start.schedule.makespan == pytest.approx(8e-3)
 

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         problem = replace(problem, seed=arguments.seed)
     simulation = run(
         problem,
-        plan.placed,
+        plan.assignment,
         policy=arguments.policy,
         contention=not arguments.no_contention,
         link_order=arguments.link_order,

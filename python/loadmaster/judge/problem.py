@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.costs import Costs
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.objective import STEP, Objective
+from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph, Reduced
-
-#: How devices heed the priorities of a plan.
-PlanPolicy = Literal["priority", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Problem:
         For anything random.
     best_effort : bool
         Whether an op that fits nowhere goes where most memory is free.
+    objective : Objective
+        What makes one placement better than another.
     """
 
     model: OpGraph
@@ -46,6 +47,7 @@ class Problem:
     time: NDArray[np.float64]
     seed: int = 0
     best_effort: bool = False
+    objective: Objective = STEP
 
     @classmethod
     def make(
@@ -139,7 +141,7 @@ class Problem:
         link_order: str = "fifo",
         record_memory: bool = False,
     ) -> fast.Schedule:
-        """The judge's verdict on a placement of the reduced ops."""
+        """A step of a placement of the reduced ops, as the judge sees it in every detail."""
         schedule = self.simulate_below(
             float("inf"),
             devices,
@@ -177,6 +179,19 @@ class Problem:
             record_memory=record_memory,
             below=limit,
         )
+
+    def verdict(self, assignment: Assignment) -> Verdict:
+        """The judge's verdict on an assignment."""
+        verdict = self.verdict_below(float("inf"), assignment)
+        assert verdict is not None, "every makespan is below infinity"
+        return verdict
+
+    def verdict_below(self, limit: float, assignment: Assignment) -> Verdict | None:
+        """The same; none, and sooner, where the step is certain not to be shorter than a limit."""
+        schedule = self.simulate_below(
+            limit, assignment.devices, assignment.priority, policy=assignment.policy
+        )
+        return None if schedule is None else Verdict.of(schedule, self.cluster.memory)
 
 
 def ranks(order: NDArray[np.int32]) -> NDArray[np.int32]:

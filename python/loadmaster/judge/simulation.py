@@ -17,7 +17,8 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.costs import CostModel, Costs, Regression, estimate
-from loadmaster.judge.problem import PlanPolicy, Problem
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 
@@ -170,13 +171,13 @@ class Simulation:
         Between devices.
     """
 
-    def __init__(self, problem: Problem, schedule: fast.Schedule, placed: Placed) -> None:
+    def __init__(self, problem: Problem, schedule: fast.Schedule, assignment: Assignment) -> None:
         reduced = problem.reduced
         self._schedule = schedule
         self._op_of = reduced.op_of
         self.makespan: float = schedule.makespan
-        self.devices: NDArray[np.int32] = placed.devices[reduced.map]
-        self.priority: NDArray[np.int32] = placed.priority[reduced.map]
+        self.devices: NDArray[np.int32] = assignment.devices[reduced.map]
+        self.priority: NDArray[np.int32] = assignment.priority[reduced.map]
         self.devices.flags.writeable = self.priority.flags.writeable = False
         self.start, self.finish = _user_times(problem, schedule)
         self.device_busy: NDArray[np.float64] = schedule.device_busy
@@ -233,17 +234,6 @@ class Simulation:
     def fits(self) -> bool:
         """Whether no device ever holds more than it can."""
         return self.memory.fits
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Device and priority per op of the reduced graph, and how devices follow the priorities:
-    ``"priority"`` or ``"fixed"``.
-    """
-
-    devices: NDArray[np.int32]
-    priority: NDArray[np.int32]
-    policy: PlanPolicy = "priority"
 
 
 def _user_times(
@@ -318,13 +308,13 @@ def simulate(
         raise InputError(f"link_order is {link_order!r}: wants one of {', '.join(LINK_ORDERS)}")
     costs = as_costs(costs, graph, cluster)
     problem = Problem.make(graph, cluster, costs, seed=check_seed(seed))
-    placed = reduced_placement(problem, devices, priority)
-    return run(problem, placed, policy=policy, contention=contention, link_order=link_order)
+    assignment = reduced_assignment(problem, devices, priority)
+    return run(problem, assignment, policy=policy, contention=contention, link_order=link_order)
 
 
 def run(
     problem: Problem,
-    placed: Placed,
+    assignment: Assignment,
     *,
     policy: str | None = None,
     contention: bool = True,
@@ -334,14 +324,14 @@ def run(
     every detail.
     """
     schedule = problem.simulate(
-        placed.devices,
-        placed.priority,
-        policy=policy or placed.policy,
+        assignment.devices,
+        assignment.priority,
+        policy=policy or assignment.policy,
         contention=contention,
         link_order=link_order,
         record_memory=True,
     )
-    return Simulation(problem, schedule, placed)
+    return Simulation(problem, schedule, assignment)
 
 
 def check_seed(seed: object) -> int:
@@ -368,9 +358,9 @@ def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs
     return costs
 
 
-def reduced_placement(
+def reduced_assignment(
     problem: Problem, devices: ArrayLike | Sequence[str], priority: ArrayLike | None
-) -> Placed:
+) -> Assignment:
     """A placement of the user's ops as one of the reduced graph's."""
     n = problem.model.n_ops
     chosen = np.asarray(devices)
@@ -386,10 +376,10 @@ def reduced_placement(
         )
     op_of = problem.reduced.op_of
     if priority is None:
-        return Placed(chosen[op_of].astype(np.int32), np.arange(len(op_of), dtype=np.int32))
+        return Assignment(chosen[op_of].astype(np.int32), np.arange(len(op_of), dtype=np.int32))
     wanted = np.asarray(priority)
     if wanted.shape != (n,) or wanted.dtype.kind not in "iu":
         raise InputError(f"priority has shape {wanted.shape} ({wanted.dtype}), wants {n} integers")
     if n and not (wanted.min() >= -(2**31) and wanted.max() < 2**31):
         raise InputError("priority: values must fit in 32 bits")
-    return Placed(chosen[op_of].astype(np.int32), wanted[op_of].astype(np.int32))
+    return Assignment(chosen[op_of].astype(np.int32), wanted[op_of].astype(np.int32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
 
 
@@ -17,5 +18,10 @@ class Comparison:
     @property
     def best(self) -> Plan | None:
         """The fastest plan that fits."""
-        fitting = [plan for plan in self.plans.values() if plan.fits]
-        return min(fitting, key=lambda plan: plan.makespan, default=None)
+        plans = self.best_first
+        return plans[0][1] if plans and plans[0][1].fits else None
+
+    @property
+    def best_first(self) -> list[tuple[str, Plan]]:
+        """Methods and their plans, the best first."""
+        return sorted(self.plans.items(), key=lambda row: STEP.rank(row[1].verdict))

@@ -189,7 +189,7 @@ def difference(before: Plan, after: Plan) -> Difference:
             "only plans for the same ops can be set side by side"
         )
     names = [np.array([d.name for d in plan.cluster.devices]) for plan in (before, after)]
-    was, now = names[0][before.placed.devices], names[1][after.placed.devices]
+    was, now = names[0][before.assignment.devices], names[1][after.assignment.devices]
     changed = np.flatnonzero(was != now)
     moves = _moves(before, after, changed)
     return Difference(
@@ -216,7 +216,7 @@ def _reordered(before: Plan, after: Plan, stayed: NDArray[np.bool_]) -> int:
 
 def _sequence(plan: Plan, device: int, among: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Some ops of a device in the order in which they run."""
-    here = np.flatnonzero(among & (plan.placed.devices == device))
+    here = np.flatnonzero(among & (plan.assignment.devices == device))
     start = plan.schedule.start[plan.problem.reduced.op_of[here]]
     return here[np.argsort(start, kind="stable")]
 
@@ -238,12 +238,12 @@ def _moves(before: Plan, after: Plan, changed: NDArray[np.intp]) -> tuple[Move, 
     if not len(changed):
         return ()
     problem = after.problem
-    was, now = before.placed.devices[changed], after.placed.devices[changed]
+    was, now = before.assignment.devices[changed], after.assignment.devices[changed]
     parts = _parts(after, changed)
     number = {part: i for i, part in enumerate(dict.fromkeys(parts))}
     key = np.array([number[part] for part in parts], dtype=np.int64)
     keys, which = np.unique(np.stack([key, was, now]), axis=1, return_inverse=True)
-    types = np.array(after.cluster.device_types)[after.placed.devices]
+    types = np.array(after.cluster.device_types)[after.assignment.devices]
     seconds = problem.time[np.arange(len(types)), types]
     total = np.bincount(which.ravel(), seconds[changed], keys.shape[1])
     largest = np.argsort(-total, kind="stable")[:MAX_MOVES]
@@ -290,7 +290,7 @@ def _worth(after: Plan, ops: NDArray[np.intp], source: str) -> float | None:
     whole = np.isin(sets, sets[ops]).sum() == len(ops)
     if not whole or not allowed.all():
         return None
-    devices = after.placed.devices.copy()
+    devices = after.assignment.devices.copy()
     devices[ops] = index
-    back = problem.simulate(devices, after.placed.priority, policy=after.policy)
+    back = problem.simulate(devices, after.assignment.priority, policy=after.policy)
     return back.makespan - after.makespan

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.judge.verdict import Verdict
 from loadmaster.rules.stages import Stages
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Explanation:
     bytes_moved : int
         Between devices, as planned.
     alternatives : tuple of Alternative
-        The other devices, those that fit first, fastest first.
+        The other devices, the best first: those that fit, then those that are least over.
     """
 
     op: str
@@ -105,6 +106,13 @@ class Explanation:
         return text + (f"; would not fit (short: {short})" if short else "")
 
 
+class _Tried(NamedTuple):
+    """An alternative, and its verdict in the room that there is; None where it is not allowed."""
+
+    alternative: Alternative
+    verdict: Verdict | None
+
+
 def explain(plan: Plan, op: str | int) -> Explanation:
     """Explains one op of a plan, by name or index.
 
@@ -123,13 +131,14 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     moved = np.flatnonzero(sets == sets[stands_for])
     stages = Stages.of(problem) if plan.constraints.contiguous else None
     names = plan.graph.names
-    here = int(plan.placed.devices[stands_for])
-    alternatives = [
-        _alternative(plan, stands_for, moved, device, stages)
+    here = int(plan.assignment.devices[stands_for])
+    tried = [
+        _tried(plan, stands_for, moved, device, stages)
         for device in range(plan.cluster.n_devices)
         if device != here
     ]
-    alternatives.sort(key=lambda a: (a.makespan is None, bool(a.over), a.makespan or 0.0))
+    rank = problem.objective.rank
+    tried.sort(key=lambda one: (0, rank(one.verdict)) if one.verdict else (1, (0, 0.0)))
     return Explanation(
         op=names[index],
         kind=plan.graph.kinds[index],
@@ -138,27 +147,27 @@ def explain(plan: Plan, op: str | int) -> Explanation:
         start=float(plan.schedule.start[index]),
         finish=float(plan.schedule.finish[index]),
         waited=_waited(plan, index, stands_for),
-        constraint=_constraint(plan, index, stands_for, moved, alternatives),
+        constraint=_constraint(plan, index, stands_for, moved, tried),
         goes_with=tuple(names[problem.reduced.op_of[m]] for m in moved if m != stands_for),
         makespan=plan.makespan,
         bytes_moved=plan.schedule.bytes_moved,
-        alternatives=tuple(alternatives),
+        alternatives=tuple(one.alternative for one in tried),
     )
 
 
-def _alternative(
+def _tried(
     plan: Plan, op: int, moved: NDArray[np.int64], device: int, stages: Stages | None
-) -> Alternative:
+) -> _Tried:
     problem = plan.problem
     device_type = plan.cluster.device_types[device]
     name = plan.cluster.devices[device].name
     op_time = float(problem.time[op, device_type])
-    devices = plan.placed.devices.copy()
+    devices = plan.assignment.devices.copy()
     devices[moved] = device
     in_order = stages is None or stages.hold(problem, devices)
     if not (in_order and plan.binding.allowed[op, device]):
-        return Alternative(name, op_time, None, None, {})
-    schedule = problem.simulate(devices, plan.placed.priority, policy=plan.policy)
+        return _Tried(Alternative(name, op_time, None, None, {}), None)
+    schedule = problem.simulate(devices, plan.assignment.priority, policy=plan.policy)
     over = {
         d.name: int(peak) - room
         for d, room, peak in zip(
@@ -166,7 +175,8 @@ def _alternative(
         )
         if peak > room
     }
-    return Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
+    made = Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
+    return _Tried(made, Verdict.of(schedule, plan.binding.room))
 
 
 def _waited(plan: Plan, index: int, stands_for: int) -> str:
@@ -193,7 +203,7 @@ def _waited(plan: Plan, index: int, stands_for: int) -> str:
 
 
 def _constraint(
-    plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[Alternative]
+    plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[_Tried]
 ) -> str:
     problem, names = plan.problem, plan.graph.names
     op_of = problem.reduced.op_of
@@ -206,16 +216,17 @@ def _constraint(
         return f"constraint: {'; '.join(asked)}"
     if others and not plan.binding.allowed[stands_for].sum() > 1:
         return f"device types: it may run on {plan.graph.device_types[index]} only"
-    if plan.constraints.contiguous and all(other.makespan is None for other in others):
+    if plan.constraints.contiguous and all(other.verdict is None for other in others):
         return "constraint: contiguous stages leave it no other device"
     if len(moved) > 1:
         first = [names[op_of[m]] for m in moved if m != stands_for]
         more = f" and {len(first) - 1} more" if len(first) > 1 else ""
         return f"colocation: it shares a device with {first[0]!r}{more}"
     lead = int(problem.graph.lead[stands_for])
-    if lead != stands_for and plan.placed.devices[lead] == plan.placed.devices[stands_for]:
+    if lead != stands_for and plan.assignment.devices[lead] == plan.assignment.devices[stands_for]:
         return f"nothing, but it follows {names[op_of[lead]]!r}, which reads the same parameter"
-    better = [o for o in others if o.makespan is not None and o.makespan < plan.makespan]
-    if better and all(o.over for o in better):
-        return f"memory: {better[0].device} would be faster but does not hold it"
+    gain = problem.objective.gain
+    faster = [o for o in others if o.verdict and gain(plan.verdict, o.verdict) > 0]
+    if faster and all(o.alternative.over for o in faster):
+        return f"memory: {faster[0].alternative.device} would be faster but does not hold it"
     return "nothing: the method chose this device"

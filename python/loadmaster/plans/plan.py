@@ -20,17 +20,18 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.costs import PROVENANCES, Costs
+from loadmaster.judge.assignment import Assignment, PlanPolicy
 from loadmaster.judge.bounds import bound
-from loadmaster.judge.problem import PlanPolicy, Problem
+from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import (
     Memory,
-    Placed,
     Simulation,
     as_costs,
     check_seed,
-    reduced_placement,
+    reduced_assignment,
     run,
 )
+from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.rules.binding import Binding, bind
@@ -67,8 +68,6 @@ class Plan:
         What came up on the way.
     planning_seconds : float
         Wall time it took to make.
-    estimate : float or None
-        Seconds per step that the strategy itself expected, where it does.
     splits : tuple of Split
         Ops that were split (name, dimension, number of parts), in this order.
     original_sha256 : str or None
@@ -79,7 +78,7 @@ class Plan:
     """
 
     problem: Problem = field(repr=False)
-    placed: Placed = field(repr=False)
+    assignment: Assignment = field(repr=False)
     makespan: float
     method: str
     options: Mapping[str, Any]
@@ -87,7 +86,6 @@ class Plan:
     bound_source: str
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
-    estimate: float | None = None
     splits: tuple[Split, ...] = ()
     original_sha256: str | None = None
     constraints: Constraints = field(default_factory=Constraints)
@@ -117,19 +115,24 @@ class Plan:
     @cached_property
     def devices(self) -> NDArray[np.int32]:
         """Device index per op, int32 [n_ops]."""
-        return _frozen(self.placed.devices[self.problem.reduced.map])
+        return _frozen(self.assignment.devices[self.problem.reduced.map])
 
     @cached_property
     def priority(self) -> NDArray[np.int32]:
         """Priority per op, int32 [n_ops]: smaller runs first."""
-        return _frozen(self.placed.priority[self.problem.reduced.map])
+        return _frozen(self.assignment.priority[self.problem.reduced.map])
 
     @property
     def policy(self) -> PlanPolicy:
         """How a device heeds priorities: ``"priority"``, the first of the ops that are ready, or
         ``"fixed"``, exactly in this order, waiting where the next op is not ready.
         """
-        return self.placed.policy
+        return self.assignment.policy
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds per step that the strategy itself expected, where it does."""
+        return self.assignment.estimate
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on."""
@@ -154,7 +157,12 @@ class Plan:
     @cached_property
     def schedule(self) -> Simulation:
         """What the simulator saw."""
-        return run(self.problem, self.placed)
+        return run(self.problem, self.assignment)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What plans are compared by."""
+        return self.problem.verdict(self.assignment)
 
     @property
     def memory(self) -> Memory:
@@ -175,7 +183,7 @@ class Plan:
             alone = Problem(
                 self.graph, self.cluster, self.costs, self.problem.reduced, self.problem.time
             )
-            return single.place(alone).schedule.makespan
+            return single.place(alone).verdict.step_time
         except InfeasibleError:
             return None
 
@@ -237,7 +245,7 @@ class Plan:
         InputError
             The cluster has fewer devices than the plan uses.
         """
-        used = int(self.placed.devices.max()) + 1
+        used = int(self.assignment.devices.max()) + 1
         if used > cluster.n_devices:
             raise InputError(
                 f"the plan uses {counted(used, 'device')}, but {cluster!r} has only "
@@ -251,9 +259,7 @@ class Plan:
         return replace(
             self,
             problem=problem,
-            makespan=problem.simulate(
-                self.placed.devices, self.placed.priority, policy=self.policy
-            ).makespan,
+            makespan=problem.verdict(self.assignment).step_time,
             lower_bound=found.seconds,
             bound_source=found.source,
             constraints=Constraints(),
@@ -407,11 +413,11 @@ class Plan:
         )
         policy = document["policy"]
         expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
-        placed = replace(
-            reduced_placement(problem, document["devices"], document["priority"]), policy=policy
-        )
-        makespan = problem.simulate(placed.devices, placed.priority, policy=policy).makespan
         lower_bound, estimate = document["lower_bound"], document["estimate"]
+        assignment = replace(
+            reduced_assignment(problem, document["devices"], document["priority"]), policy=policy
+        )
+        makespan = problem.verdict(assignment).step_time
         expect(
             isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),
             f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",
@@ -422,7 +428,7 @@ class Plan:
         )
         return cls(
             problem=problem,
-            placed=placed,
+            assignment=replace(assignment, estimate=None if estimate is None else float(estimate)),
             makespan=makespan,
             method=document["method"],
             options=document["options"],
@@ -430,7 +436,6 @@ class Plan:
             bound_source=document["bound_source"],
             notes=tuple(document["notes"]),
             planning_seconds=float(document["planning_seconds"]),
-            estimate=None if estimate is None else float(estimate),
             splits=splits,
             original_sha256=original,
             constraints=Constraints.from_document(document.get("constraints", {}), source),

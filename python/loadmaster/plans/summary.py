@@ -175,7 +175,7 @@ def document(plan: Plan) -> dict[str, Any]:
 def comparison_table(comparison: Comparison) -> str:
     """Methods side by side, fastest first, then those that found nothing."""
     rows = [("method", "step time", "gap", "moved", "largest peak", "planned in")]
-    for method, plan in sorted(comparison.plans.items(), key=lambda item: item[1].makespan):
+    for method, plan in comparison.best_first:
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
             key=lambda pair: pair[0] / max(pair[1], 1),

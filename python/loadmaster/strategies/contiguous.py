@@ -20,20 +20,18 @@ from numpy.typing import NDArray
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.stages import Stages
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned, per_set, refuse_overfull
 
 #: What a cut costs that cannot be made.
 _NEVER = np.iinfo(np.int64).max // 4
 
 
-def contiguous(problem: Problem, candidate: Candidate) -> Candidate:
+def contiguous(candidate: Candidate) -> Candidate:
     """A strategy's candidate, if its stages are contiguous, or the nearest cut into ranges.
 
     Parameters
     ----------
-    problem : Problem
-        What the candidate is a placement of.
     candidate : Candidate
 
     Raises
@@ -55,13 +53,14 @@ def contiguous(problem: Problem, candidate: Candidate) -> Candidate:
     >>> rules = lm.Constraints(contiguous=True)
     >>> plan = lm.place(graph, cluster, "random", constraints=rules)
     >>> stages = Stages.of(plan.problem)
-    >>> [bool(stages.hold(plan.problem, p.placed.devices)) for p in (scattered, plan)]
+    >>> [bool(stages.hold(plan.problem, p.assignment.devices)) for p in (scattered, plan)]
     [False, True]
     """
+    problem, devices = candidate.problem, candidate.assignment.devices
     stages = Stages.of(problem)
-    if stages.hold(problem, candidate.devices):
+    if stages.hold(problem, devices):
         return candidate
-    cost = _costs(problem, stages, candidate.devices)
+    cost = _costs(problem, stages, devices)
 
     def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
         held = np.zeros(len(cost))
@@ -76,15 +75,14 @@ def contiguous(problem: Problem, candidate: Candidate) -> Candidate:
         return by_knot[stages.knot][problem.graph.colocation]
 
     found = assigned(problem, assign, "dynamic")
-    moved = int((found.devices != candidate.devices).sum())
+    moved = int((found.assignment.devices != devices).sum())
     note = (
-        f"contiguous stages: {moved} of {len(found.devices)} ops moved, step "
-        f"{format_seconds(candidate.schedule.makespan)} before"
+        f"contiguous stages: {moved} of {len(devices)} ops moved, step "
+        f"{format_seconds(candidate.verdict.step_time)} before"
     )
     return replace(
         found,
         notes=(*candidate.notes, note),
-        problem=candidate.problem,
         splits=candidate.splits,
         bound=candidate.bound,
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, wraps
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies.attempts import Outcome, settled
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.base import Candidate, Outcome, Placement, judged, settled
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.exact import cpsat, ilp, moirai, pesto
 from loadmaster.strategies.groups import celeritas, dsc, glb, lc, order_place
 from loadmaster.strategies.lists import (
@@ -143,14 +146,14 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     return function
 
 
-Function = TypeVar("Function", bound=Callable[..., "Placement | Candidate"])
+Function = TypeVar("Function", bound=Callable[..., "Assignment | Candidate"])
 
 
 def strategy(name: str, summary: str) -> Callable[[Function], Function]:
     """Makes a function a method: :func:`loadmaster.place` and all that compares methods know it.
 
     The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options of its
-    own with defaults. It returns a :class:`~loadmaster.strategies.Placement` (device and priority
+    own with defaults. It returns an :class:`~loadmaster.strategies.Assignment` (device and priority
     per op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory;
     or a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
     ``time_limit`` or ``progress``, those of ``place`` are passed on. Worker processes know it if
@@ -172,11 +175,11 @@ def strategy(name: str, summary: str) -> Callable[[Function], Function]:
     Examples
     --------
     >>> import loadmaster as lm, numpy as np
-    >>> from loadmaster.strategies import Placement
+    >>> from loadmaster.strategies import Assignment
     >>> @lm.strategy("last-device", "everything on the last device")
     ... def last_device(problem):
     ...     ops = np.arange(problem.graph.n_ops, dtype=np.int32)
-    ...     return Placement(np.full_like(ops, problem.cluster.n_devices - 1), ops)
+    ...     return Assignment(np.full_like(ops, problem.cluster.n_devices - 1), ops)
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "last-device")
     >>> plan.device("convolution")
     'gpu1'
@@ -201,10 +204,10 @@ def strategy(name: str, summary: str) -> Callable[[Function], Function]:
     return register
 
 
-def _checked(problem: Problem, name: str, found: object) -> Placement:
+def _checked(problem: Problem, name: str, found: object) -> Assignment:
     """What a user's strategy returned, if it is a placement of this problem."""
-    if not isinstance(found, Placement):
-        raise InputError(f"method {name!r} returned {found!r}: wants a Placement or a Candidate")
+    if not isinstance(found, Assignment):
+        raise InputError(f"method {name!r} returned {found!r}: wants an Assignment or a Candidate")
     n, columns = problem.graph.n_ops, []
     for what, given in (("devices", found.devices), ("priority", found.priority)):
         column = np.asarray(given)
@@ -221,4 +224,4 @@ def _checked(problem: Problem, name: str, found: object) -> Placement:
         raise InputError(
             f"method {name!r} put op {op!r} on device {devices[wrong[0]]}: wants 0 to {last}"
         )
-    return found._replace(devices=devices.astype(np.int32), priority=columns[1].astype(np.int32))
+    return replace(found, devices=devices.astype(np.int32), priority=columns[1].astype(np.int32))

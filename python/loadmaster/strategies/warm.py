@@ -7,7 +7,7 @@ elsewhere: see :func:`started`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.judge.allowed import allowed_devices
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.simple.assigned import on_allowed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 NOWHERE = -1
 
 
-def mapped(plan: Plan, problem: Problem) -> Placement:
+def mapped(plan: Plan, problem: Problem) -> Assignment:
     """A plan's placement of the reduced ops, by names of devices; :data:`NOWHERE` without one.
 
     Raises
@@ -42,10 +43,10 @@ def mapped(plan: Plan, problem: Problem) -> Placement:
     index = {device.name: i for i, device in enumerate(problem.cluster.devices)}
     there = np.array([index.get(d.name, NOWHERE) for d in plan.cluster.devices], dtype=np.int32)
     of = problem.reduced.op_of
-    return Placement(there[plan.devices[of]], plan.priority[of], None, plan.policy == "fixed")
+    return Assignment(there[plan.devices[of]], plan.priority[of], plan.policy)
 
 
-def started(problem: Problem, start: Placement | None) -> list[Candidate]:
+def started(problem: Problem, start: Assignment | None) -> list[Candidate]:
     """A placement as a candidate, if there is one and it fits: a list of one, or none.
 
     A colocated set is where its first op is. Sets without a device go to one device together, the
@@ -59,19 +60,19 @@ def started(problem: Problem, start: Placement | None) -> list[Candidate]:
     Examples
     --------
     >>> import loadmaster as lm, numpy as np
-    >>> from loadmaster.strategies.base import Placement
+    >>> from loadmaster.judge.assignment import Assignment
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
-    >>> same = Placement(plan.placed.devices, plan.placed.priority)
-    >>> [c.schedule.makespan == plan.makespan for c in started(plan.problem, same)]
+    >>> same = Assignment(plan.assignment.devices, plan.assignment.priority)
+    >>> [c.verdict.step_time == plan.makespan for c in started(plan.problem, same)]
     [True]
     """
     if start is None:
         return []
     tried = [
-        judged(problem, start._replace(devices=devices))
+        judged(problem, replace(start, devices=devices))
         for devices in _placements(problem, start.devices)
     ]
-    best = reduce(lambda a, b: better(problem, a, b), tried)
+    best = problem.objective.best(tried)
     return [best] if best.fits or problem.best_effort else []
 
 

@@ -16,6 +16,7 @@ from loadmaster.base.units import (
     parse_bytes,
     parse_seconds,
 )
+from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import bind
 from loadmaster.rules.constraints import EVERY, Constraints, as_constraints, selected
@@ -110,7 +111,11 @@ def check(
         what = f"step <= {format_seconds(limit)}"
         verdicts.append(
             Verdict(
-                what, format_seconds(plan.makespan), plan.makespan <= limit, limit, plan.makespan
+                what,
+                format_seconds(plan.makespan),
+                STEP.reaches(plan.verdict, limit),
+                limit,
+                plan.makespan,
             )
         )
     forbidden = [forbid] if isinstance(forbid, (str, int)) else list(forbid)
@@ -145,7 +150,7 @@ def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
         return [Verdict(f"{selector} runs nothing", "the cluster has no such device", True)]
     verdicts = []
     for d in devices:
-        ops = int((plan.placed.devices == d).sum())
+        ops = int((plan.assignment.devices == d).sum())
         what = f"{plan.cluster.devices[d].name} runs nothing"
         verdicts.append(Verdict(what, counted(ops, "op") if ops else "true", not ops))
     return verdicts
@@ -158,6 +163,6 @@ def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
     asked = [("its constraints", plan.binding), ("constraints", given)]
     for what, binding in asked:
         if not binding.constraints.is_empty:
-            broken = binding.broken(plan.placed.devices, plan.memory.peak)
+            broken = binding.broken(plan.assignment.devices, plan.memory.peak)
             verdicts.append(Verdict(what, "; ".join(broken) or "obeyed", not broken))
     return verdicts

@@ -9,13 +9,13 @@ from numbers import Real
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import by_start, ranks
-from loadmaster.judge.simulation import Placed
 from loadmaster.milp import cpsat
 from loadmaster.milp.instance import instance_of
 from loadmaster.milp.timing import in_order, settled
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.exact.cpsat import check_workers
 from loadmaster.strategies.exact.solving import ROUNDING
 
@@ -66,13 +66,13 @@ def optimise_order(
         raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
     check_workers(workers)
     cpsat.require()
-    problem, placed = plan.binding.problem, plan.placed
+    problem, given = plan.binding.problem, plan.assignment
     n_ops = problem.graph.n_ops
     if n_ops > MAX_OPS:
         return _noted(plan, f"order: {n_ops} ops are more than the {MAX_OPS} that can be ordered")
-    schedule = problem.simulate(placed.devices, placed.priority, policy=plan.policy)
+    best = Candidate(problem, given, problem.verdict(given))
     instance = instance_of(problem, np.zeros(n_ops, dtype=np.uint64), 0.0)
-    order = by_start(problem.graph, schedule.start, schedule.finish)
+    order = by_start(problem.graph, best.schedule.start, best.schedule.finish)
 
     def told(best: float | None, bound: float | None, cpu: float) -> None:
         if progress is not None and best is not None:
@@ -82,31 +82,25 @@ def optimise_order(
         return _noted(plan, "order: no time to look for a better one")
     found = cpsat.solve(
         instance,
-        settled(instance, placed.devices, order),
+        settled(instance, given.devices, order),
         time_limit=float(time_limit),
         workers=workers,
         seed=problem.seed,
         is_fixed=True,
         progress=told,
     )
-    best = Candidate(placed.devices, placed.priority, schedule, policy=placed.policy)
     if found.start is not None:
-        finish = found.start + instance.time[np.arange(n_ops), placed.devices]
+        finish = found.start + instance.time[np.arange(n_ops), given.devices]
         own = in_order(instance, found.start, finish)
-        sequence = Placement(placed.devices, ranks(own), is_sequence=True)
-        best = better(problem, best, judged(problem, sequence))
+        sequence = Assignment(given.devices, ranks(own), "fixed", given.estimate)
+        best = problem.objective.better(best, judged(problem, sequence))
     least = instance.seconds(found.bound)
-    makespan = best.schedule.makespan
     note = f"order: no order of this placement takes less than {least:.6g} s (CP-SAT)"
-    if makespan <= least * (1 + ROUNDING):
+    if problem.objective.reaches(best.verdict, least * (1 + ROUNDING)):
         note = "order: proved optimal for this placement (CP-SAT, first come, first served)"
     if found.failure is not None:
         note = f"order: {found.failure.splitlines()[0]}; the best so far is kept"
-    ordered = replace(
-        plan,
-        placed=Placed(best.devices, best.priority, best.policy),
-        makespan=makespan,
-    )
+    ordered = replace(plan, assignment=best.assignment, makespan=best.verdict.step_time)
     return _noted(ordered, note)
 
 

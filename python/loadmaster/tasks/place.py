@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial, reduce
 from numbers import Real
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.simulation import CostsLike, Placed, as_costs, check_seed
+from loadmaster.judge.simulation import CostsLike, as_costs, check_seed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.comparison import Comparison
@@ -25,7 +24,7 @@ from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.rules.stages import Stages
 from loadmaster.strategies.auto.v_cycle import refined
-from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
 from loadmaster.strategies.registry import Method, function_of, takes
 from loadmaster.strategies.simple import expert
@@ -175,34 +174,34 @@ def place(
         made = function(problem, **options, **asked)
         rivals = [made, *started(problem, start)]
         if refine:
-            tell("refine", rivals[0].schedule.makespan)
-            rivals = [refined(one.problem or problem, one) for one in rivals]
+            tell("refine", made.verdict.step_time)
+            rivals = [refined(one.problem, one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            tell("contiguous stages", rivals[0].schedule.makespan)
+            tell("contiguous stages", rivals[0].verdict.step_time)
             # The best of many counts the expert's layers too: they are contiguous by nature.
-            rivals = _in_stages(problem, rivals + (_by_layers(problem) if method == "auto" else []))
+            rivals = _in_stages(rivals + (_by_layers(problem) if method == "auto" else []))
     except InfeasibleError as error:
         if constraints.is_empty:
             raise
         raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
-    candidate = reduce(partial(better, problem), rivals)
-    if made.problem is None:
+    candidate = problem.objective.best(rivals)
+    if made.problem is problem:
         candidate = replace(candidate, bound=made.bound)
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
-        candidate = replace(candidate, notes=(*candidate.notes, came))
-    tell("bound", candidate.schedule.makespan)
+        candidate = candidate.noted(came)
+    tell("bound", candidate.verdict.step_time)
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
 
 
-def _in_stages(problem: Problem, rivals: list[Candidate]) -> list[Candidate]:
+def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
     """Candidates with contiguous stages, of those that can have them."""
     found: list[Candidate] = []
     refused: InfeasibleError | None = None
     for one in rivals:
         try:
-            found.append(contiguous(one.problem or problem, one))
+            found.append(contiguous(one))
         except InfeasibleError as error:
             refused = refused or error
     if not found:
@@ -240,22 +239,20 @@ def _plan(
     binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
     """The plan in the user's own words: on the cluster given, not on the constrained one."""
-    problem = candidate.problem or binding.problem
-    placed = binding.released(problem)
-    found = bound(problem)
+    placed = binding.released(candidate.problem)
+    found = bound(candidate.problem)
     if candidate.bound is not None:
         found = max(found, candidate.bound, key=lambda one: one.seconds)
     return Plan(
         problem=placed,
-        placed=Placed(candidate.devices, candidate.priority, candidate.policy),
-        makespan=candidate.schedule.makespan,
+        assignment=candidate.assignment,
+        makespan=candidate.verdict.step_time,
         method=method,
         options=options,
         lower_bound=found.seconds,
         bound_source=found.source,
         notes=candidate.notes,
         planning_seconds=seconds,
-        estimate=candidate.estimate,
         splits=candidate.splits,
         original_sha256=None if placed is binding.given else binding.given.model.digest,
         constraints=binding.constraints,

@@ -454,7 +454,7 @@ def run_case(case: Case) -> Row:
         fits=plan.fits,
         peak=float((plan.memory.peak / capacity).max()),
         busy=float(plan.schedule.utilisation.mean()),
-        devices_used=len(np.unique(plan.placed.devices)),
+        devices_used=len(np.unique(plan.assignment.devices)),
         bytes_moved=plan.schedule.bytes_moved,
         planning_seconds=plan.planning_seconds,
     )

@@ -18,7 +18,6 @@ from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.simulation import Placed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
@@ -99,7 +98,7 @@ class WhatIf:
         if prospect.plan is None:
             return None
         placed = [
-            np.array([d.name for d in plan.cluster.devices])[plan.placed.devices]
+            np.array([d.name for d in plan.cluster.devices])[plan.assignment.devices]
             for plan in (self.before, prospect.plan)
         ]
         return float((placed[0] != placed[1]).mean())
@@ -271,26 +270,27 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
     assert best is not None
     problem = best.problem
     for name, plan in plans:
-        placement = mapped(plan, problem)
-        if (placement.devices == NOWHERE).any():
+        assignment = mapped(plan, problem)
+        if (assignment.devices == NOWHERE).any():
             continue
-        seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
-        obeys = not best.binding.broken(placement.devices, seen.peak)
-        if seen.overflow is None and obeys and (not best.fits or seen.makespan < best.makespan):
-            placed = Placed(placement.devices, placement.priority, plan.policy)
+        seen = problem.verdict(assignment)
+        obeys = not best.binding.broken(assignment.devices, seen.peak)
+        if seen.fits and obeys:
             notes = (f"found for the scenario {name}",)
-            best = replace(best, placed=placed, makespan=seen.makespan, notes=notes)
+            assignment = replace(assignment, estimate=best.estimate)
+            rival = replace(best, assignment=assignment, makespan=seen.step_time, notes=notes)
+            best = problem.objective.better(best, rival)
     return replace(prospect, plan=best)
 
 
 def _kept(plan: Plan, graph: OpGraph, cluster: Cluster, costs: Costs) -> float | None:
     """Seconds per step of the old placement on the new cluster, if it fits there."""
     problem = Problem.make(graph, cluster, costs, seed=plan.seed)
-    placement = mapped(plan, problem)
-    if (placement.devices == NOWHERE).any():
+    assignment = mapped(plan, problem)
+    if (assignment.devices == NOWHERE).any():
         return None
-    seen = problem.simulate(placement.devices, placement.priority, policy=plan.policy)
-    return seen.makespan if seen.overflow is None else None
+    seen = problem.verdict(assignment)
+    return seen.step_time if seen.fits else None
 
 
 # -- hardware ----------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.strategies import warm
@@ -58,7 +59,7 @@ from loadmaster.strategies.auto.seeds import (
     worth_trying,
 )
 from loadmaster.strategies.auto.v_cycle import Hierarchy, Way, v_cycle
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.simple import single
 
@@ -179,7 +180,7 @@ def place(
     chains: int = 1,
     threads: int | None = None,
     time_limit: float | None = None,
-    warm_start: Placement | None = None,
+    warm_start: Assignment | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best of many strategies, improved by local search.
@@ -202,7 +203,7 @@ def place(
         are cores if absent. Changes no result.
     time_limit : float, optional
         Seconds; a stage under way is finished first.
-    warm_start : Placement, optional
+    warm_start : Assignment, optional
         What to begin with, besides the seeds; see :func:`.warm.started`.
     progress : callable, optional
         Called with the stage and the best makespan whenever there is a better one.
@@ -228,15 +229,16 @@ def place(
     except KeyboardInterrupt:
         if run.best is None:
             raise
-        return replace(run.best, notes=(*run.best.notes, INTERRUPTED))
+        return replace(run.best, problem=problem, notes=(*run.best.notes, INTERRUPTED))
     assert run.best is not None
+    best = replace(run.best, problem=problem)
     if not (run.is_searchable or run.sole or run.is_good):
         note = f"not searched: {problem.cluster.n_devices} devices, at most {MOST_DEVICES} can be"
-        return replace(run.best, notes=(*run.best.notes, note))
+        return best.noted(note)
     if run.budget.is_cut and not run.is_good:
         note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
-        return replace(run.best, notes=(*run.best.notes, note))
-    return run.best
+        return best.noted(note)
+    return best
 
 
 def _count(name: str, value: int) -> int:
@@ -339,7 +341,7 @@ class _Run:
     chains: int
     threads: int
     progress: Progress
-    warm_start: Placement | None = None
+    warm_start: Assignment | None = None
     seeds: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
     refused: InfeasibleError | None = None
@@ -497,7 +499,10 @@ class _Run:
 
     def offer(self, candidate: Candidate, stage: str) -> bool:
         """Keeps a candidate if it is the best so far."""
-        if self.best is not None and better(self.problem, self.best, candidate) is self.best:
+        if (
+            self.best is not None
+            and self.problem.objective.better(self.best, candidate) is self.best
+        ):
             return False
         self.best = candidate
         self.progress(stage, candidate.schedule.makespan)
@@ -712,7 +717,7 @@ class _Run:
         problem, budget = self.problem, self.budget
         if seconds <= JUDGED * self.simulation:
             return start
-        devices, schedule = start.devices, start.schedule
+        devices, schedule = start.assignment.devices, start.schedule
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
         follows = np.array_equal(devices[lead], devices)
@@ -759,7 +764,7 @@ class _Run:
     def judge(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
         """The better of a state's two ways to run, offered as the best."""
         began = time.perf_counter()
-        found = judged(self.problem, Placement(devices, ranks(order), is_sequence=True))
+        found = judged(self.problem, Assignment(devices, ranks(order), "fixed"))
         self.judging = time.perf_counter() - began
         self.offer(found, "search")
         return found
@@ -780,7 +785,7 @@ def _distinct(some: list[_Refined]) -> list[_Refined]:
     """By makespan, one for each placement: refinement often comes to the same from several."""
     found: dict[bytes, _Refined] = {}
     for one in sorted(some, key=lambda one: _makespan(one.candidate)):
-        found.setdefault(one.candidate.devices.tobytes(), one)
+        found.setdefault(one.candidate.assignment.devices.tobytes(), one)
     return [*found.values()]
 
 

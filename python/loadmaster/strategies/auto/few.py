@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.seeds import Metered
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.candidate import Candidate
 
 #: Fewer devices are one, which is a strategy of its own.
 FEWEST = 2
@@ -41,9 +41,10 @@ class Part:
 
     def opened(self, candidate: Candidate) -> Candidate:
         """A candidate for the part, as one of the whole."""
-        devices = self.devices[candidate.devices]
-        schedule = self.whole.simulate(devices, candidate.priority, policy=candidate.policy)
-        return replace(candidate, devices=devices, schedule=schedule)
+        inside = candidate.assignment
+        assignment = replace(inside, devices=self.devices[inside.devices])
+        verdict = self.whole.verdict(assignment)
+        return replace(candidate, problem=self.whole, assignment=assignment, verdict=verdict)
 
 
 def parts(problem: Metered) -> list[Part]:

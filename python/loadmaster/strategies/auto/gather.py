@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.candidate import Candidate
 
 #: Sets, and the device that each goes to.
 Moves = tuple[NDArray[np.int64], NDArray[np.int32]]
@@ -42,17 +42,18 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> Candid
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.strategies.base import Placement, judged
+    >>> from loadmaster.judge.assignment import Assignment
+    >>> from loadmaster.strategies.candidate import judged
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:lenet"), cluster, "random")
-    >>> before = judged(plan.problem, Placement(plan.placed.devices, plan.placed.priority))
+    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     >>> after = gathered(plan.problem, before, 20)
     >>> after.schedule.bytes_moved < before.schedule.bytes_moved
     True
     >>> after.schedule.makespan <= before.schedule.makespan
     True
     """
-    traffic = _Traffic.of(problem, candidate.devices)
+    traffic = _Traffic.of(problem, candidate.assignment.devices)
     refused: set[tuple[int, int]] = set()
     best = candidate
     while simulations > 0:
@@ -146,17 +147,17 @@ class _Traffic:
         self, candidate: Candidate, sets: NDArray[np.int64], targets: NDArray[np.int32]
     ) -> Candidate:
         """The candidate with some sets on other devices."""
-        of_set = candidate.devices[self.first]
+        of_set = candidate.assignment.devices[self.first]
         of_set[sets] = targets
-        devices = of_set[self.set_of]
-        schedule = self.problem.simulate(devices, candidate.priority, policy=candidate.policy)
-        return replace(candidate, devices=devices, schedule=schedule)
+        assignment = replace(candidate.assignment, devices=of_set[self.set_of])
+        verdict = self.problem.verdict(assignment)
+        return replace(candidate, assignment=assignment, verdict=verdict)
 
     def moves(self, candidate: Candidate, refused: set[tuple[int, int]]) -> Moves:
         """Moves that each save transfer time and, of those that touch the same tensor, save most;
         by the time at which the sets begin.
         """
-        saved, sets = self._saved(candidate.devices)
+        saved, sets = self._saved(candidate.assignment.devices)
         saved = np.where(self._room(candidate, sets), saved, 0.0)
         for one, device in refused:
             saved[sets == one, device] = 0.0
@@ -220,7 +221,7 @@ class _Traffic:
         types = np.array(problem.cluster.device_types)
         room = problem.allowed_types[self.first[sets]][:, types]
         for device in range(problem.cluster.n_devices):
-            ops = np.flatnonzero(candidate.devices == device)
+            ops = np.flatnonzero(candidate.assignment.devices == device)
             ops = ops[np.argsort(schedule.start[ops], kind="stable")]
             edges = np.stack([schedule.start[ops], schedule.finish[ops]], axis=1).ravel()
             edges = np.concatenate([[0.0], edges, [schedule.makespan]])

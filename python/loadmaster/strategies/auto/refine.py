@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, by_start, ranks
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 
 #: Devices that refinement and search take at most: they are kept as bits of a word.
 MOST_DEVICES = 64
@@ -67,7 +68,7 @@ def refined_by(
         most = max(int(PASS_SHARE * left), least)
         found, visited = _passed(problem, best, order_of(problem, best), levels, most)
         visits += visited
-        before, best = best, better(problem, best, found)
+        before, best = best, problem.objective.better(best, found)
         barren = barren + 1 if best is before else 0
     raise AssertionError("a cycle does not end")
 
@@ -87,17 +88,17 @@ def _passed(
             problem.links,
             problem.time,
             order,
-            candidate.devices,
+            candidate.assignment.devices,
             levels,
             op_bytes=problem.reduced.held_at_peak,
             capacity=(problem.capacity * share).astype(np.uint64),
             budget=budget // 2 if visits else budget,
         )
         visits += visited + AROUND_PASS * problem.graph.n_ops
-        found = judged(problem, Placement(devices, ranks(order), is_sequence=True), candidate.notes)
+        found = judged(problem, Assignment(devices, ranks(order), "fixed"), candidate.notes)
         if found.fits:
             break
-    return replace(found, problem=candidate.problem, splits=candidate.splits), visits
+    return replace(found, splits=candidate.splits), visits
 
 
 def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.judge.problem import PlanPolicy, Problem
-from loadmaster.strategies.base import Candidate
+from loadmaster.judge.assignment import Assignment, PlanPolicy
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.verdict import Verdict
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups import celeritas, dsc, glb, grouped, order_place
 from loadmaster.strategies.lists import cpop, dpos, etf, getf, heft, m_etf, m_topo, noised, peft
 from loadmaster.strategies.simple import expert, partitioned
@@ -228,5 +230,6 @@ class Metered(Problem):
         is_judged = contention and link_order == "fifo" and policy in get_args(PlanPolicy)
         if schedule is not None and is_judged:
             kept = cast(PlanPolicy, policy)
-            self.meter.keep(Candidate(devices, priority, schedule, policy=kept))
+            seen = Verdict.of(schedule, self.cluster.memory)
+            self.meter.keep(Candidate(self, Assignment(devices, priority, kept), seen))
         return schedule

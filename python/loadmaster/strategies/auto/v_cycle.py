@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.model.graph import Reduced
 from loadmaster.strategies.auto.refine import MOST_DEVICES, hierarchy, refined_by, repeats
-from loadmaster.strategies.base import Candidate, Placement, better, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.fused import sum_groups
 
 #: Ops per group on each coarse graph, fine to coarse; one is left out that would have fewer groups
@@ -96,8 +97,8 @@ class CoarseProblem(Problem):
         schedule = candidate.schedule
         of_group = ranks(by_start(self.graph, schedule.start, schedule.finish))
         order = np.lexsort((topological, of_group[self.group])).astype(np.int32)
-        devices = candidate.devices[self.group]
-        return judged(self.finer, Placement(devices, ranks(order), is_sequence=True))
+        devices = candidate.assignment.devices[self.group]
+        return judged(self.finer, Assignment(devices, ranks(order), "fixed"))
 
 
 class Way(NamedTuple):
@@ -156,8 +157,9 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
     >>> from loadmaster.strategies.auto.v_cycle import refined
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
-    >>> from loadmaster.strategies.base import Placement, judged
-    >>> before = judged(plan.problem, Placement(plan.placed.devices, plan.placed.priority))
+    >>> from loadmaster.judge.assignment import Assignment
+    >>> from loadmaster.strategies.candidate import judged
+    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
     True
     """
@@ -175,7 +177,7 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
     if found is candidate:
         return candidate
     # Coarse graphs know nothing of how the candidate came about.
-    return replace(found, problem=candidate.problem, splits=candidate.splits, notes=candidate.notes)
+    return replace(found, splits=candidate.splits, notes=candidate.notes)
 
 
 def v_cycle(
@@ -200,12 +202,13 @@ def v_cycle(
     --------
     >>> import numpy as np
     >>> import loadmaster as lm
-    >>> from loadmaster.strategies.base import Placement, judged
+    >>> from loadmaster.judge.assignment import Assignment
+    >>> from loadmaster.strategies.candidate import judged
     >>> from loadmaster.strategies.auto.v_cycle import Hierarchy, Way, v_cycle
     >>> from loadmaster.strategies.auto.refine import hierarchy
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:inception-v3"), cluster, "round-robin")
-    >>> before = judged(plan.problem, Placement(plan.placed.devices, plan.placed.priority))
+    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     >>> groups = Hierarchy([], hierarchy(plan.problem))
     >>> after, _ = v_cycle(plan.problem, before, groups, Way(0, 8.0), 5_000_000)
     >>> after.schedule.makespan < before.schedule.makespan
@@ -226,7 +229,7 @@ def v_cycle(
         current = level.expanded(current)
         single = np.arange(level.finer.graph.n_ops, dtype=np.int32)
         near = [*(group[level.group] for group in near), single]
-    best = better(problem, candidate, current)
+    best = problem.objective.better(candidate, current)
     levels = [*groups.repeated, *groups.near]
     found, visited = refined_by(problem, best, levels, max(budget - visits, 0))
     return found, visits + visited
@@ -237,7 +240,7 @@ def _coarsened(
 ) -> tuple[list[CoarseProblem], int]:
     """Ever coarser problems, none of whose groups has ops of two devices, and visits."""
     found: list[CoarseProblem] = []
-    finer, devices, visits = problem, candidate.devices, 0
+    finer, devices, visits = problem, candidate.assignment.devices, 0
     total, n_ops = float(problem.op_time.sum()), problem.graph.n_ops
     for ratio in RATIOS if evenness else ():
         groups = n_ops // ratio
@@ -267,14 +270,14 @@ def _on_coarsest(candidate: Candidate, coarse: list[CoarseProblem]) -> Candidate
     """
     if not coarse:
         return candidate
-    devices, start = candidate.devices, candidate.schedule.start
+    devices, start = candidate.assignment.devices, candidate.schedule.start
     for level in coarse:
         devices = _of_first(level.group, devices)
         first = np.full(level.graph.n_ops, np.inf)
         np.minimum.at(first, level.group, start)
         start = first
     order = np.argsort(start, kind="stable").astype(np.int32)
-    return judged(coarse[-1], Placement(devices, ranks(order)))
+    return judged(coarse[-1], Assignment(devices, ranks(order)))
 
 
 def _of_first(group: NDArray[np.int32], column: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -16,7 +16,8 @@ from loadmaster.milp import ilp
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
 from loadmaster.milp.worker import Progress as Told
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.ilp import on_groups_if_large
 from loadmaster.strategies.exact.solving import (
     GROUPS,

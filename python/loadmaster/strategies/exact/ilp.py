@@ -14,8 +14,9 @@ from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import ilp as program
 from loadmaster.milp.worker import Solver
+from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.auto.auto import INTERRUPTED
-from loadmaster.strategies.base import Candidate, MemoryModel, better
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
@@ -111,17 +112,17 @@ def on_groups_if_large(
         return began
     if limits.seconds == 0:
         note = f"{why}, and there is no time for groups: this is where the search starts"
-        return replace(began, notes=(*began.notes, note))
+        return began.noted(note)
     if not coarsen:
         note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
-        return replace(began, notes=(*began.notes, note))
+        return began.noted(note)
     try:
         level = small_enough(fine, method, coarsener, groups)
         if level is None:
             note = f"{why}, and so do its coarsest groups: the search's plan is returned"
-            return replace(began, notes=(*began.notes, note))
+            return began.noted(note)
         note = f"{why}: solved on {counted(level.problem.graph.n_ops, 'group')}"
         found = best_plan(level, method, limits, (note,))
     except KeyboardInterrupt:
         return interrupted(began, method)
-    return replace(better(problem, found, began), notes=found.notes)
+    return replace(problem.objective.better(found, began), notes=found.notes)

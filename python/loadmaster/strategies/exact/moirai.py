@@ -16,7 +16,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.milp import moirai as program
 from loadmaster.milp.moirai import Links
 from loadmaster.milp.worker import Solver
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.pesto import MAX_OPS, MAX_ROWS, on_merged
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (

@@ -15,7 +15,8 @@ from loadmaster.base.units import counted
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import pesto as program
 from loadmaster.milp.worker import Solver
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,

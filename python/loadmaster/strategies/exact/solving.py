@@ -21,6 +21,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError, SolverError
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import Bound, bound
 from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, by_start, ranks
@@ -30,15 +31,9 @@ from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Progress as Told
 from loadmaster.model.graph import OpGraph
+from loadmaster.strategies.attempts import MemoryModel, within_memory
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.base import (
-    Candidate,
-    MemoryModel,
-    Placement,
-    better,
-    judged,
-    within_memory,
-)
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists import heft
 from loadmaster.strategies.lists.listing import check_memory, ordered
@@ -146,8 +141,12 @@ class Level:
         made for their ops.
         """
         place, inner = self.refined(devices, order)
-        own = judged(self.finest, Placement(place, ranks(inner), is_sequence=True))
-        return own if self.finer is None else better(self.finest, own, ordered(self.finest, place))
+        own = judged(self.finest, Assignment(place, ranks(inner), "fixed"))
+        return (
+            own
+            if self.finer is None
+            else self.finest.objective.better(own, ordered(self.finest, place))
+        )
 
 
 @dataclass(frozen=True)
@@ -246,13 +245,13 @@ def best_plan(
     """
     tell = limits.progress or (lambda stage, makespan: None)
     start = started(level, method, limits)
-    best = replace(start.plan, notes=(*start.plan.notes, *notes))
-    tell(method.name, best.schedule.makespan)
+    best = start.plan.noted(*notes)
+    tell(method.name, best.verdict.step_time)
     if auto.INTERRUPTED in best.notes:
         return best
     if limits.seconds == 0 or not best.fits:
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
-        return _noted(best, f"{method.name}: {reason}, so this is where it starts")
+        return best.noted(f"{method.name}: {reason}, so this is where it starts")
     try:
         return _from_start(level, method, limits, replace(start, plan=best))
     except KeyboardInterrupt:
@@ -263,7 +262,7 @@ def interrupted(candidate: Candidate, method: Method) -> Candidate:
     """What is known when Ctrl-C comes, with a warning."""
     note = f"{method.name} was interrupted: the best so far"
     warnings.warn(note, stacklevel=2)
-    return _noted(candidate, note)
+    return candidate.noted(note)
 
 
 def or_heft(
@@ -292,20 +291,16 @@ def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> C
 
     def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
-        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.schedule.makespan)
+        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.verdict.step_time)
 
     answer = method.solve(instance, schedule, max(limits.left, LEAST), told)
     if limits.log is not None:
         write_bytes(limits.log, answer.log.encode())
     if answer.trouble is not None:
-        best = _noted(best, f"{answer.trouble.splitlines()[0]}; the best plan so far is kept")
+        best = best.noted(f"{answer.trouble.splitlines()[0]}; the best plan so far is kept")
         warnings.warn(f"{method.name}: {answer.trouble}", stacklevel=2)
     best = _improved(level, instance, best, answer)
     return _bounded(level, instance, best, answer, limits.memory)
-
-
-def _noted(candidate: Candidate, note: str) -> Candidate:
-    return replace(candidate, notes=(*candidate.notes, note))
 
 
 def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
@@ -315,7 +310,7 @@ def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer)
     finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
     order = in_order(instance, answer.start, finish)
     found = level.judged(answer.devices, order)
-    chosen = better(level.finest, best, found)
+    chosen = level.finest.objective.better(best, found)
     return replace(chosen, notes=best.notes)
 
 
@@ -324,26 +319,24 @@ def _bounded(
 ) -> Candidate:
     """The candidate with what its bound says, and of what."""
     seconds = instance.seconds(answer.bound)
-    makespan = best.schedule.makespan
+    makespan, objective = best.verdict.step_time, level.finest.objective
     if level.finer is not None:
         gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
-        return _noted(
-            best,
+        return best.noted(
             f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
             f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may",
         )
     tight = bool((instance.unit_charge.sum() > instance.capacity).any())
     if tight and memory == "dynamic":
-        return _noted(
-            best,
+        return best.noted(
             f"{answer.by}: no plan takes less than {seconds:.6g} s whose ops fit as the method "
             "charges them: what they hold at the peak of a sequential run",
         )
     source = f"{answer.by}, static memory" if tight else answer.by
     best = replace(best, bound=Bound(seconds, source, {source: seconds}))
-    if makespan <= seconds * (1 + ROUNDING):
+    if objective.reaches(best.verdict, seconds * (1 + ROUNDING)):
         best = replace(best, bound=Bound(makespan, source, {source: makespan}))
-        return _noted(best, f"proved optimal ({source}): no placement and order is faster")
+        return best.noted(f"proved optimal ({source}): no placement and order is faster")
     return best
 
 
@@ -376,7 +369,7 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
     rank = fast.priority_order(graph, upward)
     tried: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]] = []
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         devices, begin, finish = fast.schedule(
             graph,
             problem.links,
@@ -390,11 +383,12 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
         order = by_start(graph, begin, finish)
         tried.append((devices, order, capacity))
         place, inner = level.refined(devices, order)
-        return Placement(place, ranks(inner), is_sequence=True)
+        return Assignment(place, ranks(inner), "fixed")
 
     plan = within_memory(level.finest, attempt, memory)
     devices, order, capacity = tried[-1]
-    plan = better(level.finest, plan, ordered(level.finest, plan.devices))
+    again = ordered(level.finest, plan.assignment.devices)
+    plan = level.finest.objective.better(plan, again)
     return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
 
 
@@ -408,9 +402,9 @@ def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
         order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
         charge = level.problem.reduced.held_at_peak
         # The simulator has found that what the plan holds fits.
-        used = _used(level.problem, plan.devices, charge)
+        used = _used(level.problem, plan.assignment.devices, charge)
         capacity = np.maximum(level.problem.capacity, used)
-        return Start(plan, plan.devices, order, charge, capacity)
+        return Start(plan, plan.assignment.devices, order, charge, capacity)
     start = listed(level, memory)
     used = _used(level.problem, start.devices, start.charge)
     if share == 0 or (used > start.capacity).any():
@@ -426,15 +420,14 @@ def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
         seed=level.problem.seed,
         time_limit=share,
     )
-    plan = better(level.finest, start.plan, level.judged(devices, order))
+    plan = level.finest.objective.better(start.plan, level.judged(devices, order))
     return replace(start, plan=plan, devices=devices, order=order)
 
 
-def _by_heft(problem: Problem) -> Placement | None:
+def _by_heft(problem: Problem) -> Assignment | None:
     """HEFT's placement, if it finds one: where there is no time to search, it is the start."""
     with contextlib.suppress(InfeasibleError):
-        plan = heft.place(problem)
-        return Placement(plan.devices, plan.priority, None, plan.policy == "fixed")
+        return heft.place(problem).assignment
     return None
 
 

@@ -16,16 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import (
-    Candidate,
-    MemoryModel,
-    Outcome,
-    Placement,
-    better_outcome,
-    settled,
-    try_memory,
-)
+from loadmaster.strategies.attempts import MemoryModel, Outcome, better_outcome, settled, try_memory
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups import locality
 from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
 from loadmaster.strategies.groups.order_place import order_place
@@ -65,7 +59,7 @@ def place(
 def _noted(outcome: Outcome) -> Outcome:
     if outcome.candidate is None:
         return outcome
-    return replace(outcome, candidate=replace(outcome.candidate, notes=(_LOCALITY_NOTE,)))
+    return replace(outcome, candidate=outcome.candidate.noted(_LOCALITY_NOTE))
 
 
 def adjusting_placement(
@@ -74,7 +68,7 @@ def adjusting_placement(
     decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
-) -> Placement:
+) -> Assignment:
     """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
     devices, _, _ = fast.adjusting_placement(
         fused.coarse,
@@ -85,4 +79,4 @@ def adjusting_placement(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(devices.take(decides), fused.priority)
+    return Assignment(devices.take(decides), fused.priority)

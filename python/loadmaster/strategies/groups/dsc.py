@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.mapping import mapped
 
 

@@ -7,7 +7,8 @@ The mapping is that of :mod:`~loadmaster.strategies.groups.lc` and
 from __future__ import annotations
 
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import M, R, fuse
 from loadmaster.strategies.groups.mapping import mapped
 

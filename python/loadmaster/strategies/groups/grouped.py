@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, Placement, better_outcome, settled, try_memory
+from loadmaster.strategies.attempts import better_outcome, settled, try_memory
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import deciders, sum_groups
 from loadmaster.strategies.lists.listing import ordered
 
@@ -37,7 +39,7 @@ def place(problem: Problem) -> Candidate:
 
     def attempt(
         lead: NDArray[np.int32], bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
-    ) -> Placement:
+    ) -> Assignment:
         charge = np.zeros(coarse.n_ops, dtype=np.uint64)
         np.add.at(charge, group[lead], bytes_)
         devices, _, _ = fast.schedule(
@@ -49,8 +51,7 @@ def place(problem: Problem) -> Candidate:
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        found = ordered(problem, devices[group[lead]])
-        return Placement(found.devices, found.priority, found.estimate, found.policy == "fixed")
+        return ordered(problem, devices[group[lead]]).assignment
 
     outcomes = [try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(graph)]
     return settled(problem, reduce(partial(better_outcome, problem), outcomes))

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import SHARES, Outcome, Placement, attempts
+from loadmaster.strategies.attempts import SHARES, Outcome, attempts
 
 
 def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
@@ -26,7 +27,7 @@ def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
 def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
     _, held = fast.peak_bytes(graph, order)
 
-    def attempt(capacity: NDArray[np.uint64]) -> Placement:
+    def attempt(capacity: NDArray[np.uint64]) -> Assignment:
         devices = fast.follow_bytes(
             graph,
             problem.links,
@@ -35,6 +36,6 @@ def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> O
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return Placement(devices, ranks(order))
+        return Assignment(devices, ranks(order))
 
     return attempts(problem, attempt, SHARES)

@@ -15,14 +15,10 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import (
-    Candidate,
-    MemoryModel,
-    Placement,
-    better_outcome,
-    try_memory,
-)
+from loadmaster.strategies.attempts import MemoryModel, better_outcome, try_memory
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists.listing import check_memory, no_slower_than_one, ordered
 
@@ -49,9 +45,9 @@ def _attempt(
     lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
-) -> Placement:
-    found = ordered(problem, guided_load_balancing(problem, group, lead, bytes_, capacity))
-    return Placement(found.devices, found.priority, found.estimate, found.policy == "fixed")
+) -> Assignment:
+    devices = guided_load_balancing(problem, group, lead, bytes_, capacity)
+    return ordered(problem, devices).assignment
 
 
 def guided_load_balancing(

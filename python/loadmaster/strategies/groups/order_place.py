@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import (
-    Candidate,
-    MemoryModel,
-    Placement,
-    better_outcome,
-    settled,
-    try_memory,
-)
+from loadmaster.strategies.attempts import MemoryModel, better_outcome, settled, try_memory
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
 
 
@@ -47,7 +42,7 @@ def order_place(
     decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
-) -> Placement:
+) -> Assignment:
     """One attempt, given the deciding group and bytes per op, and capacity per device."""
     devices = fast.fill_in_order(
         fused.coarse,
@@ -58,4 +53,4 @@ def order_place(
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Placement(devices.take(decides), fused.priority)
+    return Assignment(devices.take(decides), fused.priority)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
 
 

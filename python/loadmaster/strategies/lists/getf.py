@@ -7,11 +7,11 @@ devices there is one group, and GETF is ETF.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.etf import by_static_level
 from loadmaster.strategies.lists.getf_groups import type_masks
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
@@ -29,4 +29,4 @@ def place(
         yield fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return replace(found, notes=(*found.notes, *groups.notes))
+    return found.noted(*groups.notes)

@@ -20,7 +20,8 @@ from itertools import chain, islice, repeat
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
 
 ROUNDS = 6

@@ -16,18 +16,10 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, by_start, ranks
-from loadmaster.strategies.base import (
-    SHARES,
-    Candidate,
-    MemoryModel,
-    Outcome,
-    Placement,
-    better,
-    better_outcome,
-    judged,
-    settled,
-)
+from loadmaster.strategies.attempts import SHARES, MemoryModel, Outcome, better_outcome, settled
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.simple import single
 
@@ -107,11 +99,11 @@ def _in_turns(ways: list[Way]) -> list[Outcome]:
     return [outcomes[i] for i in range(len(ways))]
 
 
-def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Placement:
+def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Assignment:
     """The placement of a schedule, ops by start; ties by finish, then topologically."""
     devices, start, finish = scheduled
     order = by_start(problem.graph, start, finish)
-    return Placement(devices, ranks(order), float(finish.max()), is_sequence=True)
+    return Assignment(devices, ranks(order), "fixed", float(finish.max()))
 
 
 def _first_that_fits(
@@ -168,15 +160,16 @@ def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     """The outcome's candidate, or one device for everything if that is faster or all that fits."""
     alone = _one_device(problem)
     found = outcome.candidate
-    if alone is None or (found is not None and better(problem, found, alone) is found):
+    if alone is None or (found is not None and problem.objective.better(found, alone) is found):
         return settled(problem, outcome)
-    device = problem.cluster.devices[int(alone.devices[0])].name
+    device = problem.cluster.devices[int(alone.assignment.devices[0])].name
     if found is None or not found.fits:
         why = "no split that fits was found"
     else:
-        ratio = found.schedule.makespan / alone.schedule.makespan
+        seconds = problem.objective.seconds
+        ratio = seconds(found.verdict) / seconds(alone.verdict)
         why = f"the best split found takes {ratio:.4g} times as long"
-    return replace(alone, notes=(*alone.notes, f"everything is on {device}: {why}"))
+    return alone.noted(f"everything is on {device}: {why}")
 
 
 def _one_device(problem: Problem) -> Candidate | None:
@@ -204,9 +197,8 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
         capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
     )
     _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)
-    placements = (
+    assignments = (
         in_order_of_start(problem, scheduled),
-        Placement(devices, ranks(order), float(finish.max()), is_sequence=True),
+        Assignment(devices, ranks(order), "fixed", float(finish.max())),
     )
-    first, second = (judged(problem, placement) for placement in placements)
-    return min(first, second, key=lambda c: (not c.fits, c.schedule.makespan))
+    return problem.objective.best(judged(problem, assignment) for assignment in assignments)

@@ -8,11 +8,11 @@ takes nothing that would delay it. Favourites come from
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.favourites import favourite_children
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
 
@@ -35,4 +35,4 @@ def place(
         )
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return replace(found, notes=(*found.notes, *favourites.notes))
+    return found.noted(*favourites.notes)

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
+from loadmaster.strategies.attempts import MemoryModel, within_memory
+from loadmaster.strategies.candidate import Candidate
 
 
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
@@ -18,7 +20,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     order = fast.m_topo(problem.graph)
     k = problem.cluster.n_devices
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         # What goes together counts together: the largest op is the largest set of them.
         together = np.zeros(len(bytes_), dtype=np.uint64)
         np.add.at(together, problem.graph.lead, bytes_)
@@ -32,6 +34,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=np.minimum(capacity, np.uint64(cap)),
             best_effort=problem.best_effort,
         )
-        return Placement(devices, ranks(order))
+        return Assignment(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)

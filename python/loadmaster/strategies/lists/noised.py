@@ -9,13 +9,15 @@ the better of two ranks: every transfer charged, as in :mod:`.heft`, or none.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, judged
+from loadmaster.judge.verdict import Verdict
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.heft import DELAY_WEIGHTS
 from loadmaster.strategies.lists.listing import Rules, Scheduled, in_order_of_start, list_scheduled
 
@@ -30,16 +32,21 @@ NOISE = 0.5
 Times = NDArray[np.float64]
 
 
+class _Tried(NamedTuple):
+    """A schedule, its verdict, and the times of ops and tensors that it was ranked by."""
+
+    verdict: Verdict
+    scheduled: Scheduled
+    op_time: Times
+    sent: Times
+
+
 def place(problem: Problem) -> Candidate:
     """The best of 100 schedules, by ranks that each come from the best before."""
     graph = problem.graph
 
-    def length(scheduled: Scheduled) -> tuple[bool, float]:
-        found = judged(problem, in_order_of_start(problem, scheduled))
-        return not found.fits, found.schedule.makespan
-
     def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        def tried(op_time: Times, sent: Times) -> tuple[tuple[bool, float], Scheduled]:
+        def tried(op_time: Times, sent: Times) -> _Tried:
             _, rank = fast.levels(graph, op_time, sent, control_time=problem.control_time)
             order = fast.priority_order(graph, rank)
             scheduled = fast.schedule(
@@ -50,18 +57,16 @@ def place(problem: Problem) -> Candidate:
                 delay_weight=DELAY_WEIGHTS[0],
                 **vars(rules),
             )
-            return length(scheduled), scheduled
+            found = judged(problem, in_order_of_start(problem, scheduled))
+            return _Tried(found.verdict, scheduled, op_time, sent)
 
         random = np.random.default_rng(problem.seed)
         op_time, sent = problem.op_time, problem.tensor_time(graph)
-        starts = [(tried(op_time, share * sent), share * sent) for share in CHARGED]
-        (least, best), sent = min(starts, key=lambda start: start[0][0])
+        best = problem.objective.best(tried(op_time, share * sent) for share in CHARGED)
         for _ in range(ROUNDS - len(CHARGED)):
-            times = noised(op_time, random), noised(sent, random)
-            found, scheduled = tried(*times)
-            if found <= least:
-                least, best, (op_time, sent) = found, scheduled, times
-        yield best
+            found = tried(noised(best.op_time, random), noised(best.sent, random))
+            best = problem.objective.better(found, best)
+        yield best.scheduled
 
     return list_scheduled(problem, scheduler, memory="dynamic", contention=True)
 

@@ -37,7 +37,8 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel, of_transformed
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate, of_transformed
 from loadmaster.strategies.lists import dpos
 from loadmaster.strategies.simple import single
 from loadmaster.transforms import Split, Transformed, dimensions, replicate, split_op
@@ -97,8 +98,12 @@ def place(
         candidate = dpos.place(of, memory=memory, contention=contention)
         op_time, tensor_time, control = dpos.slowest_times(of)
         path = fast.critical_path(of.graph, op_time, tensor_time, control_time=control)
-        expected = candidate.estimate
-        return candidate, path, candidate.schedule.makespan if expected is None else expected
+        expected = candidate.assignment.estimate
+        return (
+            candidate,
+            path,
+            of.objective.seconds(candidate.verdict) if expected is None else expected,
+        )
 
     return split_search(problem, schedule, start=start, continue_search=continue_search)
 
@@ -150,27 +155,24 @@ def split_search(
             refused = refused or error
             continue
         states = [first, *_kept(problem, schedule, first, continue_search)]
-        found += [_candidate(problem, state) for state in states]
+        found += [_candidate(state) for state in states]
     if not found:
         assert refused is not None
         raise refused
-    best = min(found, key=_rank)
+    best = problem.objective.best(found)
     alone = _alone(problem)
-    if alone is not None and _rank(alone) <= _rank(best):
-        took = format_seconds(best.schedule.makespan)
-        note = f"one device is no slower than the best that DPOS found on several ({took})"
-        return replace(alone, notes=(*alone.notes, note))
+    if alone is not None and problem.objective.better(alone, best) is alone:
+        took = format_seconds(best.verdict.step_time)
+        return alone.noted(
+            f"one device is no slower than the best that DPOS found on several ({took})"
+        )
     return best
-
-
-def _rank(candidate: Candidate) -> tuple[bool, float]:
-    return not candidate.fits, candidate.schedule.makespan
 
 
 def _alone(problem: Problem) -> Candidate | None:
     """The model on the fastest single device that holds it."""
     try:
-        return single.place(replace(problem, best_effort=False))
+        return replace(single.place(replace(problem, best_effort=False)), problem=problem)
     except InfeasibleError:
         return None
 
@@ -281,11 +283,10 @@ def _chain(costs: Costs, step: Transformed, op: int) -> float:
     return float(seconds[before].max(initial=0.0) + seconds[parts].max() + seconds[after].min())
 
 
-def _candidate(problem: Problem, state: _State) -> Candidate:
+def _candidate(state: _State) -> Candidate:
     return replace(
         state.candidate,
         notes=(*state.candidate.notes, *state.done.notes, *_notes(state)),
-        problem=state.problem if state.done.graph is not problem.model else None,
         splits=state.splits,
     )
 

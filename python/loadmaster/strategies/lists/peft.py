@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
 
 

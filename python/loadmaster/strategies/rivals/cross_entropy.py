@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,

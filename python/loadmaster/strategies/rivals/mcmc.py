@@ -20,9 +20,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, Placement
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,
@@ -48,7 +49,7 @@ def place(
     coarsener: Coarsener = COARSENER,
     beta: float = BETA,
     time_limit: float | None = None,
-    warm_start: Placement | None = None,
+    warm_start: Assignment | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """The best placement of a Metropolis walk.
@@ -91,7 +92,7 @@ def place(
     )
 
 
-def walks(trials: Trials, *, beta: float, warm_start: Placement | None = None) -> None:
+def walks(trials: Trials, *, beta: float, warm_start: Assignment | None = None) -> None:
     """A walk from each start, with equal parts of what is left of the steps."""
     problem, groups = trials.problem, trials.groups
     rng = np.random.default_rng(problem.seed)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,

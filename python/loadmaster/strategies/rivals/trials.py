@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,11 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.judge.allowed import allowed_devices
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import (
-    Candidate,
-    Outcome,
-    Placement,
-    better,
-    excess,
-    judged,
-    settled,
-)
+from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists.listing import ordered
 
@@ -136,14 +130,15 @@ class Trials:
         """
         self.taken += 1
         problem = self.problem
-        found = judged(problem, Placement(devices[self.groups.of], self._priority))
-        if self.best is None or better(problem, self.best, found) is found:
+        found = judged(problem, Assignment(devices[self.groups.of], self._priority))
+        if self.best is None or problem.objective.better(self.best, found) is found:
             self.best = found
-            self._tell(found.schedule.makespan)
-        makespan = found.schedule.makespan
+            self._tell(found.verdict.step_time)
+        seconds = problem.objective.seconds(found.verdict)
         if found.fits:
-            return makespan
-        return makespan + self.serial * (1 + excess(problem, found) / sum(problem.cluster.memory))
+            return seconds
+        over = found.verdict.excess / sum(problem.cluster.memory)
+        return seconds + self.serial * (1 + over)
 
 
 def searched(
@@ -197,8 +192,8 @@ def searched(
             raise
         notes = (f"interrupted after {trials.taken} of {steps} steps: the best so far",)
     assert trials.best is not None
-    best = better(problem, trials.best, ordered(problem, trials.best.devices))
-    return replace(settled(problem, Outcome(best, 1.0)), notes=(*best.notes, *notes))
+    best = problem.objective.better(trials.best, ordered(problem, trials.best.assignment.devices))
+    return settled(problem, Outcome(best, 1.0)).noted(*notes)
 
 
 def first_largest(rows: NDArray[np.generic]) -> NDArray[np.int32]:

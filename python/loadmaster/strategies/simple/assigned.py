@@ -15,15 +15,10 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.units import format_bytes
 from loadmaster.judge.allowed import allowed_devices
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import (
-    Candidate,
-    MemoryModel,
-    Placement,
-    better,
-    settled,
-    try_memory,
-)
+from loadmaster.strategies.attempts import MemoryModel, settled, try_memory
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import ordered
 
 #: Device per reduced op, given bytes per reduced op and capacity per device.
@@ -40,11 +35,11 @@ def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate
     """
     in_kahn_order = ranks(fast.m_topo(problem.graph))
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
-        return Placement(assign(bytes_, capacity), in_kahn_order)
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
+        return Assignment(assign(bytes_, capacity), in_kahn_order)
 
     candidate = settled(problem, try_memory(problem, attempt, memory))
-    return better(problem, ordered(problem, candidate.devices), candidate)
+    return problem.objective.better(ordered(problem, candidate.assignment.devices), candidate)
 
 
 def per_set(problem: Problem, per_op: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import (
-    Candidate,
-    Outcome,
-    Placement,
-    judged,
-    of_transformed,
-    settled,
-)
+from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.candidate import Candidate, judged, of_transformed
 from loadmaster.transforms import Transformed, replicate
 
 
@@ -39,13 +34,12 @@ def place(problem: Problem) -> Candidate:
         A replica does not fit on its device, or an op allows none.
     """
     done = replicate(problem.model, problem.cluster.n_devices)
-    transformed = of_transformed(problem, done)
+    transformed = of_transformed(problem, done) if done.graph is not problem.model else problem
     devices = _devices(transformed, done)
     order = ranks(fast.m_topo(transformed.graph))
-    found = judged(transformed, Placement(devices, order))
+    found = judged(transformed, Assignment(devices, order))
     candidate = settled(transformed, Outcome(found, 1.0))
-    changed = done.graph is not problem.model
-    return replace(candidate, notes=done.notes, problem=transformed if changed else None)
+    return replace(candidate, notes=done.notes)
 
 
 def _devices(problem: Problem, done: Transformed) -> NDArray[np.int32]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.module_paths import module_path
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned, on_allowed, refuse_overfull
 
 #: A layer of a stack of them: ``layer.12``, ``blocks.3``, ``block_7``, ``cell_stem_1``.
@@ -73,7 +74,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     candidate = assigned(problem, assign, memory)
     if any(found.names):
         return candidate
-    return replace(candidate, notes=(*candidate.notes, _NO_PATHS_NOTE))
+    return candidate.noted(_NO_PATHS_NOTE)
 
 
 def layers(problem: Problem) -> Layers:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, MissingExtraError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned, on_allowed, per_set, refuse_overfull
 
 #: Shares of bytes in a vertex's weight, tried in turn.

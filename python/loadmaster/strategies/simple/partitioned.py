@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, better
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned, on_allowed, per_set, refuse_overfull
 from loadmaster.strategies.simple.metis import BLENDS, shares, weighted_edges
 
@@ -84,7 +84,7 @@ def _best(problem: Problem, attempts: Iterable[Callable[[], Candidate]]) -> Cand
         except InfeasibleError as error:
             refused = refused or error
             continue
-        best = found if best is None else better(problem, best, found)
+        best = found if best is None else problem.objective.better(best, found)
     if best is None:
         assert refused is not None
         raise refused

@@ -9,7 +9,8 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.units import format_bytes
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.base import Candidate, MemoryModel
+from loadmaster.strategies.attempts import MemoryModel
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned, per_set
 
 

@@ -6,15 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, MemoryModel, Placement, within_memory
+from loadmaster.strategies.attempts import MemoryModel, within_memory
+from loadmaster.strategies.candidate import Candidate
 
 
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """The i-th op in Kahn order on device i mod k, or the next one that has room."""
     order = fast.m_topo(problem.graph)
 
-    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Placement:
+    def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         devices = fast.round_robin(
             problem.graph,
             problem.links,
@@ -23,6 +25,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
             capacity=capacity,
             best_effort=problem.best_effort,
         )
-        return Placement(devices, ranks(order))
+        return Assignment(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)

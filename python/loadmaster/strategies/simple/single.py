@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 import numpy as np
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.base import Candidate, Outcome, Placement, better, judged, settled
+from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.candidate import Candidate, judged
 
 
 def place(problem: Problem) -> Candidate:
@@ -27,10 +27,10 @@ def place(problem: Problem) -> Candidate:
     for index, device_type in enumerate(problem.cluster.device_types):
         kind = (device_type, problem.cluster.memory[index])
         if kind not in tried and int(allowed) >> device_type & 1:
-            tried[kind] = judged(problem, Placement(np.full(n, index, dtype=np.int32), priority))
+            tried[kind] = judged(problem, Assignment(np.full(n, index, dtype=np.int32), priority))
     if not tried:
         raise InfeasibleError(
             "no device may run every op: device_types or pins rule out a single device"
         )
-    best = reduce(lambda a, b: better(problem, a, b), tried.values())
+    best = problem.objective.best(tried.values())
     return settled(problem, Outcome(best, 1.0, None))

@@ -217,7 +217,7 @@ def _op_events(plan: Plan, ops: _Slices) -> list[Event]:
             _pick(graph.kinds, model),
             graph.output_bytes[model].tolist(),
             _pick(devices, ops.process[order] - 1),
-            plan.placed.priority[order].tolist(),
+            plan.assignment.priority[order].tolist(),
             _waits(plan, order),
             strict=True,
         )

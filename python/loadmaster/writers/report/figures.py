@@ -70,7 +70,7 @@ def quality(plan: Plan, comparison: Comparison | None) -> Figure:
     rows = [(f"this plan ({plan.method})", plan.makespan, f"gap {plan.gap:.1%}", OURS)]
     if plan.single is not None:
         rows.append(("one device", plan.single, "all ops on the fastest that holds them", OTHERS))
-    for method, other in _fastest_first(comparison):
+    for method, other in comparison.best_first if comparison else ():
         peaks = zip(other.memory.peak.tolist(), other.cluster.memory, strict=True)
         fullest = max(peak / max(capacity, 1) for peak, capacity in peaks)
         said = (
@@ -104,11 +104,6 @@ def quality(plan: Plan, comparison: Comparison | None) -> Figure:
         "hovertemplate": "%{y}: %{text}<br>%{hovertext}<extra></extra>",
     }
     return {"data": [bars], "layout": layout}
-
-
-def _fastest_first(comparison: Comparison | None) -> list[tuple[str, Plan]]:
-    plans: dict[str, Plan] = {} if comparison is None else comparison.plans
-    return sorted(plans.items(), key=lambda item: item[1].makespan)
 
 
 def utilisation(plan: Plan) -> Figure:
@@ -214,7 +209,7 @@ def coarse_graph(plan: Plan) -> Figure:
     """
     problem, devices = plan.problem, plan.cluster.devices
     group = coarsen_problem(problem, "sequential", GROUPS).group.astype(np.int64)
-    pair = group * len(devices) + plan.placed.devices
+    pair = group * len(devices) + plan.assignment.devices
     members, node = np.unique(pair, return_inverse=True)
     device = (members % len(devices)).astype(np.int64)
     x, y = _positions(plan, node, device)

@@ -1,0 +1,78 @@
+"""What makes one plan better than another. Nothing else compares verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from loadmaster.judge.verdict import Verdict
+
+
+class Judged(Protocol):
+    """What has a verdict: a candidate, a plan."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the judge saw of it."""
+
+
+T = TypeVar("T", bound=Judged)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Less over the memory first, then fewer seconds; of equals the first.
+
+    Attributes
+    ----------
+    goal : "step" (default) or "throughput"
+        Which seconds count: those of one step, or those between steps that follow each other
+        without a pause.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> peak = np.array([4], dtype=np.uint64)
+    >>> quick = Verdict.measured(0.2, peak, [4], period=0.2)
+    >>> steady = Verdict.measured(0.3, peak, [4], period=0.1)
+    >>> Objective("step").gain(quick, steady) < 0 < Objective("throughput").gain(quick, steady)
+    True
+    """
+
+    goal: Literal["step", "throughput"] = "step"
+
+    def seconds(self, verdict: Verdict) -> float:
+        """The seconds that are to be few."""
+        return verdict.step_time if self.goal == "step" else verdict.period
+
+    def rank(self, verdict: Verdict) -> tuple[int, float]:
+        """A key to sort by, the best first."""
+        return verdict.excess, self.seconds(verdict)
+
+    def better(self, a: T, b: T) -> T:
+        """The better of two, of equals the first."""
+        return b if self.rank(b.verdict) < self.rank(a.verdict) else a
+
+    def best(self, some: Iterable[T]) -> T:
+        """The best of one or more, of equals the first."""
+        return min(some, key=lambda one: self.rank(one.verdict))
+
+    def limit(self, verdict: Verdict) -> float:
+        """Seconds of a step from which on no rival can be better: a simulation may stop there.
+        Infinite where the verdict is over the memory, or where it is not the step that counts.
+        """
+        return verdict.step_time if verdict.fits and self.goal == "step" else float("inf")
+
+    def reaches(self, verdict: Verdict, seconds: float) -> bool:
+        """Whether it takes no longer than some seconds."""
+        return self.seconds(verdict) <= seconds
+
+    def gain(self, before: Verdict, after: Verdict) -> float:
+        """Share of the seconds that are saved; below 0 where it takes longer."""
+        seconds = self.seconds(before)
+        return 1 - self.seconds(after) / seconds if seconds else 0.0
+
+
+#: What plans are made for.
+STEP = Objective("step")

@@ -1,0 +1,79 @@
+"""A placement that was judged: what every strategy returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import Bound
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.verdict import Verdict
+from loadmaster.transforms.base import Split, Transformed
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement of the reduced ops, judged.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was placed: the problem given, or that of a transformed graph.
+    assignment : Assignment
+    verdict : Verdict
+        What the simulator saw of it.
+    notes : tuple of str
+        What the user should know about how it came about.
+    bound : Bound or None
+        A lower bound on every placement that came with it.
+    splits : tuple of Split
+        Ops that were split to make it, in this order.
+    """
+
+    problem: Problem
+    assignment: Assignment
+    verdict: Verdict
+    notes: tuple[str, ...] = ()
+    bound: Bound | None = None
+    splits: tuple[Split, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device ever holds more than it can."""
+        return self.verdict.fits
+
+    @property
+    def schedule(self) -> fast.Schedule:
+        """Every detail of the simulation that judged it."""
+        assert self.verdict.schedule is not None, "candidates are simulated"
+        return self.verdict.schedule
+
+    def noted(self, *notes: str) -> Candidate:
+        """The same with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+
+def judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()) -> Candidate:
+    """Simulates an assignment; one of the policy "fixed" by both policies, of which the better
+    counts.
+    """
+    dispatched = replace(assignment, policy="priority")
+    found = Candidate(problem, dispatched, problem.verdict(dispatched), notes)
+    if assignment.policy == "priority":
+        return found
+    verdict = problem.verdict_below(problem.objective.limit(found.verdict), assignment)
+    if verdict is None:
+        return found
+    return problem.objective.better(found, Candidate(problem, assignment, verdict, notes))
+
+
+def of_transformed(problem: Problem, done: Transformed) -> Problem:
+    """The problem of placing a transformed graph: same cluster, costs from those of its ops."""
+    return Problem.make(
+        done.graph,
+        problem.cluster,
+        done.costs(problem.costs, problem.cluster),
+        seed=problem.seed,
+        best_effort=problem.best_effort,
+    )

@@ -1,0 +1,67 @@
+"""Why nothing is placed: errors that name the op, the device and the bytes short."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import format_bytes
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.candidate import Candidate
+
+WAYS_OUT = (
+    "More or larger devices, a smaller batch, or on_oom='best_effort' (--on-oom best_effort) would "
+    "help."
+)
+
+
+def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError:
+    """The error of an op that found no room, with what the whole graph needs beside it."""
+    peak, _ = fast.peak_bytes(problem.graph)
+    return InfeasibleError(
+        f"does not fit: {refused}. One device alone would need {format_bytes(peak)} ({peak} bytes) "
+        f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. "
+        + WAYS_OUT,
+        refused.shortfall,
+    )
+
+
+def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
+    """An error that says how many bytes are short on which device, and what takes them."""
+    overflow = candidate.schedule.overflow
+    assert overflow is not None
+    names = problem.model.names
+    of = problem.reduced.op_of
+    shortfall = {
+        d.name: int(peak) - d.memory
+        for d, peak in zip(problem.cluster.devices, candidate.verdict.peak, strict=True)
+        if peak > d.memory
+    }
+    device, time, op, over, alive = overflow
+    worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
+    when = "resident bytes alone" if op < 0 else f"first at {time:.6g} s, op {names[of[op]]!r}"
+    tensors = [(int(of[a]), size, " (copy)" if copy else "") for a, size, copy in alive]
+    tensors += [
+        (op, size, "") for op, size in _residents(problem, candidate.assignment.devices, device)
+    ]
+    tensors.sort(key=lambda row: -row[1])
+    largest = ", ".join(
+        f"{names[op]!r} {format_bytes(size)}{copy}" for op, size, copy in tensors[:5]
+    )
+    return InfeasibleError(
+        f"does not fit: short on {worst}; {when}, {format_bytes(over)} over on "
+        f"{problem.cluster.devices[device].name}"
+        + (f"; largest tensors alive there: {largest}" if largest else "")
+        + f". {WAYS_OUT}",
+        shortfall,
+    )
+
+
+def _residents(problem: Problem, devices: NDArray[np.int32], device: int) -> list[tuple[int, int]]:
+    """The user's ops that keep most bytes on a device for the whole step, with those bytes."""
+    kept = problem.model.resident
+    here = np.flatnonzero((devices[problem.reduced.map] == device) & (kept > 0))
+    largest = here[np.argsort(kept[here], kind="stable")[::-1][:5]]
+    return [(int(op), int(kept[op])) for op in largest]
