@@ -230,7 +230,7 @@ def test_in_tight_memory_plans_fit_or_say_op_device_and_bytes(name, share):
         else:
             assert plan.fits
         effort = lm.place(graph, cluster, method, on_oom="best_effort")
-        assert effort.assignment.devices.shape == (graph.n_ops,)
+        assert effort.devices.shape == (graph.n_ops,)
 
 
 @pytest.mark.parametrize("memory", ["dynamic", "static"])
