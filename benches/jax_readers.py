@@ -2,7 +2,7 @@
 
     python benches/jax_readers.py [FOLDER]
 
-``FOLDER`` holds, per model, the jaxpr, the StableHLO, the optimized HLO and ``MODEL.cost.json``:
+``FOLDER`` holds, per model, the StableHLO, the optimized HLO and ``MODEL.cost.json``:
 what ``compiled.cost_analysis()`` and ``compiled.memory_analysis()`` said. XLA counts the body of a
 loop once, so this does; its FLOPs and transcendental functions are added, as one of each is one
 FLOP here. Memory is the simulated peak of one device, beside arguments, outputs and temporaries.
@@ -22,7 +22,6 @@ import loadmaster as lm
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "artifacts" / "jax"
 FORMS = {
-    "jaxpr": ".jaxpr.txt.gz",
     "StableHLO": ".stablehlo.mlir.gz",
     "optimized HLO": ".optimized_hlo.txt.gz",
 }

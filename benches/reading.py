@@ -48,7 +48,6 @@ ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
         {"profile": "@/tf/tf_lstm_static_b16.runmetadata.pb.gz"},
         None,
     ),
-    ("jax/transformer.jaxpr.txt.gz", {}, None),
     ("jax/transformer.stablehlo.mlir.gz", {}, None),
     ("jax/transformer.optimized_hlo.txt.gz", {}, None),
 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from loadmaster.model.profile import Profile
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.readers import read
+    from loadmaster.readers import read, reader
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
@@ -91,6 +91,7 @@ __all__ = [
     "presets",
     "read",
     "read_profiles",
+    "reader",
     "readers",
     "simulate",
     "strategy",
@@ -120,7 +121,7 @@ _HOMES = {
     "model.profile": ("Profile",),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
-    "readers": ("read",),
+    "readers": ("read", "reader"),
     "readers.profiles": ("read_profiles",),
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),

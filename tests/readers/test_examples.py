@@ -9,7 +9,7 @@ from strategies import tried, v100_mesh
 
 import loadmaster as lm
 from loadmaster.model.graph import PLACEHOLDERS
-from loadmaster.readers.examples import EXAMPLES
+from loadmaster.readers.examples import EXAMPLES, load
 
 GRAPHS = sorted((SHARED / "graphs").glob("*.json.gz"))
 HETEROGENEOUS = sorted((SHARED / "heterogeneous").glob("*.json.gz"))
@@ -42,7 +42,7 @@ def test_examples_are_whole(any_example):
 
 
 def test_an_example_may_be_given_as_an_option_less_name():
-    assert lm.read("example:lenet").digest == lm.examples.load("lenet").digest
+    assert lm.read("example:lenet").digest == load("lenet").digest
 
 
 @pytest.mark.skipif(not GRAPHS, reason="the project's data is not at hand")

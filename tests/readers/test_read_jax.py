@@ -11,12 +11,14 @@ import re
 import warnings
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import folders
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxprs import ClosedJaxpr, Equation, Jaxpr, Var, closed_jaxpr
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
@@ -37,10 +39,10 @@ needs_artifacts = pytest.mark.skipif(
 # ---- helpers ------------------------------------------------------------------------------------
 
 
-def of_jaxpr(inputs: str, body: str, outputs: str, sizes=None) -> lm.OpGraph:
+def of_jaxpr(inputs: str, body: str, outputs: str) -> lm.OpGraph:
     lines = "\n    ".join(body.strip().split("\n"))
     text = f"{{ lambda ; {inputs}. let\n    {lines}\n  in ({outputs},) }}"
-    return to_graph(jaxpr.from_text(text, sizes), "test")
+    return lm.read(closed_jaxpr(text))
 
 
 def of_stablehlo(arguments: str, body: str, rest: str = "") -> lm.OpGraph:
@@ -64,6 +66,8 @@ def flops(graph: lm.OpGraph, kind: str) -> int:
 def read(name: str, **options) -> lm.OpGraph:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if name.endswith(FORMS[0]):
+            return lm.read(closed_jaxpr(gzip.decompress((ARTIFACTS / name).read_bytes()).decode()))
         return lm.read(ARTIFACTS / name, **options)
 
 
@@ -250,11 +254,6 @@ def test_literals_and_what_they_make_are_no_ops():
     assert graph.bytes_accessed[1] == 64
 
 
-def test_scalars_without_types_as_older_versions_print_them():
-    graph = of_jaxpr("a:f32[8]", "b:f32[8] = mul a -1.5\nc:f32[8] = select_n True b 2.0", "c, 1.0")
-    assert graph.kinds == ["input", "mul", "select_n"]
-
-
 def test_what_nothing_needs_is_left_out_and_said():
     graph = of_jaxpr("a:f32[8]", "b:f32[8] = sin a\n_:f32[8] = exp b\nc:f32[8] = cos a", "c")
     assert graph.kinds == ["input", "cos"]
@@ -295,7 +294,7 @@ def test_calls_are_inlined_under_their_names_and_names_are_unique():
         f"d:f32[4] = custom_jvp_call[call_jaxpr={inner} jvp=f symbolic_zeros=False] c",
         "d",
     )
-    assert graph.names == ["a", "jit(act)/sin.y", "jit(act)/sin.y_1", "sin.y"]
+    assert graph.names == ["a", "jit(act)/sin", "jit(act)/sin_1", "sin"]
     assert graph.src.tolist() == [0, 1, 2]
 
 
@@ -331,23 +330,23 @@ o:f32[8,4] = exp h"""
 
 def test_a_scan_is_one_op_per_op_of_its_body_times_its_trips():
     graph = of_jaxpr("a:f32[8,4] w:f32[4,4] x:f32[5,8,4]", SCAN, "o, i")
-    body = [i for i, name in enumerate(graph.names) if name.startswith("scan.h/")]
+    body = [i for i, name in enumerate(graph.names) if name.startswith("scan/")]
     assert [graph.kinds[i] for i in body] == [
         "dynamic_slice", "dot_general", "add", "reduce_sum",
     ]  # fmt: skip
     assert graph.flops[body].tolist() == [0, 5 * 2 * 32 * 4, 5 * 32, 5 * 32]
     # Tensors are those of one trip; what the loop returns is allocated for all of it.
     assert graph.output_bytes[body].tolist() == [128, 128, 128, 4]
-    begin, end = graph.index("scan.h"), graph.index("scan.h.end")
+    begin, end = graph.index("scan"), graph.index("scan.end")
     assert graph.output_bytes[begin] == 128 + 5 * 4
-    assert {graph.colocation[i] for i in (*body, begin, end)} == {"scan.h"}
-    assert graph.meta["loops"] == {"scan.h": 5}
+    assert {graph.colocation[i] for i in (*body, begin, end)} == {"scan"}
+    assert graph.meta["loops"] == {"scan": 5}
     # What comes after waits for the end and reads what the first op holds.
-    view = graph.index("scan.h#0")
+    view = graph.index("scan#0")
     assert graph.view[view]
     assert graph.alias_of[view] == begin
     assert {int(s) for s in graph.src[graph.dst == view]} == {begin, end}
-    assert graph.src[graph.dst == graph.index("exp.o")].tolist() == [view]
+    assert graph.src[graph.dst == graph.index("exp")].tolist() == [view]
 
 
 def test_nested_scans_multiply():
@@ -361,7 +360,7 @@ def test_nested_scans_multiply():
     assert flops(graph, "dot_general") == 3 * 5 * 2 * 32 * 4
     assert set(graph.meta["loops"].values()) == {3, 5}
     groups = {c for c, kind in zip(graph.colocation, graph.kinds, strict=True) if kind != "input"}
-    assert groups - {""} == {"scan.q"}
+    assert groups - {""} == {"scan"}
 
 
 def while_text(test: str, step: str, start: str = "0:i32[]") -> str:
@@ -714,11 +713,11 @@ def test_donated_state_is_updated_in_place_after_its_readers():
         f"      jaxpr={{ lambda ; w:f32[4,4] v:f32[4,4] x:f32[8,4]. let\n          {lines}\n"
         "        in (p, n, l) }\n    ] a b c\n  in (d, e, f) }"
     )
-    graph = to_graph(jaxpr.from_text(text), "step")
-    update = graph.index("jit(step)/add.p")
+    graph = lm.read(closed_jaxpr(text))
+    update = graph.index("jit(step)/add_1")
     assert graph.alias_of[update] == 0
     assert graph.output_bytes[update] == 0
-    reader = graph.index("jit(step)/dot_general.g")
+    reader = graph.index("jit(step)/dot_general")
     assert (reader, update) in set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     assert graph.name == "step"
 
@@ -762,9 +761,6 @@ def test_gradients_alone_have_their_phase():
 @pytest.mark.parametrize(
     ("text", "framework"),
     [
-        ("{ lambda ; a:f32[2]. let b:f32[2] = sin a in (b,) }", "jax"),
-        ("let f = { lambda ; a:f32[2]. let b:f32[2] = sin a in (b,) } in\n"
-         "{ lambda ; c:f32[2]. let d:f32[2] = jit[name=f jaxpr=f] c in (d,) }", "jax"),
         ("module @jit_f {\n  func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n"
          "    %0 = stablehlo.sine %a : tensor<2xf32>\n    return %0 : tensor<2xf32>\n  }\n}",
          "stablehlo"),
@@ -777,7 +773,7 @@ def test_texts_are_told_by_content(tmp_path, pack, text, framework):
     graph = lm.read(path)
     assert graph.meta["framework"] == framework
     assert graph.flops.sum() > 0
-    with pytest.raises(InputError, match="takes no option 'batch'"):
+    with pytest.raises(InputError, match=r"takes no option.* 'batch'"):
         lm.read(path, batch=4)
 
 
@@ -794,13 +790,20 @@ def test_graphs_are_placed(model, form):
         assert len(set(devices.tolist())) <= 1
 
 
-def test_symbolic_dimensions_want_sizes(tmp_path):
-    text = "{ lambda ; a:f32[b,8]. let c:f32[2*b,8] = concatenate[dimension=0] a a in (c,) }"
+def test_a_printed_jaxpr_is_no_graph_and_what_to_give_is_said(tmp_path):
     path = tmp_path / "f.jaxpr"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"line 1: dimension 'b' is symbolic: give sizes="):
+    path.write_text("{ lambda ; a:f32[2]. let b:f32[2] = sin a in (b,) }")
+    with pytest.raises(InputError, match=r"a jaxpr \(jax.make_jaxpr.*StableHLO"):
         lm.read(path)
-    assert lm.read(path, sizes={"b": 16}).outputs == ["f32[16,8]", "f32[32,8]"]
+
+
+def test_symbolic_dimensions_want_sizes():
+    closed = closed_jaxpr(
+        "{ lambda ; a:f32[b,8]. let c:f32[2*b,8] = concatenate[dimension=0] a a in (c,) }"
+    )
+    with pytest.raises(InputError, match=r"dimension 'b' is symbolic: give sizes="):
+        lm.read(closed)
+    assert lm.read(closed, sizes={"b": 16}).outputs == ["f32[16,8]", "f32[32,8]"]
 
 
 def test_dynamic_dimensions_are_refused_with_a_way_out():
@@ -828,11 +831,6 @@ def test_shapes_without_elements():
 # ---- bad text -----------------------------------------------------------------------------------
 
 PROGRAMS = {
-    "jaxpr": (
-        "{ lambda ; a:f32[8,4] w:f32[4,4] x:f32[5,8,4]. let\n    "
-        + "\n    ".join(SCAN.split("\n"))
-        + "\n  in (o, i) }"
-    ),
     "stablehlo": (
         "module @jit_f {\n  func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n"
         "    %0 = call @g(%a) : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>\n"
@@ -861,22 +859,26 @@ def test_truncated_text_names_the_line(form, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    ("equation", "match"),
     [
-        ("sin q in (b,) }", "'q' is read, but nothing defines it"),
-        ("sin a in (z,) }", "'z' is read, but nothing defines it"),
-        ("dot_general a a in (b,) }", "line 1: dot_general has no dimension_numbers"),
-        ("sin a in (b,) } more", "line 1: the end of the text expected"),
-        ("sin 1.0:q7[] in (b,) }", "element type 'q7' is unknown"),
+        ("dot_general a a", "dot_general has no dimension_numbers"),
+        ("conv_general_dilated a a", "conv_general_dilated has dimension numbers, padding or"),
+        ("sin 1.0:q7[]", "element type 'q7' is unknown"),
+        ("sin 1.0:Weird", "'Weird' is no type like"),
         (
-            "scan[jaxpr={ lambda ; c:f32[2]. let  in (c,) } num_carry=1 num_consts=0] a in (b,) }",
-            "line 1: scan has no whole number for 'length'",
+            "scan[jaxpr={ lambda ; c:f32[2]. let  in (c,) } num_carry=1 num_consts=0] a",
+            "scan has no whole number for 'length'",
         ),
     ],
 )
-def test_wrong_jaxprs(text, match):
+def test_wrong_jaxprs(equation, match):
     with pytest.raises(InputError, match=re.escape(match)):
-        to_graph(jaxpr.from_text("{ lambda ; a:f32[2]. let b:f32[2] = " + text), "f")
+        of_jaxpr("a:f32[2]", f"b:f32[2] = {equation}", "b")
+
+
+def test_what_is_no_jaxpr():
+    with pytest.raises(InputError, match=r"int is no jaxpr: give what jax\.make_jaxpr"):
+        jaxpr.read(3)
 
 
 def test_calls_that_double_end_in_an_error_not_in_memory(monkeypatch):
@@ -890,7 +892,7 @@ def test_calls_that_double_end_in_an_error_not_in_memory(monkeypatch):
         )
     lines.append("{ lambda ; a:f32[]. let b:f32[] = jit[name=f jaxpr=f39] a in (b,) }")
     with pytest.raises(InputError, match="more than 10000 instructions once its calls are inlined"):
-        to_graph(jaxpr.from_text("\n".join(lines)), "f")
+        lm.read(closed_jaxpr("\n".join(lines)))
 
 
 def test_a_function_that_calls_itself():
@@ -899,12 +901,14 @@ def test_a_function_that_calls_itself():
         of_stablehlo("%a: tensor<f32>", call)
 
 
-def test_nesting_is_the_texts_not_pythons():
-    depth = 3000
-    text = "b:f32[] = sin a"
-    head = "{ lambda ; a:f32[]. let b:f32[] = jit[name=f jaxpr=" * depth
-    text = f"{head}{{ lambda ; a:f32[]. let {text} in (b,) }}" + "] a in (b,) }" * depth
-    assert to_graph(jaxpr.from_text(text), "f").n_ops == 2
+def test_nesting_is_the_programs_not_pythons():
+    """3,000 calls within one another; Python's own stack holds 1,000."""
+    inner = closed_jaxpr("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }")
+    for _ in range(3000):
+        x, y = Var(inner.jaxpr.invars[0].aval), Var(inner.jaxpr.invars[0].aval)
+        call = Equation(SimpleNamespace(name="jit"), [x], [y], {"name": "f", "jaxpr": inner})
+        inner = ClosedJaxpr(Jaxpr([x], [], [call], [y]))
+    assert lm.read(inner).n_ops == 2
 
 
 def mutated(text: str, random_: random.Random) -> str:
@@ -930,7 +934,7 @@ def mutated(text: str, random_: random.Random) -> str:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=150)
 def test_damaged_text_is_read_or_refused(form, seed):
-    parse = {"jaxpr": jaxpr.from_text, "stablehlo": stablehlo.from_text, "hlo": hlo_text.from_text}
+    parse = {"stablehlo": stablehlo.from_text, "hlo": hlo_text.from_text}
     text = mutated(PROGRAMS[form], random.Random(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -940,12 +944,12 @@ def test_damaged_text_is_read_or_refused(form, seed):
 
 
 @needs_artifacts
-@pytest.mark.parametrize("name", [f"lstm_scan{form}" for form in FORMS])
+@pytest.mark.parametrize("name", [f"lstm_scan{form}" for form in FORMS[1:]])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=15)
 def test_damaged_artifacts_are_read_or_refused(name, seed):
     text = gzip.decompress((ARTIFACTS / name).read_bytes()).decode()
-    parse = {FORMS[0]: jaxpr.from_text, FORMS[1]: stablehlo.from_text, FORMS[2]: hlo_text.from_text}
+    parse = {FORMS[1]: stablehlo.from_text, FORMS[2]: hlo_text.from_text}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with contextlib.suppress(InputError):

@@ -163,7 +163,7 @@ def test_what_a_csv_leaves_out_is_given_or_unknown(tmp_path):
         ("op,seconds,kind\na,1,x\na,2,y\n", "line 3: op 'a' is 'x' and 'y'"),
         ("op,seconds,output_bytes\na,1,-4\n", "line 2: output_bytes is '-4'"),
         ("op,seconds,output_bytes\na,1,4\na,1,8\n", "line 3: op 'a' puts out 4 and 8"),
-        ("{}", "is JSON, but no profile"),
+        ("{}", "is no profile that is known: measured times are read from .*CSV"),
     ],
 )
 def test_files_that_are_no_profiles_are_refused(tmp_path, text, words):

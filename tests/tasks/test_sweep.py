@@ -470,7 +470,7 @@ def test_the_command_takes_constraints_a_plan_to_start_from_and_shapes(tmp_path,
     assert document["rows"][0]["constraints"] == "{}"
     assert len(Table.open(path).rows) == 2
     assert main([*words, "--batch", "4"]) == 2
-    assert "an example takes no option 'batch'" in capsys.readouterr().err
+    assert "takes no options, so not 'batch'" in capsys.readouterr().err
 
 
 # -- more than one machine -------------------------------------------------------------------

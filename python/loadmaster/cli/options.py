@@ -8,7 +8,7 @@ from typing import Any
 
 _GRAPH = (
     "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
-    "GraphDef, text of JAX (jaxpr, StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
+    "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
     "example:NAME"
 )
 

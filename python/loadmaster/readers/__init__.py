@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from importlib import import_module
 from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import examples
+from loadmaster.readers import examples, registry
+from loadmaster.readers.registry import File, profile_reader, reader
 
-__all__ = ["read"]
+__all__ = ["File", "profile_reader", "read", "reader"]
 
 _EXAMPLE = "example:"
 
@@ -28,12 +27,13 @@ def read(source: Any, **options: Any) -> OpGraph:
       ``step``, ``device_type``
     * PyTorch's profiler traces (Kineto): ``step``, ``device_type``
     * TensorFlow's GraphDef: ``profile`` (RunMetadata), ``fetches``, ``device_type``
-    * text of JAX: jaxpr (``sizes``), StableHLO, HLO (``profile``: the profiler's trace,
-      ``device_type``)
+    * text of JAX: StableHLO; HLO: ``profile`` (the profiler's trace), ``device_type``
     * the msr-fiddle benchmark: ``time_unit``, ``size_unit``, ``cost_unit``
 
     In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram`` (``example_inputs``
-    and the options of ``.pt2``), a ``jax.core.ClosedJaxpr``.
+    and the options of ``.pt2``), a ``jax.core.ClosedJaxpr`` (``sizes``).
+
+    Formats of your own are added by :func:`loadmaster.reader`.
 
     Raises
     ------
@@ -47,23 +47,36 @@ def read(source: Any, **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
-    from loadmaster.readers.formats import Format, of_file, of_program
-
     given = {option: value for option, value in options.items() if value is not None}
     if isinstance(source, str) and source.startswith(_EXAMPLE):
-        _refuse(Format("an example", ""), given, [])
+        registry.refuse(source, given, [])
         return examples.load(source.removeprefix(_EXAMPLE))
-    is_file = isinstance(source, (str, os.PathLike))
-    found = of_file(source, "profile" in given) if is_file else of_program(source)
-    reader = import_module(f"loadmaster.readers.{found.module}").read
-    _refuse(found, given, list(inspect.signature(reader).parameters)[1:])
-    graph: OpGraph = reader(source, **given)
+    is_file = isinstance(source, str | os.PathLike)
+    found = _of_file(source, given) if is_file else _of_program(source)
+    graph = found.read(source, given)
+    if not isinstance(graph, OpGraph):
+        raise InputError(f"the reader of {found.summary} returned {graph!r}: wants an OpGraph")
     return graph
 
 
-def _refuse(format_: Any, options: dict[str, Any], known: list[str]) -> None:
-    """Raises for an option that a reader does not take."""
-    for option in options:
-        if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise InputError(f"{format_.name} takes no option {option!r}: {takes}")
+def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.Reader:
+    file = File.of(path, options)
+    if not file.text:
+        raise InputError(f"{file.path} is empty")
+    found = registry.of_file(registry.GRAPHS, file)
+    if found is None:
+        raise InputError(
+            f"{file.path} is a text of no graph: graphs are read from "
+            f"{registry.known(registry.GRAPHS)}; measured times go with a graph, as profile="
+        )
+    return found
+
+
+def _of_program(program: Any) -> registry.Reader:
+    found = registry.of_program(program)
+    if found is None:
+        raise InputError(
+            f"a graph is read from a path or a program, not from {type(program).__name__}: give "
+            f"{registry.known(registry.GRAPHS)}; lm.capture takes a PyTorch model"
+        )
+    return found

@@ -23,15 +23,6 @@ from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_text import decoded
 
 
-def begins(text: str) -> bool:
-    """Whether a text begins like a module of HLO.
-
-    >>> begins("HloModule jit_step, is_scheduled=true"), begins("module @jit_step {")
-    (True, False)
-    """
-    return text.lstrip().startswith("HloModule")
-
-
 def read(
     path: str | os.PathLike[str],
     *,

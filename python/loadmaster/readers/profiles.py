@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
-from collections.abc import Callable
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import BYTE_ORDER_MARK, read_head
 from loadmaster.model.profile import Profile
+from loadmaster.readers import registry
+from loadmaster.readers.registry import File
 
 
 def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]:
@@ -45,47 +43,11 @@ def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]
     Traceback (most recent call last):
     loadmaster.base.errors.InputError: .../profile.csv has no rows
     """
-    name, reader = _reader(path, options.get("graph"))
-    known = list(inspect.signature(reader).parameters)[1:]
-    for option in options:
-        if option not in known:
-            raise InputError(f"{name} takes no option {option!r}: it takes {', '.join(known)}")
-    found = reader(path, **options)
-    return found if isinstance(found, list) else [found]
-
-
-def _reader(
-    path: str | os.PathLike[str], graph: str | os.PathLike[str] | None
-) -> tuple[str, Callable[..., Profile | list[Profile]]]:
-    """What a file is called, and what reads it."""
-    head = read_head(path)
-    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-    if text[:1] == b"{":
-        if not re.search(rb'"traceEvents"\s*:', head):
-            raise InputError(f"{os.fspath(path)} is JSON, but no profile: it has no traceEvents")
-        return _of_trace(graph)
-    if text[:1] == b"[":
-        from loadmaster.readers import ort_profile
-
-        return "an ONNX Runtime profile", ort_profile.profile
-    if b"\0" in head:
-        from loadmaster.readers import tensorflow
-
-        return "RunMetadata", tensorflow.profile
-    from loadmaster.readers import profile_csv
-
-    return "CSV", profile_csv.read
-
-
-def _of_trace(
-    graph: str | os.PathLike[str] | None,
-) -> tuple[str, Callable[..., Profile | list[Profile]]]:
-    """PyTorch and JAX write traces of one form; the graph beside them tells which it is."""
-    from loadmaster.readers import chakra, hlo, kineto
-    from loadmaster.readers.formats import of_file
-
-    if graph is None:
-        return "a Kineto trace", kineto.profile
-    if of_file(graph, has_profile=False).module == "hlo":
-        return "a profiler trace of JAX", hlo.profile
-    return "a Kineto trace", chakra.profile
+    found = registry.of_file(registry.PROFILES, File.of(path, options))
+    if found is None:
+        raise InputError(
+            f"{os.fspath(path)} is no profile that is known: measured times are read from "
+            f"{registry.known(registry.PROFILES)}"
+        )
+    made = found.read(path, options)
+    return made if isinstance(made, list) else [made]

@@ -34,7 +34,6 @@ from loadmaster.readers.xla_program import (
 )
 from loadmaster.readers.xla_text import closing, decoded, split
 
-_MODULE = re.compile(r"\s*(?:(?:#|//)[^\n]*\n\s*)*(?:\"builtin\.module\"|module\b|func\.func\b)")
 _RESULTS = re.compile(r"(%[^=\"]*?)\s*=\s+(?=[\"\w])")
 _NAME = re.compile(r"\"(?P<quoted>[^\"]*)\"|(?P<bare>[A-Za-z_][\w.$-]*)")
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -43,15 +42,6 @@ _SYMBOL = re.compile(r"@(?:\"([^\"]*)\"|([\w$.-]+))")
 _ALIAS = re.compile(r"#(loc\d*)\s*=\s*loc\((.*)\)$")
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return")
 _CALLS = ("call", "func.call", "stablehlo.composite")
-
-
-def begins(text: str) -> bool:
-    """Whether a text begins like an MLIR module or function.
-
-    >>> begins("module @jit_f {"), begins("HloModule jit_f")
-    (True, False)
-    """
-    return bool(_MODULE.match(text))
 
 
 def read(path: str | os.PathLike[str]) -> OpGraph:
