@@ -95,7 +95,7 @@ def test_a_program_in_memory():
         lambda program, *, seconds=1.0: chain(program.names, seconds)
     )
     assert lm.read(SimpleNamespace(names=["a", "b"])).names == ["a", "b"]
-    with pytest.raises(InputError, match=r"not from int: give .*a jaxpr .*a name space"):
+    with pytest.raises(InputError, match=r"a path, a jaxpr .* or a name space, not from int"):
         lm.read(3)
 
 

@@ -15,7 +15,8 @@ from pictured import hand_made, layered, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.writers.pictures.lanes import Lane, lanes_of
+from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_transfers, routes
+from loadmaster.writers.pictures.lanes import lanes_of
 from loadmaster.writers.pictures.timeline import MAX_LANES, draw
 from loadmaster.writers.pictures.trace import trace_document, write_trace
 
@@ -288,27 +289,40 @@ def test_only_the_busiest_channels_are_drawn(plans):
 
 
 def test_merging_by_pixel_keeps_time_and_colour():
-    from loadmaster.writers.pictures.timeline import _SHADES, _bars, _Frame
-
     # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
     start = np.append(np.arange(1000.0), 1000.0)
     finish = np.append(np.arange(1000.0) + 0.5, 2000.0)
     colour = np.append(np.zeros(1000, dtype=np.int64), 1)
-    lane = Lane("gpu0", "", start, finish, colour, np.arange(1001))
-    bars = _bars(lane, _Frame(0, 0, 200, 30, 2000.0))
+    bars = merged(start, finish, colour, Pixels(200, 2000.0))
     assert len(bars.begin) == 2
     assert bars.colour.tolist() == [0, 1]
-    assert bars.shade.tolist() == [_SHADES // 2, _SHADES]
+    assert bars.shade.tolist() == [SHADES // 2, SHADES]
     assert bars.begin.tolist() == [0, 1000]
     assert bars.end.tolist() == [1000, 2000]
 
 
 def test_memory_per_pixel_keeps_the_peak():
-    from loadmaster.writers.pictures.timeline import _highest
-
     times = np.array([0.0, 0.1, 0.2, 2.5])
     used = np.array([1.0, 9.0, 2.0, 3.0])
-    assert _highest(times, used, np.linspace(0, 4, 5)).tolist() == [9, 2, 3, 3]
+    assert Pixels(4, 4.0).highest(times, used).tolist() == [9, 2, 3, 3]
+
+
+def test_gaps_that_are_too_small_to_see_are_closed():
+    begin, end = joined(np.array([0.0, 1.0, 1.2, 5.0]), np.array([0.9, 3.0, 2.0, 6.0]), 0.5)
+    assert (begin.tolist(), end.tolist()) == ([0.0, 5.0], [3.0, 6.0])
+
+
+def test_a_transfer_has_a_bar_on_each_channel_of_its_route(plans):
+    plan = plans["layered"]
+    bars, held = of_transfers(plan), routes(plan)
+    seen = defaultdict(set)
+    for what, row in zip(bars.what.tolist(), bars.row.tolist(), strict=True):
+        seen[what].add(row)
+    sent = plan.schedule.transfers
+    for i, (src, dst) in enumerate(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)):
+        names = [plan.cluster.channels[c] for c in held[i]]
+        assert names == list(plan.cluster.route(src, dst).channels)
+        assert seen[i] == set(held[i])
 
 
 def test_wrong_paths(plans, tmp_path):
@@ -331,7 +345,7 @@ def test_drawing_leaves_no_global_state():
     code = """
 import sys
 import loadmaster as lm
-from loadmaster.writers import timeline, trace
+from loadmaster.writers.pictures import timeline, trace
 assert "matplotlib" not in sys.modules
 plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "celeritas")
 import matplotlib, tempfile, pathlib

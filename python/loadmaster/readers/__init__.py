@@ -67,7 +67,8 @@ def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.
     if found is None:
         raise InputError(
             f"{file.path} is a text of no graph: graphs are read from "
-            f"{registry.known(registry.GRAPHS)}; measured times go with a graph, as profile="
+            f"{registry.known(registry.GRAPHS.values())}; measured times go with a graph, as "
+            "profile="
         )
     return found
 
@@ -75,8 +76,9 @@ def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.
 def _of_program(program: Any) -> registry.Reader:
     found = registry.of_program(program)
     if found is None:
+        programs = [reader for reader in registry.GRAPHS.values() if reader.accepts is not None]
         raise InputError(
-            f"a graph is read from a path or a program, not from {type(program).__name__}: give "
-            f"{registry.known(registry.GRAPHS)}; lm.capture takes a PyTorch model"
+            f"a graph is read from a path, {registry.known(programs)}, not from "
+            f"{type(program).__name__}; lm.capture takes a PyTorch model"
         )
     return found

@@ -47,7 +47,7 @@ def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]
     if found is None:
         raise InputError(
             f"{os.fspath(path)} is no profile that is known: measured times are read from "
-            f"{registry.known(registry.PROFILES)}"
+            f"{registry.known(registry.PROFILES.values())}"
         )
     made = found.read(path, options)
     return made if isinstance(made, list) else [made]

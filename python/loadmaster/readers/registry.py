@@ -203,9 +203,9 @@ def of_program(program: Any) -> Reader | None:
     return next((r for r in GRAPHS.values() if r.accepts is not None and r.accepts(program)), None)
 
 
-def known(readers: Mapping[str, Reader]) -> str:
+def known(readers: Iterable[Reader]) -> str:
     """What readers read, listed for a message."""
-    names = list(dict.fromkeys(reader.summary for reader in readers.values()))
+    names = list(dict.fromkeys(reader.summary for reader in readers))
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers, routes
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_MODULES = 8
 
@@ -66,7 +63,7 @@ class View:
     hidden_devices: int
     hidden_channels: int
     row_of_device: dict[int, int]
-    row_of_channel: dict[str, int]
+    row_of_channel: dict[int, int]
     palette: list[tuple[str, str]]
 
 
@@ -75,15 +72,18 @@ def lanes_of(plan: Plan, most: int) -> View:
     palette, colour = _colours(plan)
     shown, hidden = _busiest(plan.schedule.device_busy, most, keep_idle=True)
     used, hidden_channels = _busiest(plan.schedule.channel_busy, most, keep_idle=False)
-    names = plan.cluster.channels
+    names, span, schedule = plan.cluster.channels, plan.makespan, plan.schedule
     used.sort(key=lambda c: _natural(names[c]))
+    colour = colour[plan.problem.reduced.op_of]
+    grey = np.full(len(schedule.transfers), len(palette) - 1)
+    devices = [device.name for device in plan.cluster.devices]
     return View(
-        [_device_lane(plan, d, colour) for d in shown],
-        list(_channel_lanes(plan, used, len(palette) - 1)),
+        list(_lanes(shown, devices, schedule.device_busy, of_ops(plan), colour, span)),
+        list(_lanes(used, names, schedule.channel_busy, of_transfers(plan), grey, span)),
         hidden,
         hidden_channels,
         {d: row for row, d in enumerate(shown)},
-        {names[c]: len(shown) + row for row, c in enumerate(used)},
+        {c: len(shown) + row for row, c in enumerate(used)},
         palette,
     )
 
@@ -101,41 +101,14 @@ def _natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(digits or 0)) for text, digits in pieces]
 
 
-def _device_lane(plan: Plan, device: int, colour: Ints) -> Lane:
-    schedule, op_of = plan.schedule, plan.problem.reduced.op_of
-    timed = schedule.finish[op_of] > schedule.start[op_of]
-    here = np.flatnonzero(timed & (schedule.devices[op_of] == device))
-    here = here[np.argsort(schedule.start[op_of[here]], kind="stable")]
-    order = op_of[here]
-    return Lane(
-        plan.cluster.devices[device].name,
-        _share(float(schedule.device_busy[device]), plan.makespan),
-        schedule.start[order],
-        schedule.finish[order],
-        colour[order],
-        here,
-    )
-
-
-def _channel_lanes(plan: Plan, channels: Sequence[int], colour: int) -> Iterator[Lane]:
-    transfers = plan.schedule.transfers
-    n = plan.cluster.n_devices
-    pair = transfers.src.astype(np.int64) * n + transfers.dst
-    route = {p: plan.cluster.route(*divmod(p, n)).channels for p in np.unique(pair).tolist()}
-    timed = transfers.finish > transfers.start
-    names = plan.cluster.channels
-    for channel in channels:
-        pairs = [p for p, held in route.items() if names[channel] in held]
-        which = np.flatnonzero(timed & np.isin(pair, pairs))
-        order = which[np.argsort(transfers.start[which], kind="stable")]
-        yield Lane(
-            names[channel],
-            _share(float(plan.schedule.channel_busy[channel]), plan.makespan),
-            transfers.start[order],
-            transfers.finish[order],
-            np.full(len(order), colour),
-            order,
-        )
+def _lanes(
+    rows: Sequence[int], names: Sequence[str], busy: Floats, bars: Bars, colour: Ints, span: float
+) -> Iterator[Lane]:
+    """A lane per row of bars; ``colour`` is an index into the palette per op or transfer."""
+    for row in rows:
+        here = bars.of_row(row)
+        note = _share(float(busy[row]), span)
+        yield Lane(names[row], note, here.start, here.finish, colour[here.what], here.what)
 
 
 def _share(part: float, whole: float) -> str:
@@ -233,23 +206,14 @@ Link = tuple[float, float, list[int]]
 
 def links_of(plan: Plan, view: View) -> list[Link]:
     """The chain, first to last; a link whose lanes are not shown has no rows."""
-    transfers = plan.schedule.transfers
-    src, dst = transfers.src.tolist(), transfers.dst.tolist()
-    devices = plan.schedule.devices
-    routes: dict[tuple[int, int], list[int]] = {}
+    held, devices = routes(plan), plan.schedule.devices
     links = []
-    for blame in reversed(plan.schedule.blame):
+    for blame in plan.schedule.blame[::-1]:
+        found: list[int | None] = []
         if blame.op is not None:
-            row = view.row_of_device.get(int(devices[blame.op]))
-            rows = [] if row is None else [row]
+            found = [view.row_of_device.get(int(devices[blame.op]))]
         elif blame.transfer is not None:
-            pair = src[blame.transfer], dst[blame.transfer]
-            if pair not in routes:
-                held = plan.cluster.route(*pair).channels
-                found = (view.row_of_channel.get(channel) for channel in held)
-                routes[pair] = sorted(row for row in found if row is not None)
-            rows = routes[pair]
-        else:
-            rows = []
+            found = [view.row_of_channel.get(channel) for channel in held[blame.transfer]]
+        rows = sorted(row for row in found if row is not None)
         links.append((blame.start, blame.finish, rows))
     return links

@@ -1,20 +1,16 @@
 """A plan's simulated step as one picture: who computed, what was sent, why it took so long.
 
-Lanes of devices and of channels, the chain of causes on top of them, and memory below. What is
-narrower than a pixel is merged before it is drawn, so that 50,000 ops cost what 500 cost: a pixel
-takes the colour of what filled most of it, paler the less was filled.
+Lanes of devices and of channels, the chain of causes on top of them, and memory below.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.base.drawing import (
     DPI,
@@ -28,7 +24,8 @@ from loadmaster.base.drawing import (
 )
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import format_bytes, format_seconds
-from loadmaster.writers.pictures.lanes import Floats, Ints, Lane, Link, View, lanes_of, links_of
+from loadmaster.writers.pictures.bars import Floats, Pixels, joined, merged, shades
+from loadmaster.writers.pictures.lanes import Link, View, lanes_of, links_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +37,6 @@ MAX_LANES = 24
 
 MEMORY, MEMORY_EDGE, OVER = "#b3c5d4", "#5f7d96", "#c43c2c"
 
-# Shades between white and a colour; the palest still shows.
-_SHADES = 8
 _PIXELS_PER_HOP = 8
 _RIGHT, _HEADING, _LEGEND_ROW = 104, 58, 18
 _LETTERS = 24
@@ -95,110 +90,19 @@ def draw(
         write(_figure(plan, width, title), path)
 
 
-def _shades(colours: Sequence[str]) -> NDArray[np.float64]:
-    """RGB per colour and shade, [n, shades + 1, 3]; the last shade is the colour itself."""
-    from matplotlib.colors import to_rgb
-
-    full = np.array([to_rgb(c) for c in colours])[:, None, :]
-    strength = 0.15 + 0.85 * np.arange(_SHADES + 1)[None, :, None] / _SHADES
-    return 1 - (1 - full) * strength
-
-
-# -- pixels ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Bars:
-    """What is drawn of a lane: begin and end (s), index into the palette, shade."""
-
-    begin: Floats
-    end: Floats
-    colour: Ints
-    shade: Ints
-
-
-def _bars(lane: Lane, frame: _Frame) -> _Bars:
-    """A lane's bars: those wider than a pixel or so as they are, over the rest merged by pixel."""
-    wide = lane.finish - lane.start >= 1.5 * frame.span / frame.columns
-    begin, colour, shade, end = _merged(lane, ~wide, frame)
-    return _Bars(
-        np.concatenate([begin, lane.start[wide]]),
-        np.concatenate([end, lane.finish[wide]]),
-        np.concatenate([colour, lane.colour[wide]]),
-        np.concatenate([shade, np.full(int(wide.sum()), _SHADES)]),
-    )
-
-
-def _merged(
-    lane: Lane, narrow: NDArray[np.bool_], frame: _Frame
-) -> tuple[Floats, Ints, Ints, Floats]:
-    edges, columns, pixel = _edges(frame), frame.columns, frame.span / frame.columns
-    n_colours = int(lane.colour.max(initial=0)) + 1
-    filled = np.zeros((n_colours, columns))
-    for c in np.unique(lane.colour[narrow]).tolist():
-        which = narrow & (lane.colour == c)
-        filled[c] = _filled(lane.start[which], lane.finish[which], edges)
-    wide = _filled(lane.start[~narrow], lane.finish[~narrow], edges)
-    room = np.maximum(pixel - wide, 1e-9 * pixel)
-    part = np.minimum(filled.sum(axis=0) / room, 1.0)
-    shade = np.ceil(part * _SHADES - 1e-6).astype(np.int64)
-    colour = np.where(shade > 0, filled.argmax(axis=0), -1)
-    look = colour * (_SHADES + 1) + shade
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(look)) + 1])
-    ends = np.append(starts[1:], columns)
-    seen = colour[starts] >= 0
-    starts, ends = starts[seen], ends[seen]
-    return edges[starts], colour[starts], shade[starts], edges[ends]
-
-
-def _edges(frame: _Frame) -> Floats:
-    return np.linspace(0.0, frame.span, frame.columns + 1)
-
-
-def _filled(start: Floats, finish: Floats, edges: Floats) -> Floats:
-    """Seconds of disjoint, ascending intervals between each two neighbouring edges."""
-    if not len(start):
-        return np.zeros(len(edges) - 1)
-    done = np.concatenate([[0.0], np.cumsum(finish - start)])
-    times = np.stack([start, finish], axis=1).ravel()
-    totals = np.stack([done[:-1], done[1:]], axis=1).ravel()
-    return np.diff(np.interp(edges, times, totals))
-
-
-def _joined(start: Floats, finish: Floats, nearest: float) -> tuple[Floats, Floats]:
-    """Intervals, ascending, with gaps of less than ``nearest`` closed."""
-    if not len(start):
-        return start, finish
-    apart = np.flatnonzero(start[1:] - np.maximum.accumulate(finish)[:-1] >= nearest)
-    begins = np.concatenate([[0], apart + 1])
-    return start[begins], np.maximum.reduceat(finish, begins)
-
-
-def _highest(times: Floats, values: Floats, edges: Floats) -> Floats:
-    """The largest value of a step curve in every column."""
-    columns = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, len(edges) - 2)
-    highest = np.zeros(len(edges) - 1)
-    np.maximum.at(highest, columns, values)
-    if not len(times):
-        return highest
-    at = np.searchsorted(times, edges[:-1], side="right") - 1
-    return np.maximum(highest, np.where(at >= 0, values[at], 0.0))
-
-
 # -- the figure ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Pixels of the picture: its width, where the lanes begin, how wide they are, how tall those of
-    a device; and the seconds that they show.
+    """Pixels of the picture: its width, where the lanes begin, those of the lanes, and how tall the
+    lane of a device is.
     """
 
     width: int
     left: int
-    columns: int
+    lanes: Pixels
     tall: int
-    span: float
 
 
 def _frame(plan: Plan, view: View, width: int) -> _Frame:
@@ -206,7 +110,8 @@ def _frame(plan: Plan, view: View, width: int) -> _Frame:
     letters += [5.3 * len(_short(lane.name)) for lane in view.channels]
     left = max(60, int(max(letters)) + 24)
     tall = 30 if len(view.devices) <= 8 else 20
-    return _Frame(width, left, width - left - _RIGHT, tall, plan.makespan or 1e-9)
+    lanes = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)
+    return _Frame(width, left, lanes, tall)
 
 
 def _short(name: str) -> str:
@@ -230,7 +135,7 @@ def _figure(plan: Plan, width: int, title: str | None) -> Figure:
     _draw_lanes(lanes, view, tracks, frame)
     _draw_chain(lanes, links_of(plan, view), tracks, len(view.devices), frame)
     _draw_memory(memory, plan, sorted(view.row_of_device), frame)
-    _draw_time(lanes, memory, frame.span)
+    _draw_time(lanes, memory, frame.lanes.span)
     _draw_heading(figure, plan, title, frame)
     _draw_legend(figure, plan, legend, frame)
     return figure
@@ -243,11 +148,11 @@ def _panel(figure: Figure, frame: _Frame, top: float, tall: float) -> Axes:
         (
             frame.left / frame.width,
             1 - (top + tall) / height,
-            frame.columns / frame.width,
+            frame.lanes.columns / frame.width,
             tall / height,
         )
     )
-    axes.set_xlim(0, frame.span)
+    axes.set_xlim(0, frame.lanes.span)
     axes.set_ylim(tall, 0)
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
@@ -274,14 +179,14 @@ def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:
 
 def _draw_lanes(axes: Axes, view: View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
     lanes = view.devices + view.channels
-    shades = _shades([colour for _, colour in view.palette])
+    faces_of = shades([colour for _, colour in view.palette])
     boxes, faces = [], []
     for row, (lane, (top, bottom)) in enumerate(zip(lanes, tracks, strict=True)):
-        bars = _bars(lane, frame)
-        boxes.append(_rectangles(np.array([0.0]), np.array([frame.span]), top, bottom))
-        faces.append(_shades([TRACK])[0, -1:])
+        bars = merged(lane.start, lane.finish, lane.colour, frame.lanes)
+        boxes.append(_rectangles(np.array([0.0]), np.array([frame.lanes.span]), top, bottom))
+        faces.append(shades([TRACK])[0, -1:])
         boxes.append(_rectangles(bars.begin, bars.end, top, bottom))
-        faces.append(shades[bars.colour, bars.shade])
+        faces.append(faces_of[bars.colour, bars.shade])
         size = 9 if row < len(view.devices) else 7.5
         _beside(axes, (top + bottom) / 2, lane.name, lane.note, size)
     _fill(axes, boxes, faces)
@@ -350,7 +255,7 @@ def _draw_chain(
     level: list[list[tuple[float, float]]] = []
     for row, y in enumerate(middle):
         held = np.array([(a, b) for a, b, rows in links if row in rows and b > a]).reshape(-1, 2)
-        begin, end = _joined(held[:, 0], held[:, 1], frame.span / frame.columns)
+        begin, end = joined(held[:, 0], held[:, 1], frame.lanes.width)
         level += [[(a, y), (b, y)] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
     upright = _hops(links, middle, n_devices, frame)
     # White beneath keeps the line apart from dark bars.
@@ -372,10 +277,10 @@ def _hops(
         if before == after or not before or not after or min(before + after) >= n_devices:
             continue
         ends = [middle[row] for row in (*before, *after)]
-        column = int(start / frame.span * frame.columns)
+        column = int(start / frame.lanes.span * frame.lanes.columns)
         time, low, high = reach.get(column, (start, ends[0], ends[0]))
         reach[column] = time, min(low, *ends), max(high, *ends)
-    if len(reach) > frame.columns / _PIXELS_PER_HOP:
+    if len(reach) > frame.lanes.columns / _PIXELS_PER_HOP:
         return []
     return [[(time, low), (time, high)] for time, low, high in reach.values()]
 
@@ -384,7 +289,7 @@ def _hops(
 
 
 def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> None:
-    edges = _edges(frame)
+    edges = frame.lanes.edges
     _section(axes, -2, "memory in use, of what the device has", "peak")
     for row, device in enumerate(devices):
         times, used = plan.memory.profile(device)
@@ -392,9 +297,9 @@ def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> N
         bottom = (row + 1) * frame.tall - 2.0
         scale = (frame.tall - 4.0) / max(capacity, peak, 1)
         limit = bottom - capacity * scale
-        highest = _highest(times, used.astype(np.float64), edges)
+        highest = frame.lanes.highest(times, used.astype(np.float64))
         x, y = np.repeat(edges, 2)[1:-1], bottom - np.repeat(highest, 2) * scale
-        axes.fill_between([0, frame.span], bottom, limit, color=TRACK, linewidth=0, zorder=2)
+        axes.fill_between([0, frame.lanes.span], bottom, limit, color=TRACK, linewidth=0, zorder=2)
         axes.fill_between(x, bottom, np.maximum(y, limit), color=MEMORY, linewidth=0, zorder=2)
         axes.fill_between(x, limit, np.minimum(y, limit), color=OVER, linewidth=0, zorder=2)
         if peak:
@@ -464,7 +369,7 @@ def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
     used = 0.0
     for label, colour in [*entries, (_CHAIN, "")]:
         need = 40 + 6.1 * len(label)
-        if rows[-1] and used + need > frame.columns + _RIGHT:
+        if rows[-1] and used + need > frame.lanes.columns + _RIGHT:
             rows.append([])
             used = 0.0
         rows[-1].append((label, colour))

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from loadmaster.base.files import uncollected, write_bytes
 from loadmaster.base.units import format_bytes
+from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers
 from loadmaster.writers.pictures.lanes import transfer_names
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
 
 Event = dict[str, Any]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 PHASES = {"f": "forward", "b": "backward", "o": "optimizer"}
@@ -99,12 +98,15 @@ def trace_document(plan: Plan) -> dict[str, Any]:
 
 
 def _events(plan: Plan) -> list[Event]:
-    ops, transfers = _ops(plan), _transfers(plan)
+    ops, held = _slices(of_ops(plan), 1), of_transfers(plan)
+    sent = _slices(held, plan.cluster.n_devices + 1)
+    # The first bar of each transfer, on the first channel of its route.
+    first = np.searchsorted(held.what, np.arange(len(plan.schedule.transfers)))
     return [
         *_metadata(plan),
         *_op_events(plan, ops),
-        *_transfer_events(plan, transfers),
-        *_flow_events(plan, ops, transfers),
+        *_transfer_events(plan, sent, held.what),
+        *_flow_events(plan, ops, sent.at(first)),
         *_counters(plan),
     ]
 
@@ -120,58 +122,28 @@ class _Slices:
     length: Floats
     process: Ints
 
+    def at(self, index: Ints) -> _Slices:
+        """Those at the indices."""
+        return _Slices(self.begin[index], self.length[index], self.process[index])
+
     @property
     def middle(self) -> Floats:
         """Within the slice even if that is a single step long."""
         return np.floor((self.begin + self.length / 2) * _STEPS_PER_US) / _STEPS_PER_US
 
 
-@dataclass(frozen=True)
-class _Transfers:
-    """Transfers as slices on the first channel of their route, and that route's processes."""
-
-    slices: _Slices
-    names: list[str]
-    route: list[tuple[int, ...]]
-
-
 def _on_grid(microseconds: Floats) -> Floats:
     return np.rint(microseconds * _STEPS_PER_US) / _STEPS_PER_US
 
 
-def _slices(start: Floats, finish: Floats, process: NDArray[Any]) -> _Slices:
-    begin, end = _on_grid(start * 1e6), _on_grid(finish * 1e6)
-    return _Slices(begin, end - begin, process.astype(np.int64))
+def _slices(bars: Bars, first: int) -> _Slices:
+    """Bars as slices; ``first`` is the process of row 0. Process 0 would be the idle one."""
+    begin, end = _on_grid(bars.start * 1e6), _on_grid(bars.finish * 1e6)
+    return _Slices(begin, end - begin, bars.row + first)
 
 
 def _pick(values: Sequence[T], index: NDArray[Any]) -> list[T]:
     return [values[i] for i in index.tolist()]
-
-
-def _ops(plan: Plan) -> _Slices:
-    """The ops of the reduced graph. Process 0 would be the idle one."""
-    schedule, op_of = plan.schedule, plan.problem.reduced.op_of
-    return _slices(
-        schedule.start[op_of], schedule.finish[op_of], schedule.devices[op_of] + np.int64(1)
-    )
-
-
-def _transfers(plan: Plan) -> _Transfers:
-    transfers = plan.schedule.transfers
-    pair = transfers.src.astype(np.int64) * plan.cluster.n_devices + transfers.dst
-    pairs, which = np.unique(pair, return_inverse=True)
-    routes = [_route(plan, *divmod(p, plan.cluster.n_devices)) for p in pairs.tolist()]
-    route = _pick(routes, which)
-    process = np.array([r[0] for r in route], dtype=np.int64)
-    return _Transfers(
-        _slices(transfers.start, transfers.finish, process), transfer_names(plan), route
-    )
-
-
-def _route(plan: Plan, src: int, dst: int) -> tuple[int, ...]:
-    first = plan.cluster.n_devices + 1
-    number = {name: first + i for i, name in enumerate(plan.cluster.channels)}
-    return tuple(number[channel] for channel in plan.cluster.route(src, dst).channels)
 
 
 # -- events ----------------------------------------------------------------------------------
@@ -247,17 +219,14 @@ def _waits(plan: Plan, order: Ints) -> list[str]:
     return said
 
 
-def _transfer_events(plan: Plan, transfers: _Transfers) -> list[Event]:
-    slices, args = transfers.slices, _transfer_args(plan)
-    hops = np.array([len(r) for r in transfers.route], dtype=np.int64)
-    which = np.repeat(np.arange(len(hops)), hops)
-    process = np.array([p for route in transfers.route for p in route], dtype=np.int64)
-    held = _Slices(slices.begin[which], slices.length[which], process)
+def _transfer_events(plan: Plan, held: _Slices, what: Ints) -> list[Event]:
+    """Transfers on every channel that they hold; ``what`` is the transfer of each slice."""
     order = np.lexsort((held.begin, held.process))
-    of = which[order]
+    of = what[order]
     tensors = plan.schedule.transfers.tensor[of].tolist()
     kind = ["control" if tensor < 0 else "transfer" for tensor in tensors]
-    return _drawn(_pick(transfers.names, of), kind, held, order, _pick(args, of))
+    args = _pick(_transfer_args(plan), of)
+    return _drawn(_pick(transfer_names(plan), of), kind, held, order, args)
 
 
 def _transfer_args(plan: Plan) -> list[Event]:
@@ -289,8 +258,7 @@ def _drawn(
     ]
 
 
-def _flow_events(plan: Plan, ops: _Slices, transfers: _Transfers) -> list[Event]:
-    sent = transfers.slices
+def _flow_events(plan: Plan, ops: _Slices, sent: _Slices) -> list[Event]:
     maker, reader = _makers(plan, ops, sent), _readers(plan, ops, sent)
     number = np.arange(len(maker))
     # An arrow needs two ends besides the transfer's own slice, or that slice for one of them.

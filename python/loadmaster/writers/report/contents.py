@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import PROVENANCES
 from loadmaster.plans.summary import shortage, verdict
+from loadmaster.writers.pictures.bars import routes, shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, transfer_names
 from loadmaster.writers.report import figures
@@ -117,6 +118,7 @@ def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> di
     return {
         "span": plan.makespan or 1e-9,
         "palette": view.palette,
+        "shades": _shades(view),
         "lanes": [_lane(columns, lane, True) for lane in view.devices]
         + [_lane(columns, lane, False) for lane in view.channels],
         "hidden": [view.hidden_devices, view.hidden_channels],
@@ -127,6 +129,12 @@ def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> di
         "memory": _memory_columns(columns, plan, view),
         "figures": figures.figures(plan, comparison),
     }
+
+
+def _shades(view: View) -> list[list[str]]:
+    """The shades of each colour of the palette, palest first, as CSS has them."""
+    faces = np.floor(255 * shades([colour for _, colour in view.palette]) + 0.5).astype(int)
+    return [[f"rgb({r},{g},{b})" for r, g, b in row] for row in faces[:, 1:].tolist()]
 
 
 def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
@@ -163,26 +171,16 @@ def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
 def _transfers(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
     """Columns of the transfers; ``row`` is the first shown lane of the route, -1 if none is."""
     sent, reduced = plan.schedule.transfers, plan.problem.reduced
-    n = plan.cluster.n_devices
-    pair = sent.src.astype(np.int64) * n + sent.dst
-    pairs, which = np.unique(pair, return_inverse=True)
     rows = [
-        next(
-            (
-                view.row_of_channel[channel]
-                for channel in plan.cluster.route(*divmod(p, n)).channels
-                if channel in view.row_of_channel
-            ),
-            -1,
-        )
-        for p in pairs.tolist()
+        next((view.row_of_channel[c] for c in route if c in view.row_of_channel), -1)
+        for route in routes(plan)
     ]
     return {
         "name": columns.coded(transfer_names(plan)),
         "op": columns.add(reduced.map[sent.op], "i4"),
         "src": columns.add(sent.src, "i4"),
         "dst": columns.add(sent.dst, "i4"),
-        "row": columns.add(np.array(rows, dtype=np.int64)[which], "i4"),
+        "row": columns.add(rows, "i4"),
         "bytes": columns.add(sent.bytes.astype(np.float64), "f4"),
         "queued": columns.add(sent.queued, "f8"),
         "start": columns.add(sent.start, "f8"),

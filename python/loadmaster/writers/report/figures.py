@@ -52,7 +52,22 @@ def _named(name: str) -> str:
     return html.escape(name, quote=False)
 
 
-def _bars(rows: list[str], **layout: Any) -> Figure:
+def _bars(
+    names: list[str], lengths: list[float], colour: str | list[str], hover: str, **more: Any
+) -> Figure:
+    """Horizontal bars; ``hover`` is Plotly's template of what a bar says."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [_named(name) for name in names],
+        "x": lengths,
+        "marker": {"color": colour},
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
+    }
+
+
+def _layout(rows: list[str], **layout: Any) -> Figure:
     """A layout for horizontal bars, the first row on top."""
     axis = {"autorange": "reversed", "type": "category", "automargin": True, "ticksuffix": "  "}
     return {
@@ -86,23 +101,16 @@ def quality(plan: Plan, comparison: Comparison | None) -> Figure:
         "x": bound, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
         "text": f"lower bound {format_seconds(bound)}", "font": {"color": BOUND},
     }  # fmt: skip
-    layout = _bars(
+    layout = _layout(
         names,
         xaxis={"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "s"},
         shapes=[line | {"line": {"color": BOUND, "width": 2, "dash": "dot"}}],
         annotations=[label],
     )
     layout["margin"] |= {"t": 30}
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [_named(name) for name in names],
-        "x": seconds,
-        "marker": {"color": colours},
-        "text": [format_seconds(s) for s in seconds],
-        "hovertext": said_all,
-        "hovertemplate": "%{y}: %{text}<br>%{hovertext}<extra></extra>",
-    }
+    text = [format_seconds(s) for s in seconds]
+    hover = "%{y}: %{text}<br>%{hovertext}"
+    bars = _bars(names, seconds, colours, hover, text=text, hovertext=said_all)
     return {"data": [bars], "layout": layout}
 
 
@@ -114,28 +122,16 @@ def utilisation(plan: Plan) -> Figure:
     busy = schedule.device_busy
     rows = [(d.name, busy[i], OURS) for i, d in enumerate(plan.cluster.devices)]
     rows += [(plan.cluster.channels[c], schedule.channel_busy[c], SENT) for c in used]
-    names = [_named(name) for name, _, _ in rows]
+    names = [name for name, _, _ in rows]
     shares = [100 * float(busy) / span for _, busy, _ in rows]
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": shares,
-        "marker": {"color": [colour for _, _, colour in rows]},
-        "text": [f"{share:.1f} %" for share in shares],
-        "hovertext": [format_seconds(float(busy)) for _, busy, _ in rows],
-        "hovertemplate": "%{y}: %{text}, %{hovertext}<extra></extra>",
-    }
-    idle = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [100 - share for share in shares],
-        "marker": {"color": IDLE},
-        "hovertemplate": "%{y}: idle %{x:.1f} %<extra></extra>",
-    }
+    text = [f"{share:.1f} %" for share in shares]
+    said = [format_seconds(float(busy)) for _, busy, _ in rows]
+    colours = [colour for _, _, colour in rows]
+    hover = "%{y}: %{text}, %{hovertext}"
+    bars = _bars(names, shares, colours, hover, text=text, hovertext=said)
+    idle = _bars(names, [100 - share for share in shares], IDLE, "%{y}: idle %{x:.1f} %")
     axis = {"range": [0, 100], "ticksuffix": " %"}
-    return {"data": [bars, idle], "layout": _bars(names, xaxis=axis)}
+    return {"data": [bars, idle], "layout": _layout(names, xaxis=axis)}
 
 
 def reasons(plan: Plan) -> Figure:
@@ -160,41 +156,28 @@ def reasons(plan: Plan) -> Figure:
         merged[shown.get(kind, counted(len(kinds) - MAX_KINDS, "other kind")), place] += s
     rows = list(dict.fromkeys([*shown, *(kind for kind, _ in merged)]))
     colour = {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": _named(place),
-            "y": [_named(row) for row in rows if (row, place) in merged],
-            "x": [merged[row, place] for row in rows if (row, place) in merged],
-            "marker": {"color": colour.get(place, SENT)},
-            "hovertemplate": "%{y}, %{fullData.name}: %{x:.3s}s<extra></extra>",
-        }
-        for place in dict.fromkeys(place for _, place in merged)
-    ]
+    traces = []
+    for place in dict.fromkeys(place for _, place in merged):
+        here = [row for row in rows if (row, place) in merged]
+        lengths = [merged[row, place] for row in here]
+        hover = "%{y}, %{fullData.name}: %{x:.3s}s"
+        shown_in = colour.get(place, SENT)
+        traces.append(_bars(here, lengths, shown_in, hover, name=_named(place)))
     axis = {"tickformat": "~s", "ticksuffix": "s"}
     order = {"categoryarray": [_named(row) for row in rows], "categoryorder": "array"}
-    layout = _bars(rows, xaxis=axis)
+    layout = _layout(rows, xaxis=axis)
     layout["yaxis"] |= order
     return {"data": traces, "layout": layout}
 
 
 def provenance(plan: Plan) -> Figure:
     """Where the times come from, by share of the time."""
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": word,
-            "y": ["times"],
-            "x": [100 * share],
-            "text": [f"{word} {share:.0%}"],
-            "marker": {"color": COLOURS[i % len(COLOURS)]},
-            "hovertemplate": f"{word}: %{{x:.1f}} %<extra></extra>",
-        }
-        for i, (word, share) in enumerate(plan.provenance.items())
-    ]
-    return {"data": traces, "layout": _bars([""], xaxis={"range": [0, 100], "ticksuffix": " %"})}
+    traces = []
+    for i, (word, share) in enumerate(plan.provenance.items()):
+        colour, text = COLOURS[i % len(COLOURS)], [f"{word} {share:.0%}"]
+        hover = f"{word}: %{{x:.1f}} %"
+        traces.append(_bars(["times"], [100 * share], colour, hover, name=word, text=text))
+    return {"data": traces, "layout": _layout([""], xaxis={"range": [0, 100], "ticksuffix": " %"})}
 
 
 # -- the coarsened graph ---------------------------------------------------------------------

@@ -3,7 +3,7 @@
 // takes the colour of what fills most of it, paler the less is filled.
 "use strict";
 (async () => {
-  const SHADES = 8, COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
+  const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
   const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
@@ -39,7 +39,7 @@
 
   const lanes = data.lanes.map(columns), memory = data.memory.map(columns);
   const ops = columns(data.ops), sent = columns(data.transfers), chain = columns(data.chain);
-  const { span, palette, devices } = data;
+  const { span, palette, devices } = data, SHADES = data.shades[0].length;
   for (const lane of lanes) {
     const { start, finish } = lane.device ? ops : sent;
     lane.start = Float64Array.from(lane.what, (i) => start[i]);
@@ -135,17 +135,8 @@
   }
 
   function shaded() {
-    const stops = [], n = palette.length * SHADES;
-    palette.forEach(([, colour], i) => {
-      const full = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-      for (let s = 1; s <= SHADES; s++) {
-        const strength = 0.15 + (0.85 * s) / SHADES;
-        const rgb = full.map((v) => Math.round(255 - (255 - v) * strength)).join(",");
-        const k = i * SHADES + s - 1;
-        stops.push([k / n, `rgb(${rgb})`], [(k + 1) / n, `rgb(${rgb})`]);
-      }
-    });
-    return stops;
+    const shades = data.shades.flat(), n = shades.length;
+    return shades.flatMap((colour, k) => [[k / n, colour], [(k + 1) / n, colour]]);
   }
   const SCALE = shaded();
 
