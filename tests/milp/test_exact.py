@@ -31,6 +31,8 @@ from loadmaster.milp import cpsat, ilp, moirai, pesto, process, worker
 from loadmaster.milp.instance import instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import in_order, settled, timed
+from loadmaster.strategies import METHODS
+from loadmaster.strategies.candidate import INTERRUPTED
 from loadmaster.strategies.exact import solving as exact
 from loadmaster.strategies.lists import heft
 
@@ -480,12 +482,12 @@ def test_ctrl_c_keeps_what_cpsat_had_found(monkeypatch):
 def test_ctrl_c_in_the_search_ends_all_of_it(monkeypatch):
     def searched(problem: Problem, **options: object) -> object:
         found = heft.place(problem)
-        return replace(found, notes=(exact.auto.INTERRUPTED,))
+        return replace(found, notes=(INTERRUPTED,))
 
-    monkeypatch.setattr(exact.auto, "place", searched)
+    monkeypatch.setitem(METHODS, "auto", (searched, ""))
     monkeypatch.setattr(process, "run", None)
     plan = lm.place(SMALL, ms_mesh(2), "ilp", time_limit=5)
-    assert exact.auto.INTERRUPTED in plan.notes
+    assert INTERRUPTED in plan.notes
 
 
 def test_solving_exactly_imports_no_solver_into_the_caller():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import get_args
+
 import numpy as np
 import pytest
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
-from loadmaster.strategies import METHODS, Assignment
+from loadmaster.strategies import METHODS, Assignment, Method
 from loadmaster.strategies.registry import function_of
 from loadmaster.strategies.simple import single
 
@@ -75,7 +79,7 @@ def test_time_limit_and_progress_are_passed_on(alexnet):
 @pytest.mark.parametrize("name", ["", "Two Words", "x_y", None, "heft"])
 def test_names_that_cannot_be(name):
     with pytest.raises(InputError, match="name"):
-        lm.strategy(name, "")
+        lm.strategy(name, "")(on_one)
     assert function_of("heft", {}).__module__ == "loadmaster.strategies.lists.heft"
 
 
@@ -95,5 +99,36 @@ def test_what_is_no_placement_is_named(alexnet, returned, error):
         lm.place(alexnet, CLUSTER, "wrong")
 
 
+def test_the_methods_that_come_along_are_those_that_type_checkers_know():
+    assert list(METHODS) == list(get_args(Method))
+    assert all(what and "\n" not in what for _, what in METHODS.values())
+
+
+def test_a_method_is_found_without_importing_the_others():
+    code = (
+        "import sys, loadmaster as lm\n"
+        "g, c = lm.read('example:lenet'), lm.Cluster.preset('2xV100-NVLink')\n"
+        "lm.place(g, c, 'heft')\n"
+        "print([m for m in sys.modules if m.startswith('loadmaster.strategies.exact.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_methods_that_compete_in_stages_are_placed_too(alexnet):
+    calls = []
+
+    @lm.strategy("first", "")
+    def first(problem):
+        calls.append("first")
+        return on_one(problem)
+
+    lm.strategy("second", "", rivals_in_stages=("first",))(on_one)
+    lm.place(alexnet, CLUSTER, "second")
+    assert calls == []
+    lm.place(alexnet, CLUSTER, "second", constraints=lm.Constraints(contiguous=True))
+    assert calls == ["first"]
+
+
 def test_what_a_test_registers_is_gone():
-    assert not {"on-one", "wrong", "watched", "alone"} & set(METHODS)
+    assert not {"on-one", "wrong", "watched", "alone", "first", "second"} & set(METHODS)

@@ -11,6 +11,9 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.transforms.base import Split, Transformed
 
+#: What a plan says whose search was ended by Ctrl-C.
+INTERRUPTED = "interrupted: the best so far"
+
 
 @dataclass(frozen=True)
 class Candidate:

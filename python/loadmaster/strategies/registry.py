@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from functools import cache, wraps
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -15,25 +17,9 @@ from loadmaster.base.errors import InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, settled
-from loadmaster.strategies.auto import auto
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.exact import cpsat, ilp, moirai, pesto
-from loadmaster.strategies.groups import celeritas, dsc, glb, lc, order_place
-from loadmaster.strategies.lists import (
-    cpop,
-    dpos,
-    etf,
-    getf,
-    heft,
-    m_etf,
-    m_sct,
-    m_topo,
-    os_dpos,
-    peft,
-)
-from loadmaster.strategies.rivals import cross_entropy, mcmc, policy_gradient
-from loadmaster.strategies.simple import data_parallel, expert, metis, random, round_robin, single
 
+#: Methods that come along, in the order in which they are listed.
 Method = Literal[
     "auto",
     "celeritas",
@@ -43,7 +29,6 @@ Method = Literal[
     "peft",
     "etf",
     "getf",
-    "m-topo",
     "m-etf",
     "m-sct",
     "dpos",
@@ -51,6 +36,7 @@ Method = Literal[
     "lc",
     "dsc",
     "glb",
+    "m-topo",
     "metis",
     "ilp",
     "cpsat",
@@ -66,54 +52,79 @@ Method = Literal[
     "data-parallel",
 ]
 
-#: What each method does, in a line for a person.
-METHODS: dict[str, tuple[Callable[..., Candidate], str]] = {
-    "auto": (auto.place, "the best of many, then local search for as long as there is time"),
-    "celeritas": (celeritas.place, "fuse, then Adjusting Placement or Order-Place (Celeritas)"),
-    "order-place": (order_place.place, "fuse, then fill one device after another (Celeritas)"),
-    "heft": (heft.place, "by upward rank, each where it finishes earliest (HEFT)"),
-    "cpop": (cpop.place, "the critical path on one device, the rest as HEFT (CPoP)"),
-    "peft": (peft.place, "HEFT with a table of optimistic costs to the end (PEFT)"),
-    "etf": (etf.place, "the ready op and device that start first (ETF)"),
-    "getf": (getf.place, "ETF within groups of devices of like speed (GETF)"),
-    "m-etf": (m_etf.place, "ETF within memory, ties in topological order (Baechi)"),
-    "m-sct": (m_sct.place, "m-ETF in which favourite children follow their parents (Baechi)"),
-    "dpos": (dpos.place, "critical-path ops on critical-path devices, the rest as HEFT (FastT)"),
-    "os-dpos": (os_dpos.place, "DPOS, splitting ops of the critical path where it helps (FastT)"),
-    "lc": (lc.place, "critical paths as groups, mapped by load (LC + GLB)"),
-    "dsc": (dsc.place, "dominant sequences as groups, mapped by load (DSC + GLB)"),
-    "glb": (glb.place, "fused groups, mapped by load (GLB)"),
-    "m-topo": (m_topo.place, "fill devices to an equal share in Kahn order (Baechi)"),
-    "metis": (metis.place, "parts of equal weight that cut least, one per device (METIS)"),
-    "ilp": (ilp.place, "a strengthened mixed-integer program, from where the search ends"),
-    "cpsat": (cpsat.place, "constraint programming, from where the search ends (CP-SAT)"),
-    "pesto": (pesto.place, "batch merging, then placement and schedule as an ILP (Pesto)"),
-    "moirai": (moirai.place, "fusion rules, then placement and schedule as a MILP (Moirai)"),
-    "mcmc": (mcmc.place, "a Metropolis walk over placements of groups (FlexFlow)"),
-    "cross-entropy": (
-        cross_entropy.place,
-        "distributions over devices that learn from the best draws (Post)",
-    ),
-    "policy-gradient": (
-        policy_gradient.place,
-        "a policy that learns to place groups from simulated steps (HRL, Placeto)",
-    ),
-    "expert": (expert.place, "contiguous balanced layers by module path, the human's way"),
-    "random": (random.place, "devices drawn at random"),
-    "round-robin": (round_robin.place, "deal ops out in turn"),
-    "single": (single.place, "everything on the fastest device that holds it"),
-    "data-parallel": (
-        data_parallel.place,
-        "a replica on every device, gradients summed",
-    ),
-}
-assert set(METHODS) == set(get_args(Method))
+#: The method that plans are made by unless another is named. Methods that start from where a search
+#: ends are given it.
+DEFAULT: Method = "auto"
 
-#: Those that come along: their names are taken.
-_OURS = frozenset(METHODS)
+#: A function that makes plans, and what it does, in a line for a person.
+Entry = tuple[Callable[..., Candidate], str]
+
+
+class _Methods(MutableMapping[str, Entry]):
+    """Methods by name: those that come along, in the order of :data:`Method`, then those of users.
+
+    Those that come along register themselves when their files are imported. That happens when they
+    are asked for: the file that is called like the method first, the others if that is not enough.
+    """
+
+    def __init__(self) -> None:
+        self._registered: dict[str, Entry] = {}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._registered:
+            _import(str(name).replace("-", "_"))
+        if name not in self._registered:
+            _import_all()
+        return self._registered[name]
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._registered[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _import_all()
+        ours = [name for name in get_args(Method) if name in self._registered]
+        return iter(dict.fromkeys([*ours, *self._registered]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@cache
+def _files() -> tuple[str, ...]:
+    """Full names of the modules in the families' folders."""
+    assert __package__ is not None
+    package = import_module(__package__)
+    families = [one.name for one in iter_modules(package.__path__, f"{__package__}.") if one.ispkg]
+    return tuple(
+        file.name
+        for family in families
+        for file in iter_modules(import_module(family).__path__, f"{family}.")
+    )
+
+
+def _import(file: str) -> None:
+    for module in _files():
+        if module.endswith(f".{file}"):
+            import_module(module)
+
+
+@cache
+def _import_all() -> None:
+    for module in _files():
+        import_module(module)
+
+
+#: What each method does.
+METHODS: MutableMapping[str, Entry] = _Methods()
+
+#: Methods whose plans compete with another one's where stages must be contiguous.
+_RIVALS_IN_STAGES: dict[str, tuple[str, ...]] = {}
 
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
-SEARCHING = ("time_limit", "progress", "warm_start")
+PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
 
 
 @cache
@@ -138,7 +149,7 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
     function = METHODS[method][0]
-    known = [name for name in _keywords(function) if name not in SEARCHING]
+    known = [name for name in _keywords(function) if name not in PASSED_ON]
     unknown = sorted(set(options) - set(known))
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no options"
@@ -149,15 +160,23 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
 Function = TypeVar("Function", bound=Callable[..., "Assignment | Candidate"])
 
 
-def strategy(name: str, summary: str) -> Callable[[Function], Function]:
+def rivals_in_stages(method: str) -> list[Callable[..., Candidate]]:
+    """The methods that compete with one where stages must be contiguous."""
+    return [METHODS[name][0] for name in _RIVALS_IN_STAGES.get(method, ())]
+
+
+def strategy(
+    name: str, summary: str, *, rivals_in_stages: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
     """Makes a function a method: :func:`loadmaster.place` and all that compares methods know it.
 
     The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options of its
     own with defaults. It returns an :class:`~loadmaster.strategies.Assignment` (device and priority
     per op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory;
     or a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
-    ``time_limit`` or ``progress``, those of ``place`` are passed on. Worker processes know it if
-    the module that registers it is imported there.
+    ``time_limit``, ``progress`` or ``warm_start``, those of ``place`` are passed on; a keyword
+    ``start_search`` is given the method that plans are made by unless another is named. Worker
+    processes know it if the module that registers it is imported there.
 
     Parameters
     ----------
@@ -166,6 +185,8 @@ def strategy(name: str, summary: str) -> Callable[[Function], Function]:
         it is one of the methods that come along.
     summary : str
         What it does, in a line.
+    rivals_in_stages : tuple of str
+        Methods whose plans compete with its own where stages must be contiguous.
 
     Raises
     ------
@@ -186,10 +207,12 @@ def strategy(name: str, summary: str) -> Callable[[Function], Function]:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise InputError(f"{name!r} is no name for a method: wants small letters, digits, dashes")
-    if name in _OURS:
-        raise InputError(f"{name!r} is a method that comes along: give yours another name")
 
     def register(function: Function) -> Function:
+        comes_along = function.__module__.startswith(f"{__package__}.")
+        if name in get_args(Method) and not comes_along:
+            raise InputError(f"{name!r} is a method that comes along: give yours another name")
+
         @wraps(function)
         def method(problem: Problem, **options: Any) -> Candidate:
             found = function(problem, **options)
@@ -199,6 +222,7 @@ def strategy(name: str, summary: str) -> Callable[[Function], Function]:
             return settled(problem, Outcome(judged(problem, placement), 1.0))
 
         METHODS[name] = (method, summary)
+        _RIVALS_IN_STAGES[name] = rivals_in_stages
         return function
 
     return register

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
@@ -26,8 +27,14 @@ from loadmaster.rules.stages import Stages
 from loadmaster.strategies.auto.v_cycle import refined
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
-from loadmaster.strategies.registry import Method, function_of, takes
-from loadmaster.strategies.simple import expert
+from loadmaster.strategies.registry import (
+    DEFAULT,
+    METHODS,
+    Method,
+    function_of,
+    rivals_in_stages,
+    takes,
+)
 from loadmaster.strategies.warm import mapped, started
 
 OnOom = Literal["error", "best_effort"]
@@ -68,7 +75,7 @@ Progress = Callable[[str, Incumbent | None], None]
 def place(
     graph: OpGraph,
     cluster: Cluster,
-    method: Method | str = "auto",
+    method: Method | str = DEFAULT,
     costs: CostsLike | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -167,8 +174,13 @@ def place(
     start = None if warm_start is None else mapped(warm_start, problem)
     told(method, None)
     tell = _beside_bound(problem, progress)
-    searching = {"time_limit": time_limit, "progress": tell, "warm_start": start}
-    asked = {name: value for name, value in searching.items() if takes(function, name)}
+    searching: dict[str, Callable[[], object]] = {
+        "time_limit": lambda: time_limit,
+        "progress": lambda: tell,
+        "warm_start": lambda: start,
+        "start_search": lambda: METHODS[DEFAULT][0],
+    }
+    asked: dict[str, Any] = {k: value() for k, value in searching.items() if takes(function, k)}
     try:
         check_allowed(problem)
         made = function(problem, **options, **asked)
@@ -179,8 +191,7 @@ def place(
             options["refine"] = True
         if constraints.contiguous:
             tell("contiguous stages", rivals[0].verdict.step_time)
-            # The best of many counts the expert's layers too: they are contiguous by nature.
-            rivals = _in_stages(rivals + (_by_layers(problem) if method == "auto" else []))
+            rivals = _in_stages([*rivals, *_rivals_in_stages(problem, method)])
     except InfeasibleError as error:
         if constraints.is_empty:
             raise
@@ -210,12 +221,11 @@ def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
     return found
 
 
-def _by_layers(problem: Problem) -> list[Candidate]:
-    """The expert's placement, if it fits."""
-    try:
-        return [expert.place(problem)]
-    except InfeasibleError:
-        return []
+def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
+    """What the methods find that compete with one where stages must be contiguous."""
+    for rival in rivals_in_stages(method):
+        with suppress(InfeasibleError):
+            yield rival(problem)
 
 
 def _beside_bound(problem: Problem, told: Progress | None) -> Callable[[str, float | None], None]:

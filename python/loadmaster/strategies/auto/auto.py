@@ -59,14 +59,12 @@ from loadmaster.strategies.auto.seeds import (
     worth_trying,
 )
 from loadmaster.strategies.auto.v_cycle import Hierarchy, Way, v_cycle
-from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
 
 Effort = Literal["fast", "normal", "max"]
-
-#: What a plan says whose search was ended by Ctrl-C.
-INTERRUPTED = "interrupted: the best so far"
 
 #: Time limits by effort, in seconds, and the share of one that is counted on: what is left is for
 #: slower machines.
@@ -172,6 +170,12 @@ Levels = list[NDArray[np.int32]]
 Found = tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]
 
 
+@strategy(
+    "auto",
+    "the best of many, then local search for as long as there is time",
+    # The expert's layers are contiguous by nature.
+    rivals_in_stages=("expert",),
+)
 def place(
     problem: Problem,
     *,
@@ -414,9 +418,9 @@ class _Run:
                 shares[is_few] -= spent
                 if is_over and not is_few:
                     tried.add(name)
-        for name, strategy in LAST_RESORTS.items():
+        for name, place_all in LAST_RESORTS.items():
             if not self.has_plan and name not in tried:
-                self.tried(name, strategy)
+                self.tried(name, place_all)
         if self.best is None:
             assert self.refused is not None
             raise self.refused

@@ -26,10 +26,12 @@ from loadmaster.strategies.exact.solving import (
     Limits,
     Method,
     Progress,
+    Search,
     Solve,
     or_heft,
     searched,
 )
+from loadmaster.strategies.registry import strategy
 
 #: More rows, as the mixed-integer program would have, are not given to the solver.
 MAX_ROWS = 100_000
@@ -38,6 +40,7 @@ MAX_ROWS = 100_000
 PLAN_SHARE = 0.5
 
 
+@strategy("cpsat", "constraint programming, from where the search ends (CP-SAT)")
 def place(
     problem: Problem,
     *,
@@ -50,6 +53,7 @@ def place(
     log: str | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
+    start_search: Search | None = None,
 ) -> Candidate:
     """The better of the search's plan and CP-SAT's.
 
@@ -61,7 +65,7 @@ def place(
     workers : int
         Threads of the solver; with more than one, what it finds within a limit differs from run to
         run.
-    coarsen, groups, coarsener, memory, log, time_limit, progress
+    coarsen, groups, coarsener, memory, log, time_limit, progress, start_search
         As for ``ilp``.
 
     Raises
@@ -77,7 +81,8 @@ def place(
     program.require()
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = _solver(prove, workers, problem.seed)
-    method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, searched)
+    start = partial(searched, search=start_search)
+    method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, start)
 
     def made() -> Candidate:
         return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)

@@ -7,6 +7,7 @@ the program fits, or, if that is not wanted, the search's plan is the answer.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
@@ -15,8 +16,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.milp import ilp as program
 from loadmaster.milp.worker import Solver
 from loadmaster.strategies.attempts import MemoryModel
-from loadmaster.strategies.auto.auto import INTERRUPTED
-from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
@@ -24,6 +24,7 @@ from loadmaster.strategies.exact.solving import (
     Limits,
     Method,
     Progress,
+    Search,
     best_plan,
     interrupted,
     or_heft,
@@ -32,11 +33,13 @@ from loadmaster.strategies.exact.solving import (
     small_enough,
     started,
 )
+from loadmaster.strategies.registry import strategy
 
 #: More rows are not given to a solver.
 MAX_ROWS = 50_000
 
 
+@strategy("ilp", "a strengthened mixed-integer program, from where the search ends")
 def place(
     problem: Problem,
     *,
@@ -48,6 +51,7 @@ def place(
     log: str | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
+    start_search: Search | None = None,
 ) -> Candidate:
     """The better of the search's plan and the program's solution.
 
@@ -70,6 +74,8 @@ def place(
         Seconds, 10 if absent, a fifth of them for the search; 0: HEFT's plan, or that of one device
         if it is faster.
     progress : called with the stage, the solver's bound in it, and the best makespan.
+    start_search : callable, optional
+        The method that finds the plan to start from; HEFT's is the start if absent.
 
     Raises
     ------
@@ -80,7 +86,8 @@ def place(
     """
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("ilp", program.formulate, solver)
-    method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, searched)
+    start = partial(searched, search=start_search)
+    method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, start)
 
     def made() -> Candidate:
         return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)

@@ -29,8 +29,10 @@ from loadmaster.strategies.exact.solving import (
     listed,
     or_heft,
 )
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("moirai", "fusion rules, then placement and schedule as a MILP (Moirai)")
 def place(
     problem: Problem,
     *,

@@ -30,6 +30,7 @@ from loadmaster.strategies.exact.solving import (
     refusal,
     small_enough,
 )
+from loadmaster.strategies.registry import strategy
 
 #: Merging may leave somewhat more groups than it is asked for.
 MAX_OPS = 250
@@ -38,6 +39,7 @@ MAX_OPS = 250
 MAX_ROWS = 200_000
 
 
+@strategy("pesto", "batch merging, then placement and schedule as an ILP (Pesto)")
 def place(
     problem: Problem,
     *,

@@ -32,8 +32,7 @@ from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Progress as Told
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.attempts import MemoryModel, within_memory
-from loadmaster.strategies.auto import auto
-from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
 from loadmaster.strategies.groups.fused import deciders
 from loadmaster.strategies.lists import heft
 from loadmaster.strategies.lists.listing import check_memory, ordered
@@ -57,6 +56,9 @@ MAX_SHARE = 0.25
 ROUNDING = 3e-6
 
 Progress = Callable[[str, float | None], None]
+
+#: A method that searches, with keywords ``time_limit`` and ``warm_start``.
+Search = Callable[..., Candidate]
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def best_plan(
     start = started(level, method, limits)
     best = start.plan.noted(*notes)
     tell(method.name, best.verdict.step_time)
-    if auto.INTERRUPTED in best.notes:
+    if INTERRUPTED in best.notes:
         return best
     if limits.seconds == 0 or not best.fits:
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
@@ -392,13 +394,17 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
     return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
 
 
-def searched(level: Level, memory: MemoryModel, seconds: float) -> Start:
-    """Where local search ends, with a share of the seconds: on all ops by ``auto``, no worse than
-    HEFT, where a level is the finest and memory is the simulator's, else from :func:`listed`.
+def searched(
+    level: Level, memory: MemoryModel, seconds: float, *, search: Search | None = None
+) -> Start:
+    """Where a search ends that gets a share of the seconds.
+
+    Where a level is the finest and memory is the simulator's, ``search`` places all ops, no worse
+    than HEFT. Else, or without a ``search``, moves of single ops start from :func:`listed`.
     """
     share = SEARCH_SHARE * seconds
-    if level.finer is None and memory == "dynamic":
-        plan = auto.place(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
+    if search is not None and level.finer is None and memory == "dynamic":
+        plan = search(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
         order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
         charge = level.problem.reduced.held_at_peak
         # The simulator has found that what the plan holds fits.

@@ -23,6 +23,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups import locality
 from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
 from loadmaster.strategies.groups.order_place import order_place
+from loadmaster.strategies.registry import strategy
 
 _LOCALITY_NOTE = (
     "memory is tight: each op is placed with its largest inputs, which fits better here than "
@@ -30,6 +31,7 @@ _LOCALITY_NOTE = (
 )
 
 
+@strategy("celeritas", "fuse, then Adjusting Placement or Order-Place (Celeritas)")
 def place(
     problem: Problem,
     *,

@@ -7,8 +7,10 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.mapping import mapped
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("dsc", "dominant sequences as groups, mapped by load (DSC + GLB)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Groups by :func:`loadmaster.fast.dominant_sequences`, mapped by guided load balancing."""
     graph = problem.graph

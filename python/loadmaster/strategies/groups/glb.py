@@ -11,8 +11,10 @@ from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import M, R, fuse
 from loadmaster.strategies.groups.mapping import mapped
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("glb", "fused groups, mapped by load (GLB)")
 def place(
     problem: Problem,
     *,

@@ -7,8 +7,10 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.mapping import mapped
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("lc", "critical paths as groups, mapped by load (LC + GLB)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Groups by :func:`loadmaster.fast.linear_clusters`, mapped by guided load balancing."""
     graph = problem.graph

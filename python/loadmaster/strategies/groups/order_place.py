@@ -16,8 +16,10 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel, better_outcome, settled, try_memory
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("order-place", "fuse, then fill one device after another (Celeritas)")
 def place(
     problem: Problem,
     *,

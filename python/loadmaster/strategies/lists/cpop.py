@@ -16,8 +16,10 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("cpop", "the critical path on one device, the rest as HEFT (CPoP)")
 def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:

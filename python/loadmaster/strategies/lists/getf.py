@@ -15,8 +15,10 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.etf import by_static_level
 from loadmaster.strategies.lists.getf_groups import type_masks
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("getf", "ETF within groups of devices of like speed (GETF)")
 def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:

@@ -74,8 +74,7 @@ def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Groups:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.allowed import allowed_devices
-    from loadmaster.judge.problem import Problem
+    >>> from loadmaster.judge.problem import Problem
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
     >>> p = Problem.make(g, c, lm.costs.estimate(g, c))
     >>> bool((type_masks(p).masks == p.graph.allowed & 1).all())   # one type: nothing to choose

@@ -23,6 +23,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.registry import strategy
 
 ROUNDS = 6
 
@@ -30,6 +31,7 @@ ROUNDS = 6
 DELAY_WEIGHTS = (4, 1, 4)
 
 
+@strategy("heft", "by upward rank, each where it finishes earliest (HEFT)")
 def place(
     problem: Problem,
     *,

@@ -15,8 +15,10 @@ from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.favourites import favourite_children
 from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("m-sct", "m-ETF in which favourite children follow their parents (Baechi)")
 def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:

@@ -13,8 +13,10 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import MemoryModel, within_memory
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("m-topo", "fill devices to an equal share in Kahn order (Baechi)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Fills devices in turn up to total bytes / k + largest op."""
     order = fast.m_topo(problem.graph)

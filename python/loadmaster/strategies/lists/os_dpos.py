@@ -40,6 +40,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate, of_transformed
 from loadmaster.strategies.lists import dpos
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
 from loadmaster.transforms import Split, Transformed, dimensions, replicate, split_op
 
@@ -81,6 +82,7 @@ class _State:
         return [int(op) for op in self.problem.reduced.op_of[reduced[taking]]]
 
 
+@strategy("os-dpos", "DPOS, splitting ops of the critical path where it helps (FastT)")
 def place(
     problem: Problem,
     *,

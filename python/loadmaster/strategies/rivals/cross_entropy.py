@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,
@@ -44,6 +45,7 @@ SMOOTHING = 0.5
 EXPLORATION = 0.1
 
 
+@strategy("cross-entropy", "distributions over devices that learn from the best draws (Post)")
 def place(
     problem: Problem,
     *,

@@ -24,6 +24,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,
@@ -41,6 +42,7 @@ from loadmaster.strategies.simple import expert
 BETA = 1000.0
 
 
+@strategy("mcmc", "a Metropolis walk over placements of groups (FlexFlow)")
 def place(
     problem: Problem,
     *,

@@ -29,6 +29,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,
@@ -60,6 +61,9 @@ ADAM = (0.9, 0.999, 1e-8)
 Floats = NDArray[np.float64]
 
 
+@strategy(
+    "policy-gradient", "a policy that learns to place groups from simulated steps (HRL, Placeto)"
+)
 def place(
     problem: Problem,
     *,

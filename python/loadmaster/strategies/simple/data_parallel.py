@@ -20,9 +20,11 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import Outcome, settled
 from loadmaster.strategies.candidate import Candidate, judged, of_transformed
+from loadmaster.strategies.registry import strategy
 from loadmaster.transforms import Transformed, replicate
 
 
+@strategy("data-parallel", "a replica on every device, gradients summed")
 def place(problem: Problem) -> Candidate:
     """Replica i of :func:`loadmaster.transforms.data_parallel`'s graph on device i.
 

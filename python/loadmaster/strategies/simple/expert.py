@@ -19,6 +19,7 @@ from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.module_paths import module_path
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.assigned import assigned, on_allowed, refuse_overfull
 
 #: A layer of a stack of them: ``layer.12``, ``blocks.3``, ``block_7``, ``cell_stem_1``.
@@ -50,6 +51,7 @@ class Layers:
     names: tuple[str, ...]
 
 
+@strategy("expert", "contiguous balanced layers by module path, the human's way")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Ranges of layers that balance time as well as memory lets them, then ordered.
 

@@ -15,6 +15,7 @@ from loadmaster.base.errors import InfeasibleError, MissingExtraError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.assigned import assigned, on_allowed, per_set, refuse_overfull
 
 #: Shares of bytes in a vertex's weight, tried in turn.
@@ -24,6 +25,7 @@ BLENDS = (0.0, 0.5, 1.0)
 _TOTAL = 1 << 28
 
 
+@strategy("metis", "parts of equal weight that cut least, one per device (METIS)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """As many parts as devices, of weights in proportion to speed and memory, then ordered.
 

@@ -11,9 +11,11 @@ from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.assigned import assigned, per_set
 
 
+@strategy("random", "devices drawn at random")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """A device for each colocated set by ``problem.seed``, where there is room, then ordered."""
 
@@ -52,8 +54,7 @@ def devices(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.allowed import allowed_devices
-    from loadmaster.judge.problem import Problem
+    >>> from loadmaster.judge.problem import Problem
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
     >>> p = Problem.make(g, c, lm.costs.estimate(g, c))
     >>> bool((devices(p, 1) == devices(p, 1)).all())

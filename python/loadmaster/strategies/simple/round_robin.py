@@ -10,8 +10,10 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import MemoryModel, within_memory
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("round-robin", "deal ops out in turn")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """The i-th op in Kahn order on device i mod k, or the next one that has room."""
     order = fast.m_topo(problem.graph)

@@ -10,8 +10,10 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import Outcome, settled
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.registry import strategy
 
 
+@strategy("single", "everything on the fastest device that holds it")
 def place(problem: Problem) -> Candidate:
     """Everything on the device that runs it fastest, of those that hold it.
 
