@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         SolverError,
     )
+    from loadmaster.base.progress import Incumbent
     from loadmaster.costs import Costs
     from loadmaster.costs.measuring_links import measure_links
     from loadmaster.judge.bounds import Bound
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from loadmaster.tasks.fit import Fit, fit
     from loadmaster.tasks.measuring_plan import measuring_plan
     from loadmaster.tasks.order import optimise_order
-    from loadmaster.tasks.place import Incumbent, compare, place
+    from loadmaster.tasks.place import compare, place
     from loadmaster.tasks.sweep import Sweep, sweep
     from loadmaster.tasks.what_if import WhatIf, what_if
 
@@ -111,6 +112,7 @@ _HOMES = {
         "MissingExtraError",
         "SolverError",
     ),
+    "base.progress": ("Incumbent",),
     "costs": ("Costs",),
     "costs.measuring_links": ("measure_links",),
     "judge.bounds": ("Bound",),
@@ -132,7 +134,7 @@ _HOMES = {
     "tasks.fit": ("Fit", "fit"),
     "tasks.measuring_plan": ("measuring_plan",),
     "tasks.order": ("optimise_order",),
-    "tasks.place": ("Incumbent", "compare", "place"),
+    "tasks.place": ("compare", "place"),
     "tasks.sweep": ("Sweep", "sweep"),
     "tasks.what_if": ("WhatIf", "what_if"),
 }

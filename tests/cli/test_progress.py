@@ -11,9 +11,9 @@ import pytest
 
 import loadmaster
 import loadmaster.cli.progress as module
+from loadmaster.base.progress import Incumbent
 from loadmaster.cli import main
-from loadmaster.cli.progress import Progress, clock_of
-from loadmaster.tasks.place import Incumbent
+from loadmaster.cli.progress import ProgressLine, clock_of
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 
 def test_incumbent_bound_gap_and_time_left():
     clock = Clock()
-    with Progress(15.0, clock) as progress:
+    with ProgressLine(15.0, clock) as progress:
         progress("costs")
         assert progress.line() == "costs | 15 s left"
         progress("search", Incumbent(0.02, 0.015))
@@ -149,3 +149,10 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     assert said.rstrip().splitlines()[-1].endswith(f"plan written to {tmp_path / 'plan.json'}")
     assert "per step" in out
     assert "left" not in out
+
+
+def test_the_old_name_warns_of_the_new_one():
+    with pytest.warns(DeprecationWarning, match=r"Progress is now ProgressLine"):
+        assert module.Progress is ProgressLine
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = module.nonesuch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
 
 _UNITS = {"": 1, "B": 1}
@@ -22,8 +23,8 @@ def parse_bytes(value: object, what: str = "size") -> int:
     >>> parse_bytes("32GiB")
     34359738368
     """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return value
+    if is_integer(value) and 0 <= value < 2**63:
+        return int(value)
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(
@@ -41,7 +42,7 @@ def parse_seconds(value: object, what: str = "time") -> float:
     >>> parse_seconds("120ms"), parse_seconds(2)
     (0.12, 2.0)
     """
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+    if is_number(value) and 0 <= value < math.inf:
         return float(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     seconds = float(match[1]) * _SECONDS[match[2]] if match else math.inf

@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads or measures, learns, and writes what was asked for."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.costs import CostModel, TransferTimes
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("nothing to learn from: give --profile FILE, --links FILE.csv, or both")
     check_targets(arguments.output, arguments.cluster_output, picture=arguments.picture)
     written = []
-    with Progress() as progress:
+    with ProgressLine() as progress:
         transfers = None
         if arguments.measure_links:
             from loadmaster.costs.measuring_links import measure_links

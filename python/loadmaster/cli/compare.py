@@ -19,13 +19,13 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places by each method; fails only if none found a plan."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.summary import comparison_table, document
     from loadmaster.tasks.place import compare
 
     methods = inputs.methods(arguments)
     graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         comparison = compare(
             graph,
             cluster,

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
     from loadmaster.writers import check_onnx
     from loadmaster.writers.targets.export import export
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.check and arguments.to != "onnx":
         raise InputError("--check is for --to onnx")
     names = _names(arguments.name)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress("writing")
         written = export(
             Plan.load(arguments.plan),

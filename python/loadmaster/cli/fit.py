@@ -23,11 +23,11 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Shows what was found; fails if no placement that fits was."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.fit import fit
 
     graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         found = fit(
             graph,
             cluster,

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places, writes what was asked for, and sums the plan up."""
-    from loadmaster.cli.progress import Progress, clock_of
+    from loadmaster.cli.progress import ProgressLine, clock_of
     from loadmaster.plans.plan import Plan
     from loadmaster.plans.summary import document
     from loadmaster.tasks.place import place
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     limit = arguments.time_limit
     if limit is None:
         limit = clock_of(arguments.method, chosen)
-    with Progress(limit) as progress:
+    with ProgressLine(limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments)
         plan = place(

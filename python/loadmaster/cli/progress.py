@@ -17,7 +17,7 @@ from loadmaster.base.units import format_seconds
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from loadmaster.tasks.place import Incumbent
+    from loadmaster.base.progress import Incumbent
 
 #: Seconds before anything is said: most work is done by then.
 PATIENCE = 2.0
@@ -33,7 +33,7 @@ def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
     return SECONDS.get(effort) if isinstance(effort, str) else None
 
 
-class Progress:
+class ProgressLine:
     """A progress callback for :func:`loadmaster.place` and the like, to be used in a ``with``.
 
     Parameters
@@ -46,7 +46,7 @@ class Progress:
     Examples
     --------
     >>> from loadmaster import Incumbent
-    >>> with Progress() as progress:
+    >>> with ProgressLine() as progress:
     ...     progress("heft", Incumbent(0.012, lower_bound=0.010))
     >>> progress.line()
     'heft | best 12 ms | bound 10 ms | gap 16.7%'
@@ -118,3 +118,13 @@ def _live(line: Callable[[], str]) -> Live:
             yield self.spinner
 
     return Live(Line(), console=Console(stderr=True), refresh_per_second=4, transient=True)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Progress":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    # The old name goes with version 0.3.
+    warnings.warn(f"{__name__}.Progress is now ProgressLine", DeprecationWarning, stacklevel=2)
+    return ProgressLine

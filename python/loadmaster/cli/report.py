@@ -21,16 +21,17 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places by the methods to compare with, and writes the page."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.base.progress import Incumbent
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
-    from loadmaster.tasks.place import Incumbent, compare
+    from loadmaster.tasks.place import compare
     from loadmaster.writers.report import check_plotly
 
     check_plotly()
     check_targets(arguments.output)
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
     plan = Plan.load(arguments.plan)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         comparison = compare(
             plan.graph,
             plan.cluster,

@@ -56,13 +56,13 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table has not; interrupted if some are left."""
     from loadmaster.base.units import format_seconds
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
     from loadmaster.tasks.sweep import sweep
 
     chosen = _options(inputs.methods(arguments), arguments.option)
     seeds = _seeds(arguments.seeds)
-    with _executor(arguments.dask) as executor, Progress() as progress:
+    with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
         def tell(done: int, total: int, row: Row) -> None:
             case = f"{row.graph} on {row.cluster} by {row.method}"

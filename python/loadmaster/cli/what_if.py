@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places again on each changed cluster, or on one with all changes."""
-    from loadmaster.cli.progress import Progress
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
     from loadmaster.tasks.what_if import what_if
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"nothing is changed: give at least one of {flags}")
     if arguments.together:
         scenarios = [_merged(scenarios)]
-    with Progress() as progress:
+    with ProgressLine() as progress:
         seen = what_if(
             Plan.load(arguments.plan),
             *scenarios,

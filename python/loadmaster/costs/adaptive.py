@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
@@ -302,8 +303,8 @@ class CostModel:
         """From a parsed document; ``source`` is named in errors."""
         check_format(document, FORMAT, VERSION, "a cost model", source)
         batch, types = document.get("batch"), document.get("types")
-        if not (batch is None or (type(batch) is int and batch >= 1)):
-            raise InputError(f"{source}: batch is {batch!r}, wants an integer of at least 1")
+        if batch is not None:
+            checks.integer(f"{source}: batch", batch)
         if not isinstance(types, Mapping):
             raise InputError(f"{source}: 'types' must be an object")
         model = cls(batch)
@@ -331,8 +332,8 @@ def _table(table: Any, what: str) -> dict[str, Entry]:
         raise InputError(f"{what}: lists of {', '.join(str(len(row)) for row in rows)} values")
     found: dict[str, Entry] = {}
     for name, mean, steps, squares in zip(*rows, strict=True):
-        figures = all(type(v) in (int, float) and 0 <= v < math.inf for v in (mean, squares))
-        if not isinstance(name, str) or not figures or type(steps) is not int or steps < 0:
+        figures = all(checks.is_number(v) and 0 <= v < math.inf for v in (mean, squares))
+        if not isinstance(name, str) or not figures or not checks.is_integer(steps) or steps < 0:
             raise InputError(
                 f"{what}, op {name!r}: mean {mean!r}, steps {steps!r}, squares {squares!r}: wants "
                 "finite numbers that are not negative"

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import ArrayLike
 
+from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.base.units import format_bytes
 from loadmaster.costs.transfers import TransferTimes
@@ -80,8 +81,9 @@ def measure_links(
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
         raise InputError(f"no way is named {unknown[0]!r}; there are {', '.join(WAYS)}")
-    if not sizes or not all(isinstance(s, int) and 0 < s <= _LARGEST for s in sizes):
+    if not sizes or not all(is_integer(s) and 0 < s <= _LARGEST for s in sizes):
         raise InputError(f"sizes are {list(sizes)!r}: wants bytes, integers from 1 to {_LARGEST}")
+    sizes = [int(size) for size in sizes]
     told = progress or (lambda what: None)
     rows: dict[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]] = {}
     for way in ways:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.entry import Entry
 from loadmaster.costs.regression import SHAPES, Growth, grown
 from loadmaster.costs.roofline import Costs
-from loadmaster.model.batch import ASSUMPTION, scaled_batch
+from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import TIME_SOURCES, OpGraph
 from loadmaster.model.profile import Profile, joined
@@ -109,8 +110,8 @@ class Regression:
         InputError
             No op of the graph is named as one of these; its batch cannot be told.
         """
-        if batch is not None and not (isinstance(batch, int) and batch > 0):
-            raise InputError(f"batch is {batch!r}: wants an integer of at least 1")
+        if batch is not None:
+            checks.integer("batch", batch)
         self.model().join(graph)
         at = {name: i for i, name in enumerate(self.names)}
         rows = np.array([at.get(name, -1) for name in graph.names], dtype=np.int64)
@@ -140,8 +141,8 @@ class Regression:
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
         """The batch that a graph names, or at which most ops that vary put out what they do."""
-        named = graph.meta.get("batch")
-        if isinstance(named, int) and named > 0:
+        named = batch_of(graph)
+        if named is not None:
             return named
         if not graph.output_bytes.any():
             return self.batch  # Nothing to scale.
@@ -245,8 +246,7 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
 
 def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, Profile]:
     """One profile per batch, smallest first."""
-    if isinstance(target, bool) or not isinstance(target, int) or target < 1:
-        raise InputError(f"batch is {target!r}: wants an integer of at least 1")
+    checks.integer("batch", target)
     if not profiles:
         raise InputError("no profiles: a sweep wants some of at least two batches")
     found: dict[int, list[Profile]] = {}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
@@ -221,12 +222,11 @@ def coarsen_problem(
         raise InputError(
             f"no coarsening method is named {method!r}; there are {', '.join(get_args(Coarsener))}"
         )
-    if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups < 2**63:
-        raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
-    if balance is not None and not (isinstance(balance, (int, float)) and balance >= 1):
-        raise InputError(f"balance is {balance!r}: wants a number, at least 1")
-    if max_bytes is not None and not (isinstance(max_bytes, int) and 0 <= max_bytes < 2**64):
-        raise InputError(f"max_bytes is {max_bytes!r}: wants a number of bytes")
+    checks.integer("groups", groups, most=2**63 - 1)
+    if balance is not None:
+        checks.number("balance", balance, "a number, at least 1", lambda v: v >= 1)
+    if max_bytes is not None:
+        checks.integer("max_bytes", max_bytes, 0, 2**64 - 1, wants="a number of bytes")
     if order not in get_args(Order):
         raise InputError(f"no order is named {order!r}; there are {', '.join(get_args(Order))}")
     limits = _Limits(groups, _max_time(problem, method, groups, balance), max_bytes)

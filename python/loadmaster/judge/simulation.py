@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.costs import CostModel, Costs, Regression, estimate
@@ -302,12 +303,10 @@ def simulate(
     >>> lm.simulate(g, c, np.zeros(g.n_ops, dtype=np.int32)).bytes_moved
     0
     """
-    if policy not in POLICIES:
-        raise InputError(f"policy is {policy!r}: wants one of {', '.join(POLICIES)}")
-    if link_order not in LINK_ORDERS:
-        raise InputError(f"link_order is {link_order!r}: wants one of {', '.join(LINK_ORDERS)}")
+    checks.one_of("policy", policy, POLICIES)
+    checks.one_of("link_order", link_order, LINK_ORDERS)
     costs = as_costs(costs, graph, cluster)
-    problem = Problem.make(graph, cluster, costs, seed=check_seed(seed))
+    problem = Problem.make(graph, cluster, costs, seed=checks.seed(seed))
     assignment = reduced_assignment(problem, devices, priority)
     return run(problem, assignment, policy=policy, contention=contention, link_order=link_order)
 
@@ -332,13 +331,6 @@ def run(
         record_memory=True,
     )
     return Simulation(problem, schedule, assignment)
-
-
-def check_seed(seed: object) -> int:
-    """A seed: an integer from 0 to 2^64 - 1."""
-    if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**64:
-        return int(seed)
-    raise InputError(f"seed is {seed!r}: wants an integer from 0 to 2^64 - 1")
 
 
 def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs:

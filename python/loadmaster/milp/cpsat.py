@@ -31,7 +31,7 @@ from loadmaster.base.errors import MissingExtraError
 from loadmaster.milp import process
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
-from loadmaster.milp.worker import Progress
+from loadmaster.milp.worker import Watch
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
@@ -116,7 +116,7 @@ def solve(
     seed: int = 0,
     is_fixed: bool = False,
     is_fcfs: bool = True,
-    progress: Progress | None = None,
+    progress: Watch | None = None,
 ) -> Found:
     """Solves an instance from a schedule of it.
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from numbers import Real
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError, MissingExtraError, SolverError
 from loadmaster.milp import process
 from loadmaster.milp.model import Model
@@ -24,7 +24,7 @@ Status = Literal["optimal", "feasible", "infeasible", "unbounded", "no_solution"
 
 #: Called with the objective of the best point so far and the bound, each None while unknown, and
 #: the CPU seconds that the solver had taken by then.
-Progress = Callable[[float | None, float | None, float], None]
+Watch = Callable[[float | None, float | None, float], None]
 
 #: What a start may break a bound or row by.
 START_TOLERANCE = 1e-5
@@ -85,7 +85,7 @@ def solve(
     solver: Solver = "auto",
     time_limit: float = 60.0,
     cpu_limit: float = math.inf,
-    progress: Progress | None = None,
+    progress: Watch | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Solution:
     """Solves a linear or mixed-integer program in a worker process, on one thread.
@@ -131,18 +131,16 @@ def solve(
     >>> found.status, found.objective, found.values.tolist()
     ('optimal', -4.0, [0.0, 1.0, 1.0])
     """
-    if solver not in get_args(Solver):
-        raise InputError(f"solver is {solver!r}: wants one of {', '.join(get_args(Solver))}")
-    if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
-        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    checks.one_of("solver", solver, get_args(Solver))
+    seconds = checks.time_limit(time_limit)
     if model.start is not None and (off := model.violation(model.start)) > START_TOLERANCE:
         raise InputError(f"the start is not feasible: it breaks a bound or row by {off:.3g}")
     began = time.monotonic()
     name = _chosen(solver)
-    if time_limit == 0 or model.n_variables == 0:
+    if seconds == 0 or model.n_variables == 0:
         found = _unsolved(model, name)
     else:
-        found = _solved(model, name, float(time_limit), cpu_limit, progress, log)
+        found = _solved(model, name, seconds, cpu_limit, progress, log)
     return replace(_kept(model, found), seconds=time.monotonic() - began)
 
 
@@ -198,7 +196,7 @@ def _solved(
     solver: str,
     time_limit: float,
     cpu_limit: float,
-    progress: Progress | None,
+    progress: Watch | None,
     log: Callable[[str], None] | None,
 ) -> Solution:
     seen: tuple[float | None, float | None] = (None, None)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.checks import is_integer
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.roles import Roles
 
@@ -15,6 +16,12 @@ ASSUMPTION = (
     "inputs, activations, their gradients and workspace go with the batch; parameters, their "
     "gradients and optimizer state do not"
 )
+
+
+def batch_of(graph: OpGraph) -> int | None:
+    """The size of the batch, as far as the graph's ``meta`` says."""
+    said = graph.meta.get("batch")
+    return said if is_integer(said) and said > 0 else None
 
 
 def scaled_batch(graph: OpGraph, times: Fraction) -> OpGraph:

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes, write_bytes
 from loadmaster.base.units import counted, parse_bytes
@@ -63,13 +64,8 @@ class DeviceType:
         figures["memory_bandwidth"] = self.memory_bandwidth
         figures["launch"] = self.launch
         for what, value in figures.items():
-            least = "> 0" if what.startswith("peak") else ">= 0"
-            if not (isinstance(value, (int, float)) and 0 <= value < float("inf")) or (
-                value == 0 and least == "> 0"
-            ):
-                raise InputError(
-                    f"device type {self.name!r}: {what} is {value!r}, wants a number {least}"
-                )
+            check = checks.positive if what.startswith("peak") else checks.not_negative
+            check(f"device type {self.name!r}: {what}", value)
 
     @property
     def has_roofline(self) -> bool:
@@ -347,7 +343,7 @@ class Cluster:
         >>> c.with_link_speed(2).route(0, 1).bandwidth
         2000000000.0
         """
-        factor = _factor("link speed", factor)
+        factor = checks.positive("link speed: factor", factor)
         ends = None
         if between is not None:
             ends = {self.devices[self.index(d)].name for d in between}
@@ -368,7 +364,7 @@ class Cluster:
         >>> Cluster.preset("2xV100-NVLink").with_speed(2, "gpu1").devices[1].type
         'V100-SXM2-16GB x2'
         """
-        factor = _factor("device speed", factor)
+        factor = checks.positive("device speed: factor", factor)
         which = range(self.n_devices) if device is None else [self.index(device)]
         types = {t.name: t for t in self.types}
         devices = list(self.devices)
@@ -566,12 +562,6 @@ def _renamed(link: Link, old: str, new: str) -> Link:
         dst=new if link.dst == old else link.dst,
         channels=tuple(word.sub(lambda _: new, channel) for channel in link.channels),
     )
-
-
-def _factor(what: str, value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf"):
-        return float(value)
-    raise InputError(f"{what}: factor is {value!r}, wants a number > 0")
 
 
 def _tables(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

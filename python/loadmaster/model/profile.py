@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.graph import ANY_TYPE
@@ -79,8 +80,8 @@ class Profile:
                 f"op {self.names[op]!r} took {self.seconds[op, step]} s in step {step}: "
                 "a time must be finite and not negative"
             )
-        if self.batch is not None and self.batch < 1:
-            raise InputError(f"batch is {self.batch}: wants at least 1")
+        if self.batch is not None:
+            checks.integer("batch", self.batch)
         unmeasured = np.flatnonzero(np.isnan(self.seconds).all(axis=1))
         if len(unmeasured):
             raise InputError(f"op {self.names[unmeasured[0]]!r} has no measured time in any step")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
@@ -27,7 +28,6 @@ from loadmaster.judge.simulation import (
     Memory,
     Simulation,
     as_costs,
-    check_seed,
     reduced_assignment,
     run,
 )
@@ -409,7 +409,7 @@ class Plan:
             own_graph,
             own_cluster,
             Costs(given.time, given.types, words[sources]),
-            seed=check_seed(document["seed"]),
+            seed=checks.seed(document["seed"]),
         )
         policy = document["policy"]
         expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
@@ -419,11 +419,11 @@ class Plan:
         )
         makespan = problem.verdict(assignment).step_time
         expect(
-            isinstance(lower_bound, (int, float)) and 0 <= lower_bound <= makespan * (1 + 1e-9),
+            checks.is_number(lower_bound) and 0 <= lower_bound <= makespan * (1 + 1e-9),
             f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",
         )
         expect(
-            estimate is None or (isinstance(estimate, (int, float)) and estimate >= 0),
+            estimate is None or (checks.is_number(estimate) and estimate >= 0),
             f"estimate is {estimate!r}: wants seconds >= 0, or null",
         )
         return cls(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import format_bytes, parse_bytes
@@ -94,8 +95,7 @@ class Constraints:
                 for k, v in _items(self, "kinds")
             },
         }
-        if not isinstance(self.contiguous, bool):
-            raise InputError(f"contiguous is {self.contiguous!r}: wants True or False")
+        checks.flag("contiguous", self.contiguous)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -237,8 +237,7 @@ def _listed(what: str, value: Any) -> tuple[str, ...]:
     """One word or several."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     for v in values:
-        is_index = isinstance(v, (int, np.integer)) and not isinstance(v, bool)
-        if not is_index and not (isinstance(v, str) and v):
+        if not checks.is_integer(v) and not (isinstance(v, str) and v):
             raise InputError(f"{what} is {value!r}: wants a name, or a list of names")
     return tuple(str(v) for v in values)
 

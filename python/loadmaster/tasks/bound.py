@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Literal, get_args
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
 from loadmaster.judge.bounds import Bound, bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
@@ -51,12 +50,10 @@ def lower_bound(
     >>> b.seconds == max(b.parts.values())
     True
     """
-    if effort not in get_args(Effort):
-        raise InputError(f"effort is {effort!r}: wants one of {', '.join(get_args(Effort))}")
-    if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
-        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    checks.one_of("effort", effort, get_args(Effort))
+    seconds = checks.time_limit(time_limit)
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
     found = bound(problem)
     if effort == "fast":
         return found
-    return raised(problem, found, float(time_limit))
+    return raised(problem, found, seconds)

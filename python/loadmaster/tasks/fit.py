@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Progress
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
-from loadmaster.model.batch import ASSUMPTION, scaled_batch
+from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.footprint import Footprint, footprints, largest_op
@@ -23,7 +24,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.registry import Method
-from loadmaster.tasks.place import Progress, place
+from loadmaster.tasks.place import place
 
 #: Methods that are tried, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
@@ -315,8 +316,8 @@ class _Trial:
 
     def batch(self) -> Remedy:
         """A smaller batch, of the size that the graph's ``meta`` names, or a share of it."""
-        known = self.graph.meta.get("batch")
-        size = known if isinstance(known, int) and known > 1 else None
+        known = batch_of(self.graph)
+        size = known if known != 1 else None
         parts = size or _PARTS
 
         def helps(less: int) -> bool:

@@ -8,13 +8,13 @@ that times are measured on few devices' terms.
 from __future__ import annotations
 
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Progress
 from loadmaster.judge.simulation import CostsLike
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints
 from loadmaster.tasks.fit import fit
-from loadmaster.tasks.place import Progress
 
 
 def measuring_plan(

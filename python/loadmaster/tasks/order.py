@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from numbers import Real
 
 import numpy as np
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.milp import cpsat
@@ -16,7 +15,6 @@ from loadmaster.milp.instance import instance_of
 from loadmaster.milp.timing import in_order, settled
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.exact.cpsat import check_workers
 from loadmaster.strategies.exact.solving import ROUNDING
 
 #: More ops than these are not ordered: the model has a row for every two that share a device.
@@ -28,7 +26,7 @@ def optimise_order(
     *,
     time_limit: float = 10.0,
     workers: int = 8,
-    progress: Callable[[str, float | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """The same placement in the best order that CP-SAT finds; a note says so if it is proved.
 
@@ -62,9 +60,8 @@ def optimise_order(
     >>> lm.optimise_order(plan, time_limit=5).makespan <= plan.makespan  # doctest: +SKIP
     True
     """
-    if not isinstance(time_limit, Real) or not 0 <= time_limit < float("inf"):
-        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
-    check_workers(workers)
+    seconds = checks.time_limit(time_limit)
+    checks.integer("workers", workers)
     cpsat.require()
     problem, given = plan.binding.problem, plan.assignment
     n_ops = problem.graph.n_ops
@@ -76,14 +73,14 @@ def optimise_order(
 
     def told(best: float | None, bound: float | None, cpu: float) -> None:
         if progress is not None and best is not None:
-            progress("order", best * instance.tick)
+            progress("order", Incumbent(best * instance.tick))
 
-    if time_limit == 0:
+    if seconds == 0:
         return _noted(plan, "order: no time to look for a better one")
     found = cpsat.solve(
         instance,
         settled(instance, given.devices, order),
-        time_limit=float(time_limit),
+        time_limit=seconds,
         workers=workers,
         seed=problem.seed,
         is_fixed=True,

@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.simulation import CostsLike, as_costs, check_seed
+from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.comparison import Comparison
@@ -38,38 +39,6 @@ from loadmaster.strategies.registry import (
 from loadmaster.strategies.warm import mapped, started
 
 OnOom = Literal["error", "best_effort"]
-
-
-class Incumbent(float):
-    """The makespan of the best placement so far, in seconds, and how good that is.
-
-    Attributes
-    ----------
-    lower_bound : float
-        Seconds below which no placement can go.
-
-    Examples
-    --------
-    >>> Incumbent(2.0, lower_bound=1.5).gap
-    0.25
-    """
-
-    lower_bound: float
-
-    def __new__(cls, makespan: float, lower_bound: float) -> Incumbent:
-        """A makespan beside a bound."""
-        made = super().__new__(cls, makespan)
-        made.lower_bound = lower_bound
-        return made
-
-    @property
-    def gap(self) -> float:
-        """(makespan - bound) / makespan: how much could be gained at most."""
-        return (self - self.lower_bound) / self if self > 0 else 0.0
-
-
-#: Called with a plan's stage and the best placement so far, or None.
-Progress = Callable[[str, Incumbent | None], None]
 
 
 def place(
@@ -149,10 +118,9 @@ def place(
     """
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
-    if not isinstance(refine, bool):
-        raise InputError(f"refine is {refine!r}: wants True or False")
-    if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
-        raise InputError(f"time_limit is {time_limit!r}: wants seconds >= 0")
+    checks.flag("refine", refine)
+    if time_limit is not None:
+        time_limit = checks.time_limit(time_limit)
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     function = function_of(method, options)
@@ -163,7 +131,7 @@ def place(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
-        seed=check_seed(seed),
+        seed=checks.seed(seed),
         best_effort=on_oom == "best_effort",
     )
     constraints = as_constraints(constraints)

@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.judge.simulation import check_seed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
@@ -243,11 +243,10 @@ def sweep(
     [('heft', 'done'), ('auto', 'done'), ('heft', 'done'), ('auto', 'done')]
     """
     for what, value, least in (("workers", workers, 1), ("retries", retries, 0)):
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        if value is not None and not whole:
-            raise InputError(f"{what} is {value!r}: wants an integer, at least {least}")
+        if value is not None:
+            checks.integer(what, value, least)
     chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
-    numbers = [check_seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
+    numbers = [checks.seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
     obeyed = as_constraints(constraints)
     starts = _starts(warm_start)
     with closing(Table.open(out)) as table:

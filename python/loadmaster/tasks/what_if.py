@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
@@ -24,7 +26,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document
 from loadmaster.strategies.auto.auto import Effort
 from loadmaster.strategies.warm import NOWHERE, mapped
-from loadmaster.tasks.place import Incumbent, Progress, place
+from loadmaster.tasks.place import place
 
 #: The line that everything is compared with: today's cluster, planned with the same effort.
 TODAY = "today"
@@ -370,7 +372,7 @@ def _each(value: Any) -> Mapping[Any, Any]:
 def _add_device(hardware: Hardware, value: Any) -> Hardware:
     cluster = hardware.cluster
     for device, number in (value if isinstance(value, Mapping) else {value: 1}).items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_ADDED:
+        if not (checks.is_integer(number) and 1 <= number <= MOST_ADDED):
             raise InputError(f"{number!r} copies of {device!r}: wants 1 to {MOST_ADDED}")
         for _ in range(number):
             cluster = cluster.with_device(device)

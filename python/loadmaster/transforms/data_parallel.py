@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.model.batch import batch_of
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import (
@@ -95,8 +96,7 @@ def data_parallel(graph: OpGraph, k: int) -> OpGraph:
 
 def replicate(graph: OpGraph, k: int) -> Transformed:
     """As :func:`data_parallel`, with the op that each op comes from."""
-    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-        raise InputError(f"k is {k!r}: wants the number of replicas, an integer >= 1")
+    checks.integer("k", k)
     if k == 1:
         return Transformed.unchanged(graph)
     roles = Roles.of(graph)
@@ -406,8 +406,8 @@ class _Whole:
 
 def _batch(graph: OpGraph) -> int | None:
     """Rows of the batch: as the graph's meta says, else the commonest first size of its inputs."""
-    said = graph.meta.get("batch")
-    if isinstance(said, int) and said > 0:
+    said = batch_of(graph)
+    if said is not None:
         return said
     firsts: Counter[int] = Counter()
     for kind, text in zip(graph.kinds, graph.outputs, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
 from loadmaster.transforms.base import (
@@ -109,8 +110,7 @@ def split_op(
     """
     at = graph.index(op)
     name = graph.names[at]
-    if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 2:
-        raise InputError(f"op {name!r}: n is {n!r}, wants a number of parts, an integer >= 2")
+    checks.integer(f"op {name!r}: n", n, 2)
     reason = _unsplittable(graph, at)
     if reason:
         raise InputError(f"op {name!r} cannot be split: {reason}")

@@ -8,14 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import cpsat as program
 from loadmaster.milp import ilp
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
-from loadmaster.milp.worker import Progress as Told
+from loadmaster.milp.worker import Watch
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.ilp import on_groups_if_large
@@ -25,7 +26,6 @@ from loadmaster.strategies.exact.solving import (
     Answer,
     Limits,
     Method,
-    Progress,
     Search,
     Solve,
     or_heft,
@@ -75,9 +75,8 @@ def place(
     MissingExtraError
         CP-SAT is not installed.
     """
-    if not isinstance(prove, bool):
-        raise InputError(f"prove is {prove!r}: wants True or False")
-    check_workers(workers)
+    checks.flag("prove", prove)
+    checks.integer("workers", workers)
     program.require()
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = _solver(prove, workers, problem.seed)
@@ -90,18 +89,12 @@ def place(
     return or_heft(problem, method, limits, made)
 
 
-def check_workers(workers: int) -> None:
-    """Raises :class:`~loadmaster.InputError` for what is no number of threads."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"workers is {workers!r}: wants an integer, at least 1")
-
-
 def _solver(prove: bool, workers: int, seed: int) -> Solve:
     def answer(
         instance: Instance,
         start: Timed,
         seconds: float,
-        tell: Told,
+        tell: Watch,
     ) -> Answer:
         run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
         found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)

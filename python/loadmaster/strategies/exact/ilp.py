@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.base.units import counted
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
@@ -23,7 +24,6 @@ from loadmaster.strategies.exact.solving import (
     Level,
     Limits,
     Method,
-    Progress,
     Search,
     best_plan,
     interrupted,
@@ -106,10 +106,8 @@ def on_groups_if_large(
     """A method's plan, on as many groups as it can take where the graph is too large for it; never
     worse than the search's on the graph as it is.
     """
-    if not isinstance(coarsen, bool):
-        raise InputError(f"coarsen is {coarsen!r}: wants True or False")
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
+    checks.flag("coarsen", coarsen)
+    checks.integer("groups", groups)
     fine = Level(problem)
     why = refusal(problem, method)
     if why is None:

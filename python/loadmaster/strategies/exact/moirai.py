@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import get_args
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import moirai as program
 from loadmaster.milp.moirai import Links
@@ -25,7 +26,6 @@ from loadmaster.strategies.exact.solving import (
     Level,
     Limits,
     Method,
-    Progress,
     listed,
     or_heft,
 )
@@ -66,8 +66,7 @@ def place(
     MissingExtraError
         The solver is not installed.
     """
-    if links not in get_args(Links):
-        raise InputError(f"links is {links!r}: wants one of {', '.join(get_args(Links))}")
+    checks.one_of("links", links, get_args(Links))
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("moirai", program.formulate, solver)
     in_links = partial(program.with_links, links=links)

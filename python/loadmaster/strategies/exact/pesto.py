@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.base.units import counted
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import pesto as program
@@ -23,7 +24,6 @@ from loadmaster.strategies.exact.solving import (
     Level,
     Limits,
     Method,
-    Progress,
     best_plan,
     listed,
     or_heft,
@@ -81,8 +81,7 @@ def place(
 
 def on_merged(level: Level, method: Method, limits: Limits, groups: int) -> Candidate:
     """A method's plan on batches: on so many, or as many as it takes."""
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise InputError(f"groups is {groups!r}: wants an integer, at least 1")
+    checks.integer("groups", groups)
     merged = level.coarser("batch", groups) if level.problem.graph.n_ops > groups else level
     why = refusal(merged.problem, method)
     if why is None or limits.seconds == 0:

@@ -6,12 +6,13 @@ import math
 import time
 from dataclasses import replace
 
-from loadmaster.base.errors import InputError, SolverError
+from loadmaster.base import checks
+from loadmaster.base.errors import SolverError
 from loadmaster.milp import solve
 from loadmaster.milp.formulation import Formulate
 from loadmaster.milp.instance import Instance
 from loadmaster.milp.timing import Timed
-from loadmaster.milp.worker import START_TOLERANCE, Progress, Solver
+from loadmaster.milp.worker import START_TOLERANCE, Solver, Watch
 from loadmaster.strategies.exact.solving import LEAST, Answer, Solve
 
 #: Solvers of mixed-integer programs, as a person knows them.
@@ -20,14 +21,13 @@ SOLVERS: dict[str, str] = {"cbc": "CBC", "highs": "HiGHS", "gurobi": "Gurobi"}
 
 def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
     """Formulates an instance and solves the program by CBC, HiGHS or Gurobi."""
-    if solver not in SOLVERS:
-        raise InputError(f"solver is {solver!r}: wants one of {', '.join(SOLVERS)}")
+    checks.one_of("solver", solver, SOLVERS)
 
     def answer(
         instance: Instance,
         start: Timed,
         seconds: float,
-        tell: Progress,
+        tell: Watch,
     ) -> Answer:
         began = time.perf_counter()
         formulation = formulate(instance, start)

@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, SolverError
 from loadmaster.base.files import write_bytes
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import Bound, bound
@@ -29,7 +31,7 @@ from loadmaster.judge.simulation import as_costs
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, settled
-from loadmaster.milp.worker import Progress as Told
+from loadmaster.milp.worker import Watch
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.attempts import MemoryModel, within_memory
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
@@ -54,8 +56,6 @@ MAX_SHARE = 0.25
 
 #: Share of a bound by which a makespan may miss it and still be called optimal: rounding to ticks.
 ROUNDING = 3e-6
-
-Progress = Callable[[str, float | None], None]
 
 #: A method that searches, with keywords ``time_limit`` and ``warm_start``.
 Search = Callable[..., Candidate]
@@ -89,7 +89,7 @@ class Answer:
 
 
 #: Solves an instance from a schedule within seconds, telling the best and the bound in ticks.
-Solve = Callable[[Instance, Timed, float, Told], Answer]
+Solve = Callable[[Instance, Timed, float, Watch], Answer]
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,9 @@ class Limits:
             raise InputError(f"log is {log!r}: wants the path of a file")
         if log is not None:
             write_bytes(log, b"")
-        return cls(SECONDS if time_limit is None else float(time_limit), memory, log, progress)
+        return cls(
+            SECONDS if time_limit is None else checks.time_limit(time_limit), memory, log, progress
+        )
 
 
 def best_plan(
@@ -248,7 +250,7 @@ def best_plan(
     tell = limits.progress or (lambda stage, makespan: None)
     start = started(level, method, limits)
     best = start.plan.noted(*notes)
-    tell(method.name, best.verdict.step_time)
+    tell(method.name, Incumbent(best.verdict.step_time))
     if INTERRUPTED in best.notes:
         return best
     if limits.seconds == 0 or not best.fits:
@@ -293,7 +295,7 @@ def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> C
 
     def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
-        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", best.verdict.step_time)
+        tell(f"{method.name}{known}, {cpu:.0f} s of CPU", Incumbent(best.verdict.step_time))
 
     answer = method.solve(instance, schedule, max(limits.left, LEAST), told)
     if limits.log is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
 from loadmaster.judge.problem import Problem, ranks
 
 #: The paper's R and M (section 5.1.3).
@@ -85,14 +85,12 @@ def fuse(
     max_bytes : the paper's M, most bytes of a group as a share of the smallest device's memory.
     max_time : most seconds of compute in a group; none: no limit, as in the paper.
     """
-    if not isinstance(max_ops, int) or not 1 <= max_ops < 2**63:
-        raise InputError(
-            f"max_ops (R) is {max_ops!r}: wants an integer, at least one op in a group"
-        )
-    if not isinstance(max_bytes, (int, float)) or not 0 < max_bytes <= 1:
-        raise InputError(f"max_bytes (M) is {max_bytes!r}: wants a share of the smallest memory")
-    if max_time is not None and not (isinstance(max_time, (int, float)) and max_time > 0):
-        raise InputError(f"max_time is {max_time!r}: wants seconds > 0")
+    wants = "an integer, at least one op in a group"
+    checks.integer("max_ops (R)", max_ops, most=2**63 - 1, wants=wants)
+    wants = "a share of the smallest memory"
+    checks.number("max_bytes (M)", max_bytes, wants, lambda v: 0 < v <= 1)
+    if max_time is not None:
+        checks.number("max_time", max_time, "seconds > 0", lambda v: v > 0)
     graph, op_time = problem.graph, problem.op_time
     tensor_time, control = problem.tensor_time(graph), problem.control_time
     order = fast.cpd_topo(graph, op_time, tensor_time, control_time=control)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import chain, islice, repeat
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
@@ -47,8 +47,7 @@ def place(
     memory : see :func:`~loadmaster.strategies.lists.listing.list_scheduled`.
     contention : False: the paper's model, any number of transfers at once.
     """
-    if not isinstance(rounds, int) or rounds < 1:
-        raise InputError(f"rounds is {rounds!r}: wants an integer, at least 1")
+    checks.integer("rounds", rounds)
     graph = problem.graph
     _, upward = fast.levels(
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import Costs
@@ -180,8 +181,7 @@ def _alone(problem: Problem) -> Candidate | None:
 
 
 def _starts(problem: Problem, start: Start) -> Iterator[Transformed]:
-    if start not in get_args(Start):
-        raise InputError(f"start is {start!r}: wants one of {', '.join(get_args(Start))}")
+    checks.one_of("start", start, get_args(Start))
     k = problem.cluster.n_devices
     if start != "data-parallel":
         yield Transformed.unchanged(problem.model)

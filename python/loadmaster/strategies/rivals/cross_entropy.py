@@ -18,6 +18,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
@@ -26,12 +28,9 @@ from loadmaster.strategies.rivals.trials import (
     COARSENER,
     GROUPS,
     STEPS,
-    Progress,
     Trials,
-    count,
     first_largest,
     searched,
-    share,
 )
 
 #: Placements drawn per update, and the share of them that is learned from.
@@ -85,9 +84,9 @@ def place(
     """
     search = partial(
         draws,
-        batch=count("batch", batch),
-        elite=share("elite", elite),
-        smoothing=share("smoothing", smoothing),
+        batch=checks.integer("batch", batch),
+        elite=checks.share("elite", elite),
+        smoothing=checks.share("smoothing", smoothing),
     )
     return searched(
         problem,

@@ -20,6 +20,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
@@ -30,10 +32,8 @@ from loadmaster.strategies.rivals.trials import (
     GROUPS,
     STEPS,
     Groups,
-    Progress,
     Trials,
     first_largest,
-    positive,
     searched,
 )
 from loadmaster.strategies.simple import expert
@@ -85,7 +85,7 @@ def place(
     return searched(
         problem,
         "mcmc",
-        partial(walks, beta=positive("beta", beta), warm_start=warm_start),
+        partial(walks, beta=checks.positive("beta", beta), warm_start=warm_start),
         steps=steps,
         groups=groups,
         coarsener=coarsener,

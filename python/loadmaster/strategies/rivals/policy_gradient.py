@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
+from loadmaster.base.progress import Progress
 from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
@@ -35,10 +37,7 @@ from loadmaster.strategies.rivals.trials import (
     GROUPS,
     STEPS,
     Groups,
-    Progress,
     Trials,
-    count,
-    positive,
     searched,
 )
 
@@ -104,7 +103,9 @@ def place(
     True
     """
     search = partial(
-        learn, batch=count("batch", batch), rate=positive("learning_rate", learning_rate)
+        learn,
+        batch=checks.integer("batch", batch),
+        rate=checks.positive("learning_rate", learning_rate),
     )
     return searched(
         problem,

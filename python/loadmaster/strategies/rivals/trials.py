@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError
+from loadmaster.base import checks
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener, coarsen_problem
@@ -31,8 +32,6 @@ from loadmaster.strategies.lists.listing import ordered
 STEPS = 1000
 GROUPS = 100
 COARSENER: Coarsener = "parallel"
-
-Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
@@ -171,12 +170,11 @@ def searched(
     InfeasibleError
         No placement that was simulated fits.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps is {steps!r}: wants an integer, at least 1")
+    checks.integer("steps", steps)
     began = time.perf_counter()
     tell = progress or (lambda stage, makespan: None)
     made = Groups.make(problem, groups, coarsener)
-    trials = Trials(problem, made, steps, lambda makespan: tell(name, makespan))
+    trials = Trials(problem, made, steps, lambda makespan: tell(name, Incumbent(makespan)))
     if time_limit is not None:
         trials.deadline = began + time_limit
     notes: tuple[str, ...] = ()
@@ -200,24 +198,3 @@ def first_largest(rows: NDArray[np.generic]) -> NDArray[np.int32]:
     """The first column that is largest, per row."""
     columns: NDArray[np.int32] = np.argmax(rows, axis=1).astype(np.int32)
     return columns
-
-
-def share(what: str, value: object) -> float:
-    """A number from 0 to 1, or an error that names it."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise InputError(f"{what} is {value!r}: wants a number from 0 to 1")
-
-
-def count(what: str, value: object) -> int:
-    """An integer, at least 1, or an error that names it."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise InputError(f"{what} is {value!r}: wants an integer, at least 1")
-
-
-def positive(what: str, value: object) -> float:
-    """A finite number above 0, or an error that names it."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf"):
-        return float(value)
-    raise InputError(f"{what} is {value!r}: wants a number > 0")

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_json
 from loadmaster.writers.targets.modules import Module, Modules
@@ -194,8 +195,8 @@ def max_memory(cluster: Cluster, limits: Mapping[int | str, int | str]) -> Clust
 
 
 def _size(key: object, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return value
+    if is_integer(value) and 0 <= value < 2**63:
+        return int(value)
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise InputError(

@@ -1,0 +1,105 @@
+"""Checks of arguments: the error names the argument, what it is, and what is wanted.
+
+The same rules hold everywhere: numbers of numpy are welcome, a bool is no number, NaN is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import TypeGuard
+
+from loadmaster.base.errors import InputError
+
+#: Seconds that no work lasts: a longer time limit, infinity too, means this one.
+YEAR = 3.2e7
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer.
+
+    >>> import numpy as np
+    >>> is_integer(np.uint8(3)), is_integer(3.0), is_integer(True)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a real number; infinity is one, NaN is not.
+
+    >>> is_number(2), is_number(float("nan")), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value
+
+
+def integer(
+    what: str, value: object, least: int = 1, most: float = float("inf"), *, wants: str = ""
+) -> int:
+    """An integer from ``least`` to ``most``.
+
+    >>> integer("groups", 0)
+    Traceback (most recent call last):
+    loadmaster.base.errors.InputError: groups is 0: wants an integer, at least 1
+    """
+    if is_integer(value) and least <= value <= most:
+        return int(value)
+    raise InputError(f"{what} is {value!r}: wants {wants or f'an integer, at least {least}'}")
+
+
+def number(what: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:
+    """A number of which a condition holds; ``wants`` says the condition in words.
+
+    >>> number("balance", 0.5, "a number, at least 1", lambda v: v >= 1)
+    Traceback (most recent call last):
+    loadmaster.base.errors.InputError: balance is 0.5: wants a number, at least 1
+    """
+    if is_number(value):
+        try:
+            found = float(value)
+        except OverflowError:  # An integer beyond all floats.
+            found = math.inf if value > 0 else -math.inf
+        if holds(found):
+            return found
+    raise InputError(f"{what} is {value!r}: wants {wants}")
+
+
+def positive(what: str, value: object) -> float:
+    """A finite number above 0."""
+    return number(what, value, "a number > 0", lambda v: 0 < v < float("inf"))
+
+
+def not_negative(what: str, value: object) -> float:
+    """A finite number, at least 0."""
+    return number(what, value, "a number >= 0", lambda v: 0 <= v < float("inf"))
+
+
+def share(what: str, value: object) -> float:
+    """A number from 0 to 1."""
+    return number(what, value, "a number from 0 to 1", lambda v: 0 <= v <= 1)
+
+
+def time_limit(value: object) -> float:
+    """Seconds that work may take, :data:`YEAR` at most."""
+    return min(number("time_limit", value, "seconds >= 0", lambda v: v >= 0), YEAR)
+
+
+def seed(value: object) -> int:
+    """A seed of a random number generator."""
+    return integer("seed", value, 0, 2**64 - 1, wants="an integer from 0 to 2^64 - 1")
+
+
+def flag(what: str, value: object) -> bool:
+    """True or False."""
+    if isinstance(value, bool):
+        return value
+    raise InputError(f"{what} is {value!r}: wants True or False")
+
+
+def one_of(what: str, value: object, known: Iterable[str]) -> None:
+    """Refuses a word that is not known."""
+    words = tuple(known)
+    if value not in words:
+        raise InputError(f"{what} is {value!r}: wants one of {', '.join(words)}")
