@@ -165,7 +165,7 @@ if not TYPE_CHECKING:
             value = getattr(import_module(f"loadmaster.{_HOME[name]}"), name)
         elif name == "errors":
             value = import_module("loadmaster.base.errors")
-        elif name in __all__:
+        elif name in __all__ or name in import_module("loadmaster.base.renamed").MODULES:
             return import_module(f"loadmaster.{name}")
         else:
             raise AttributeError(f"module 'loadmaster' has no attribute {name!r}")

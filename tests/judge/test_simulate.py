@@ -24,6 +24,7 @@ from strategies import (
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.model.graph import PLACEHOLDERS
 
 # -- against the reference -------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ def test_laws_of_every_schedule(data):
 def check_laws(graph: lm.OpGraph, cluster: lm.Cluster, sim, contention: bool = True) -> None:
     """Precedence, one op per device, one transfer per channel, memory, bound and blame."""
     tick = 1e-9
-    placeholder = np.array([k in lm.graph.PLACEHOLDERS for k in graph.kinds])
+    placeholder = np.array([k in PLACEHOLDERS for k in graph.kinds])
     tensor = graph.src if graph.tensor is None else graph.tensor
     # A view of a placeholder is there from the start; a wait of a view is its readers' wait.
     weight_view = placeholder.copy()

@@ -391,7 +391,7 @@ def test_a_plan_with_split_ops_fits_no_model_of_theirs():
     plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "heft")
     split = type(plan)(**{
         **{f: getattr(plan, f) for f in plan.__dataclass_fields__},
-        "splits": (lm.plan.Split("convolution", "batch", 2),),
+        "splits": (lm.transforms.Split("convolution", "batch", 2),),
     })  # fmt: skip
     node = type("Node", (), {"name": "convolution"})
 

@@ -110,7 +110,7 @@ def split_op(
     """
     at = graph.index(op)
     name = graph.names[at]
-    checks.integer(f"op {name!r}: n", n, 2)
+    checks.integer(f"op {name!r}: n", n, 2, wants="a number of parts, an integer >= 2")
     reason = _unsplittable(graph, at)
     if reason:
         raise InputError(f"op {name!r} cannot be split: {reason}")
