@@ -25,7 +25,7 @@ from loadmaster.model.profile import Profile
 from loadmaster.readers import kineto_events
 from loadmaster.readers.aten_costs import Cost, cost
 from loadmaster.readers.chakra_nodes import Recorded, load
-from loadmaster.readers.chakra_rows import Op, Rows, labels_of
+from loadmaster.readers.chakra_rows import Labels, Op, Rows, labels_of
 from loadmaster.readers.kineto_events import Trace
 from loadmaster.readers.torch_calls import chosen
 
@@ -238,8 +238,9 @@ def _graph(
     names, ops = steps[0]
     rows = Rows(recorded, names, ops.tolist())
     labels = labels_of(rows, modules)
-    view = [row.view for row in rows.flow.rows]
-    costs = rows.column(lambda row, op: _cost(recorded, op, view[row]), Cost(0, 0, True))
+    costs = rows.column(
+        lambda row, op: _cost(recorded, op, rows.flow.rows[row].view), Cost(0, 0, True)
+    )
     notes = _unknown(labels.kinds, costs)
     if rows.flow.several:
         first = labels.names[rows.flow.several[0]]
@@ -247,25 +248,12 @@ def _graph(
             f"{counted(len(rows.flow.several), 'op changes', 'ops change')} several tensors "
             f"in place, {first!r} first: each is bound to the device of the first that it changes"
         )
-    columns: dict[str, Any] = {
-        "name": labels.names,
-        "kind": labels.kinds,
-        "module": labels.modules,
-        "phase": rows.column(lambda _, op: recorded.calls.phases[op.call], "f"),
-        "colocation": labels.colocation,
-        "output": [_output(rows, row) for row in range(len(rows))],
-        "flops": [min(each.flops, 2**62) for each in costs],
-        "bytes_accessed": [min(each.bytes, 2**62) for each in costs],
-        "output_bytes": [min(row.output_bytes, 2**62) for row in rows.flow.rows],
-        "param_bytes": _resident(rows, labels.kinds),
-        "view": view,
-        "alias_of": [row.alias_of for row in rows.flow.rows],
-    }
+    columns = _columns(recorded, rows, labels, costs)
     meta: dict[str, Any] = {"framework": f"torch execution trace {recorded.schema}"}
     timed = []
     if joined is not None:
         seconds, filled, more = _times(
-            rows, joined, steps, np.array(view), columns["bytes_accessed"]
+            rows, joined, steps, np.array(columns["view"]), columns["bytes_accessed"]
         )
         columns["time"] = {device_type or joined.trace.device_type: seconds}
         notes += more
@@ -287,6 +275,26 @@ def _graph(
         name=name,
         meta=meta,
     )
+
+
+def _columns(
+    recorded: Recorded, rows: Rows, labels: Labels, costs: Sequence[Cost]
+) -> dict[str, Any]:
+    """The columns of the ops, but for their times."""
+    return {
+        "name": labels.names,
+        "kind": labels.kinds,
+        "module": labels.modules,
+        "phase": rows.column(lambda _, op: recorded.calls.phases[op.call], "f"),
+        "colocation": labels.colocation,
+        "output": [_output(rows, row) for row in range(len(rows))],
+        "flops": [min(each.flops, 2**62) for each in costs],
+        "bytes_accessed": [min(each.bytes, 2**62) for each in costs],
+        "output_bytes": [min(row.output_bytes, 2**62) for row in rows.flow.rows],
+        "param_bytes": _resident(rows, labels.kinds),
+        "view": [row.view for row in rows.flow.rows],
+        "alias_of": [row.alias_of for row in rows.flow.rows],
+    }
 
 
 def _cost(recorded: Recorded, op: Op, view: bool) -> Cost:
