@@ -49,7 +49,7 @@ class Tensor:
 
     @property
     def shown_bytes(self) -> int:
-        """Bytes of storage that it shows: what it repeats, by a stride of 0, counts once."""
+        """Bytes of storage that the tensor shows: what a stride of 0 repeats counts once."""
         if self.strides is None or not self.numel:
             return self.nbytes
         shown = math.prod(n for n, s in zip(self.shape, self.strides, strict=True) if s != 0)
@@ -64,7 +64,7 @@ Arguments = Sequence[Any]
 
 
 class Cost(NamedTuple):
-    """Work of an op; ``known``: whether the tables have its kind with arguments like these."""
+    """Work of an op; ``known`` says whether the tables have its kind with such arguments."""
 
     flops: int
     bytes: int
@@ -131,7 +131,9 @@ def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
     ((0,), ())
     """
     name = bare(kind)
-    if name.startswith("_fused_") and is_in_place(kind):  # an optimizer: all lists but gradients
+    if name.startswith("_fused_") and is_in_place(
+        kind
+    ):  # an optimizer changes all its lists but the gradients
         return tuple(i for i, each in enumerate(inputs) if i != 1 and isinstance(each, list))
     if is_in_place(kind):
         return (0,) if inputs else ()
@@ -140,7 +142,7 @@ def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
     return ()
 
 
-# In training they update running mean and variance, which their schemas do not say.
+# Kinds that update running mean and variance in training, which their schemas do not say.
 _NORMS_OF_BATCHES = frozenset(
     ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
      "_batch_norm_impl_index", "_native_batch_norm_legit")
@@ -204,7 +206,7 @@ def _first(arguments: Arguments) -> Tensor | None:
 
 
 def _same_layout(inputs: Arguments, outputs: Arguments) -> bool:
-    """Nothing to convert or rearrange: the result is the argument itself."""
+    """Whether there is nothing to convert or rearrange: the result is the argument itself."""
     given, result = _first(inputs), _first(outputs)
     if given is None or result is None:
         return True
@@ -269,7 +271,7 @@ def _sum_of_products(inputs: Arguments, outputs: Arguments) -> int:
 
 
 def _linear_backward(inputs: Arguments, outputs: Arguments) -> int:
-    """Of input and weight, where asked for."""
+    """Gradients of input and weight, where asked for."""
     each = 2 * inputs[1].numel * inputs[0].shape[-1]
     return sum(each for gradient in outputs[:2] if gradient is not None)
 
@@ -280,7 +282,7 @@ def _grouped_product(inputs: Arguments, outputs: Arguments) -> int:
 
 
 def _tensordot(inputs: Arguments, outputs: Arguments) -> int:
-    """The inner size: what both factors have and the result has not."""
+    """2 per element of the result and of the inner size: dimensions that only the factors have."""
     a, b, out = inputs[0].numel, inputs[1].numel, outputs[0].numel
     return 2 * int(out) * math.isqrt(a * b // max(out, 1))
 
@@ -314,7 +316,7 @@ def _convolution(inputs: Arguments, outputs: Arguments) -> int:
 
 
 def _convolution_backward(inputs: Arguments, outputs: Arguments) -> int:
-    """As much as forward for the gradient of the input, and for that of the weight."""
+    """The forward FLOPs for the gradient of the input, and again for that of the weight."""
     gradient, given, weight = inputs[:3]
     transposed = len(inputs) > 7 and inputs[7] is True
     each = _filtered((given if transposed else gradient).numel, weight)
@@ -322,7 +324,7 @@ def _convolution_backward(inputs: Arguments, outputs: Arguments) -> int:
 
 
 def _attention(per_query: int, per_value: int, first: int = 0) -> _Count:
-    """Products over pairs of query and key: so many of the query's width and of the value's.
+    """Products over pairs of query and key: a number of the query's width, another of the value's.
 
     Query, key and value stand from position ``first`` on: (..., heads, length, width).
     """
@@ -365,7 +367,7 @@ def _recurrent(times: int, weights: slice) -> _Count:
     return count
 
 
-_FORWARD, _BACKWARD = (1, 1), (3, 2)  # products of the query's width, of the value's
+_FORWARD, _BACKWARD = (1, 1), (3, 2)  # products of the query's width, and of the value's
 
 FLOPS: dict[str, _Count] = {
     **dict.fromkeys(
@@ -516,7 +518,7 @@ def _nothing(inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 
 def _overwritten(inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """The first argument is only a target, or gives but its shape."""
+    """The first argument is only a target, or only its shape is read."""
     return _size(outputs) + _size(inputs[1:])
 
 

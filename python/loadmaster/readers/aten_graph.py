@@ -1,7 +1,7 @@
 """A graph of ATen ops as it grows, op by op in the program's order: for readers of PyTorch.
 
-A value knows the op that owns its storage, so that views and in-place ops are told apart from ops
-that make something new, and so that a write comes after the reads before it (control edges).
+A value knows the op that owns its storage. So views and in-place ops are told apart from ops that
+make something new, and control edges keep a write behind the reads before it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OP_COLUMNS = (
 class Value:
     """A tensor of the graph.
 
-    ``op`` puts it out, ``owner`` made the ``storage`` that it shows (an op with several results
-    has several), ``written`` is the last in-place op whose result it shows (-1: none), ``id`` its
-    tensor's among the edges.
+    ``op`` gives the value out. ``owner`` made the ``storage`` that it shows; an op with several
+    results has several storages. ``written`` is the last in-place op whose result it shows (-1:
+    none). ``id`` is its tensor's number among the edges.
     """
 
     op: int
@@ -94,8 +94,9 @@ class AtenGraph:
         """An op, and its results.
 
         ``inputs`` are the arguments of its schema in order: values, lists of them, plain ones.
-        ``view_of``: its results show that value's storage. ``writes``: the values it changes;
-        ``in_place``: and returns, the first of them. ``work`` stands in for what its kind costs.
+        ``view_of`` is the value whose storage the results show. ``writes`` are the values that the
+        op changes; with ``in_place`` it returns the first of them. ``work``, where given, is the
+        op's cost instead of its kind's.
         """
         read = list(_values(inputs))
         shared = view_of or (writes[0] if in_place else None)
@@ -127,7 +128,7 @@ class AtenGraph:
         ]
 
     def getitem(self, value: Value, *, name: str, module: str = "", phase: str = "f") -> Value:
-        """One of several results, taken out: it forwards its producer's tensor."""
+        """Takes one result out of several: it forwards its producer's tensor."""
         op = self._add(
             name=name, kind="getitem", module=module, phase=phase, view=1, alias_of=value.owner,
             output=str(value.tensor),
@@ -165,7 +166,7 @@ class AtenGraph:
     def _order(
         self, op: int, read: Sequence[Value], writes: Sequence[Value], before: set[int]
     ) -> None:
-        """Control edges: a read of an alias after the write before it, a write after the reads."""
+        """Control edges: a read follows the last write of an alias, a write the reads before it."""
         for value in read:
             last = self._last_write.get(value.storage, -1)
             if last not in (-1, value.written):
@@ -216,7 +217,7 @@ class AtenGraph:
         return notes
 
     def float_type(self) -> str:
-        """The floating-point type most bytes of placeholders are of; empty when there is none."""
+        """The floating-point type with the most bytes of placeholders; empty if none has any."""
         found = [(n, t) for t, n in self._float_bytes.items() if t in _FLOAT_NAMES]
         return _FLOAT_NAMES[max(found)[1]] if found else ""
 

@@ -53,9 +53,9 @@ class Placeholder:
 class Node:
     """An op. ``arguments`` stand in its schema's order: `Ref`, lists, `Program`, plain values.
 
-    ``results`` are the values it puts out, by name; the name is empty where nothing reads it.
-    ``several``: they come as a tuple or list, taken apart by a ``getitem`` each. ``work`` and
-    ``shares`` ("view", "in_place" or "") are for kinds that are not ATen's.
+    ``results`` are the values it gives out, by name; a value that nothing reads has no name.
+    ``several`` says that they come as a tuple or list, and a ``getitem`` takes each out. ``work``
+    and ``shares`` ("view", "in_place" or "") are for kinds that are not ATen's.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Node:
 class Program:
     """Placeholders, nodes in order, and which values are copied back at the end.
 
-    ``ranges`` are the least and largest size of a symbol, None where unbounded; ``copies`` pairs of
-    a value and the placeholder it becomes.
+    ``ranges`` are the least and the largest size of each symbol; None: unbounded. ``copies`` are
+    pairs of a value and the placeholder that it is copied into.
     """
 
     placeholders: list[Placeholder] = field(default_factory=list)
@@ -139,7 +139,7 @@ def sign(
     stored: Mapping[str, Stored],
     outputs: Sequence[tuple[str, str, str]],
 ) -> None:
-    """What a program's inputs are, what is written back to them, and what is backward.
+    """Sets what a program's inputs are, what is written back to them, and which ops are backward.
 
     ``stored`` are placeholders by value; ``outputs`` the role of each output as PyTorch's schema
     spells it, its value, and the name of what it stands for.
@@ -168,7 +168,7 @@ def sign(
 
 
 def _set_phases(program: Program, needed: set[str]) -> None:
-    """Backward is what the outputs of the forward part do not need."""
+    """Backward ops are those that the outputs of the forward part do not need."""
     for i in reversed(range(len(program.nodes))):
         node = program.nodes[i]
         if needed.isdisjoint(result for result, _ in node.results):
@@ -195,7 +195,7 @@ def _resolve(
     shapes: Mapping[str, Sequence[int]],
     sizes: Mapping[str, int],
 ) -> dict[str, int]:
-    """Sizes of the inputs' symbols, and of those known only at run time that are given."""
+    """Sizes of the inputs' symbols, and of given symbols that are known only at run time."""
     inputs = {p.name: p.meta.sizes for p in program.placeholders if p.kind == "input"}
     declared = {name: [_dim(size) for size in dims] for name, dims in inputs.items()}
     named = {s for dims in inputs.values() for d in dims if isinstance(d, str) for s in _symbols(d)}
@@ -227,7 +227,7 @@ def _resolve(
 
 
 def _dim(size: Size) -> Dim:
-    """A number, a symbol's name, or None for what follows from the symbols of other inputs."""
+    """A number, a symbol's name, or None: the dimension follows from other inputs' symbols."""
     if isinstance(size, int):
         return size
     found = _symbols(size)
@@ -257,7 +257,7 @@ def _size(size: Size, symbols: Mapping[str, int], what: str) -> int:
 
 def _check_range(symbol: str, size: int, bounds: tuple[int | None, int | None]) -> None:
     least, most = bounds
-    # A least size of 2 is what export writes for any open size: 0 and 1 run as well.
+    # Export writes a least size of 2 for any open size: sizes 0 and 1 run as well.
     low = least if least is not None and least > 2 else 0
     if size < low or (most is not None and size > most):
         raise InputError(
@@ -344,7 +344,7 @@ class _Lowering:
         return any(self.graph.ops["kind"][value.owner] == "parameter" for value in changed)
 
     def copy_back(self, value: str, target: str) -> None:
-        """What the signature says is written back at the end of a program without in-place ops."""
+        """Adds a copy that the signature asks for at the end of a program without in-place ops."""
         source, buffer = self._value(value, "the output"), self._value(target, "the output")
         if source.storage == buffer.storage:
             return
@@ -387,7 +387,7 @@ class _Lowering:
         return self._values[name]
 
     def _argument(self, argument: Any, op: str) -> Any:
-        """The argument with its values; None for one that is no tensor: a size, a flag."""
+        """The argument with its values; None for a size or a flag, which are no tensors."""
         if isinstance(argument, Ref):
             return self._value(argument.name, f"op {op!r}")
         if isinstance(argument, (list, tuple)):
@@ -416,7 +416,7 @@ class _Lowering:
     # -- ops that hold programs
 
     def _work(self, node: Node, inputs: Sequence[Any]) -> Cost | None:
-        """The cost of an op that is what its programs do; None for all others."""
+        """The cost of an op that runs programs; None for all other ops."""
         if is_known(node.kind):
             return None
         bodies = [self._body(a) for a in node.arguments if isinstance(a, Program)]

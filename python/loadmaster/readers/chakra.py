@@ -1,8 +1,8 @@
 """Reads PyTorch's execution traces (Chakra), alone or joined with a Kineto trace of the same step.
 
-``torch.profiler.ExecutionTraceObserver`` records every call with the tensors it reads and gives
-out, and no times; Kineto records the times, and no tensors. Recorded together, their calls have the
-same record function ids.
+``torch.profiler.ExecutionTraceObserver`` records every call with the tensors that it reads and
+gives out, but no times. Kineto records the times, but no tensors. Recorded together, both give a
+call the same record function id.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Joined:
         #: The call of the trace per call of the execution trace, int32; -1: none.
         self.call = np.array(found, dtype=np.int32)
         launches = (self.call >= 0) & np.append(trace.calls.launches, False)[self.call]
-        #: The execution trace, which now knows which of its calls launch kernels.
+        #: The execution trace, with the calls marked that launch kernels.
         self.recorded = replace(recorded, calls=replace(recorded.calls, launches=launches))
         ops = recorded.calls.ops.tolist()
         pairs = [
@@ -180,7 +180,7 @@ class _Joined:
             raise InputError(f"{recorded.source} and {trace.source} are not of one step: {why}")
 
     def notes(self) -> list[str]:
-        """What is wrong with the trace, or left out of its times."""
+        """Faults of the trace, and what its times leave out."""
         ops = self.call[self.recorded.calls.ops]
         return self.trace.notes(ops[ops >= 0])
 
@@ -195,7 +195,7 @@ class _Joined:
         return self.trace.elapsed([each[each >= 0] for each in calls])
 
     def seconds(self, ops: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Measured time of ops of the execution trace; NaN: not in the other."""
+        """Measured times of ops of the execution trace; NaN: the op is not in the Kineto trace."""
         calls = self.call[ops]
         seconds = np.full(len(ops), np.nan)
         known = calls >= 0
@@ -338,8 +338,8 @@ def _times(
     view: NDArray[np.bool_],
     moved: Sequence[int],
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
-    """Seconds per row, which rows were not measured and have their bytes' share, and what to say
-    of them.
+    """Seconds per row, the rows that were not measured and have a time by their bytes, and notes on
+    these.
     """
     notes = joined.notes()
     measured = joined.measured(rows, steps)

@@ -20,14 +20,14 @@ from loadmaster.readers.torch_calls import OP, TENSOR_TYPE, WRAPPER, Calls, role
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument or result: the tensors in it, and how the tables of costs see it."""
+    """An argument or result: the tensors in it, and its value as the cost tables take it."""
 
     refs: tuple[Ref, ...]
     value: Any
     is_list: bool = False
 
     def part(self, i: int) -> Argument:
-        """What the i-th op of a list op has of it."""
+        """The part of the argument that belongs to the i-th op of a list op."""
         if not self.is_list:
             return self
         return Argument(self.refs[i : i + 1], self.value[i]) if self.refs else self
@@ -68,7 +68,7 @@ class Recorded:
         return _arguments(self.nodes[call].get("outputs"))
 
     def argument_names(self, call: int) -> dict[tuple[int, int], tuple[str, ...]]:
-        """What an op and the ops that made it call each tensor that they are given."""
+        """The names of the arguments as which an op and its callers were given each tensor."""
         names: dict[tuple[int, int], tuple[str, ...]] = {}
         while call >= 0 and self.calls.roles[call] in (OP, WRAPPER):
             words = self.schema_of(call).names
@@ -110,7 +110,7 @@ def load(path: str | os.PathLike[str]) -> Recorded:
     if len(position) < len(nodes):
         twice = next(i for i, n in Counter(node["id"] for node in nodes).items() if n > 1)
         raise InputError(f"{source} has two nodes with id {twice}")
-    # The root is its own parent; a parent that is not there was called before the recording.
+    # The root is its own parent. A parent that is not there began before the recording.
     above = [position.get(node.get("ctrl_deps"), -1) for node in nodes]
     parent = [p if p < i else -1 for i, p in enumerate(above)]
     late = next((i for i, p in enumerate(above) if p > i), None)
@@ -156,7 +156,7 @@ def _calls(
     for call in range(len(nodes) - 1, -1, -1):
         if parent[call] >= 0:
             end[parent[call]] = max(end[parent[call]], end[call])
-    # Scope 7 is what users mark, and the process and its threads.
+    # Scope 7: ranges that users mark, the process and its threads.
     marked = (_numbers(attributes, "scope", 0) == 7).tolist()
     roles = [role_of(name, annotation=mark) for name, mark in zip(names, marked, strict=True)]
     return Calls(

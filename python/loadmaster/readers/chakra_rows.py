@@ -14,7 +14,7 @@ from loadmaster.readers.dataflow import Dataflow, Ref, Storage
 
 _T = TypeVar("_T")
 
-#: What PyTorch's ops call the weights that they read, and the statistics.
+#: Names of arguments: PyTorch's ops call their weights and their statistics so.
 _WEIGHT = re.compile(r"weight|bias|params$|[wb]_[ih]h")
 _STATISTICS = frozenset({"running_mean", "running_var"})
 
@@ -26,7 +26,7 @@ _NUMBER = 8
 class Op:
     """An op, or one of those that a list op stands for, as a row of the graph.
 
-    ``position`` is that of the call among the ops of a step, ``share`` the part of its time.
+    ``position`` is the call's among the ops of a step, ``share`` the part of the call's time.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Rows:
 
 
 def kind_of(storage: Storage) -> str:
-    """What was there before the step: told by who changes it, and by what it is called."""
+    """The kind of a placeholder, told by the ops that change it and by its argument names."""
     ref, words = storage.given, storage.arguments
     assert ref is not None
     if "o" in storage.changed and storage.phase != "o":
@@ -120,8 +120,9 @@ def kind_of(storage: Storage) -> str:
 def _sets(rows: Rows) -> dict[int, int]:
     """The parameter that each placeholder of an optimizer's state and each update belongs to.
 
-    What an optimizer's ops read and make on the way belongs together, but for gradients, for what
-    is never changed, and for single numbers, such as a norm over all parameters.
+    Tensors that an optimizer's ops read and make on the way belong to the same parameter. There are
+    exceptions: gradients, tensors that are never changed, and single numbers, such as a norm over
+    all parameters.
     """
     flow = rows.flow
     leader: dict[int, int] = {}

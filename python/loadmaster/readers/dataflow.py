@@ -1,11 +1,13 @@
 """Which op reads what which op wrote, from the tensors and storages of calls in their order.
 
-A tensor is known by its own number and that of its storage; both are used again once they are free.
-So a storage is followed from the op that made it: what an op reads comes from the latest of the
-op that gave out that very tensor and the op that last changed the storage in place. What is read
-before it is written was there when the step began: a placeholder. So is a tensor that lies in the
-storage of an op by its number, but is none that the op or a view of it gave out, and of another
-size or type: the storage was freed, and what has its number now was made by no recorded op.
+A tensor has a number, and its storage has one. PyTorch uses numbers again once they are free. So a
+storage is followed from the op that made it. What an op reads comes from the later of two ops: the
+one that gave out that very tensor, and the one that last changed the storage in place.
+
+A tensor that is read before it is written was there when the step began: it is a placeholder. A
+tensor is a placeholder, too, if the storage of its number cannot hold it: no op gave it out, and no
+tensor of its size and type lies there. Then the storage was freed, and no recorded op made what has
+its number now.
 
 O(ops + tensors read), and a control edge per op that read a storage before it was changed in place.
 """
@@ -29,7 +31,7 @@ class Ref:
     tensor, storage : int
         Numbers of the tensor and of its storage.
     bytes : int
-        What it shows.
+        Bytes of the storage that the tensor shows.
     reaches : int
         Bytes from the start of the storage to its end.
     value : Tensor
@@ -52,7 +54,7 @@ class Row:
     alias_of : int
         The row that owns the storage that a view shows, or that is changed in place; -1: none.
     output_bytes : int
-        New storage.
+        Bytes of new storage.
     edges : list of (source row, tensor id or -1)
     """
 
@@ -71,15 +73,15 @@ class Storage:
     owner : int
         The row that made it.
     bytes : int
-        As far as any tensor reaches.
+        From its start to the furthest end of a tensor in it.
     phase : str
-        Of the op that made it, or of the first one that read it.
+        The phase of the op that made it, or else of the first op that read it.
     given : Ref or None
-        How it was first seen, if it was there before.
+        The first tensor seen in it, if it was there before the step.
     reader : int
-        The op that read it first, if it was there before.
+        The op that read it first, if it was there before the step.
     arguments : dict of str
-        What the ops that read it call it, in order.
+        The names of the arguments as which ops read it, in order.
     changed : set of str
         Phases in which it was changed in place.
     """
@@ -91,7 +93,7 @@ class Storage:
     reader: int = -1
     arguments: dict[str, None] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
-    # The op that last wrote all or part, as an edge; per tensor number, the op that gave it out.
+    # Edges: from the op that last wrote all or part, and per tensor from the op that gave it out.
     latest: tuple[int, int] = (-1, -1)
     tensors: dict[int, tuple[int, int]] = field(default_factory=dict)
     readers: list[int] = field(default_factory=list)
@@ -105,7 +107,8 @@ class Storage:
     def has(self, ref: Ref) -> bool:
         """Whether a tensor with the storage's number can lie in it.
 
-        Autograd and Python make tensors of it that no op gave out, of the same type and size.
+        Autograd and Python make tensors in a storage that no op gave out. They have the type and
+        size of one that an op gave out.
         """
         if self.given is not None or ref.tensor in self.tensors:
             return True
@@ -138,9 +141,9 @@ class Dataflow:
         written: Iterable[Ref],
         phase: str,
     ) -> int:
-        """An op, with what it reads (and what it calls that), gives out and changes; its row.
+        """Adds an op: what it reads, under which names, gives out and changes. Gives its row.
 
-        What is changed must be among what is read.
+        Every tensor that the op changes must be among those that it reads.
         """
         read = [(ref, self._at(ref, names, phase)) for ref, names in inputs]
         op = self._row()
@@ -232,7 +235,7 @@ class Schema:
     ----------
     names : tuple of str
     changed : frozenset of int
-        Positions of those that it changes in place.
+        Positions of the arguments that it changes in place.
     shows : bool
         Whether a result lies in the storage of an argument that is not changed.
     """

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
     """FLOPs of contracting the operands from left to right.
 
-    Labels are summed as soon as nothing needs them. A multiply-add is 2.
+    A label is summed as soon as no later operand and no result has it. A multiply-add is 2 FLOPs.
 
     Raises
     ------

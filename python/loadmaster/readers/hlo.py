@@ -1,6 +1,6 @@
 """Optimized HLO (``compiled.as_text()``) as a graph, with measured times from a profiler trace.
 
-This is what XLA runs: an op is one of its instructions, mostly a fusion.
+XLA runs this text: an op is one of its instructions, mostly a fusion.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ _SLICES = frozenset(("dynamic-slice", "slice", "gather"))
 
 
 def fusion(body: Computation) -> dict[str, Any]:
-    """Attributes of a fusion: ``flops`` of all of it, ``bytes`` read and written, whether all its
-    kinds are ``known``, the input it updates ``in_place``, whether it is ``elementwise``.
+    """Attributes of a fusion: ``flops`` of its instructions, ``bytes`` read and written, whether
+    all its kinds are ``known``, the input it updates ``in_place``, whether it is ``elementwise``.
 
-    Of an input that is only sliced the slices count, of an output that is updated the update.
+    An input that is only sliced counts by its slices, an output that is updated by the update.
     O(size of the body).
     """
     types = dict(body.inputs)
@@ -49,11 +49,11 @@ class _Traffic:
     """Bytes that cross a fusion's border."""
 
     def __init__(self, body: Computation, types: dict[str, Type]) -> None:
-        #: What a bitcast shows.
+        #: The value that each bitcast shows.
         shown: dict[Operand, Operand] = {}
         sliced: dict[Operand, int] = defaultdict(int)
         whole: set[Operand] = set()
-        #: What a value is an update of, and the update.
+        #: The value that each value updates, and the update.
         updates: dict[Operand, tuple[Operand, Operand]] = {}
         for instruction in body.instructions:
             read = [shown.get(o, o) for o in instruction.operands]

@@ -1,7 +1,7 @@
 """Parses HLO text: computations of instructions, one to a line.
 
-Tuples are no ops: they and their elements are looked through. A value that is a tuple is known by
-its leaves, ``name#0``, ``name#1`` and so on.
+Tuples are no ops: their readers read the elements. A tuple is known by the names of its leaves,
+``name#0``, ``name#1`` and so on.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class _Reader:
         elif kind == "conditional" and every:
             instruction.flow = "branch"
             instruction.bodies = _branches(every, read[1:])
-            if "true_computation" in bodies:  # which stands first, and is number 1
+            if "true_computation" in bodies:  # it stands first, but is number 1
                 both = (bodies["false_computation"][0], bodies["true_computation"][0])
                 instruction.bodies = _branches(both, read[2:0:-1])
                 instruction.operands = [
@@ -296,7 +296,7 @@ class _Reader:
     def _attributes(
         self, row: _Row, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
     ) -> dict[str, Any]:
-        """What costs depend on, under their names there."""
+        """What costs depend on, under the names that :mod:`loadmaster.readers.xla_costs` has."""
         text = row.attributes
         match plain(row.opcode):
             case "dot":
@@ -350,7 +350,7 @@ class _Reader:
 def _branches(
     bodies: Sequence[Computation], read: Sequence[Sequence[tuple[Operand, Type]]]
 ) -> tuple[Computation, ...]:
-    """Branches that take all operands each, though each reads its own only."""
+    """Branches that take all operands each, though each reads only its own."""
     made, skipped = [], 0
     for body, own in zip(bodies, read, strict=False):
         unread = [(f"\0{i}", TOKEN) for i in range(skipped)]
@@ -368,7 +368,7 @@ def _leaves(tree: Any) -> list[Type]:
 
 
 def _metadata(attributes: str) -> str:
-    """Where in the traced program an instruction comes from."""
+    """The path in the traced program from which an instruction comes."""
     found = re.search(r"metadata=\{[^}]*?op_name=\"((?:[^\"\\]|\\.)*)\"", attributes)
     return found[1] if found else ""
 
@@ -379,7 +379,7 @@ def _numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def _window(text: str) -> dict[str, tuple[int, ...]]:
-    """``window={size=3x3 stride=2x2 pad=0_1x0_1}``; of padding, what stands before."""
+    """``window={size=3x3 stride=2x2 pad=0_1x0_1}``; of a padding only the part in front."""
     found = re.search(r"window=\{([^}]*)\}", text)
     fields = re.findall(r"(\w+)=([\d_x-]+)", found[1]) if found else ()
     return {name: tuple(int(n.split("_")[0]) for n in value.split("x")) for name, value in fields}

@@ -1,6 +1,6 @@
 """Executions of HLO instructions in a trace of JAX's profiler.
 
-Its events name the instruction (``hlo_op``), the module and the run, so that nothing is guessed.
+The events name the instruction (``hlo_op``), the module and the run: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.model.graph import ANY_TYPE
 
-#: The lane that repeats, per device, what its streams show one by one.
+#: The lane that repeats all ops of a device; the lanes of its streams have them, too.
 _ALL_OPS = "XLA Ops"
 
 
@@ -27,7 +27,7 @@ class _Thread(NamedTuple):
 
 @dataclass(slots=True)
 class _Event:
-    """One execution of an instruction, in seconds; ``own`` is without what ran within it."""
+    """One execution of an instruction, in seconds; ``own`` leaves out events within it."""
 
     op: str
     run: str
@@ -110,7 +110,7 @@ class Trace:
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[_Thread, str]:
-    """Names of processes (under no thread) and threads."""
+    """Names of processes and threads; a process has the thread None."""
     names = {}
     for row in rows:
         args = row.get("args")

@@ -1,8 +1,8 @@
 """Reads traces of ``torch.profiler`` (Kineto's Chrome JSON), without torch.
 
 A trace tells how long every call took, and which kernels of a GPU it launched. It has no ids of
-tensors, so the edges of a graph made of it alone are guesses; joined with an execution trace of the
-same step (:mod:`loadmaster.readers.chakra`) the graph is the real one.
+tensors, so the edges of a graph made of a trace alone are guesses. Joined with an execution trace
+of the same step (:mod:`loadmaster.readers.chakra`), a trace gives the real graph.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
 def _left_out(
     trace: Trace, steps: Sequence[tuple[list[str], NDArray[np.int32]]], seconds: NDArray[np.float64]
 ) -> list[str]:
-    """What of the recorded ops and times is not in the graph."""
+    """Notes on recorded ops and times that the graph leaves out."""
     notes = []
     idle = int((seconds == 0).sum())
     if trace.kernels and idle:
@@ -178,7 +178,7 @@ def _left_out(
 def _sizes(trace: Trace, ops: NDArray[np.int32]) -> tuple[NDArray[np.uint64], str]:
     """Bytes that each op hands on, and how they were found.
 
-    An op that allocates nothing hands on what it was given.
+    An op that allocates nothing hands its input on.
     """
     own = trace.output_bytes(ops)
     if own is not None:

@@ -21,7 +21,7 @@ from loadmaster.readers.torch_calls import MODULE_PREFIX, Calls, role_of
 #: The device type of traces without kernels.
 CPU = "cpu"
 
-#: Categories of events, in the spelling of all versions since 2021, by what they are here.
+#: Categories of events, as all versions since 2021 spell them, and their names here.
 _CALLS = frozenset({"cpu_op", "Operator", "user_annotation", "python_function"})
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime", "Runtime"})
 _KERNELS = frozenset(
@@ -29,7 +29,7 @@ _KERNELS = frozenset(
 )
 _COMMUNICATION = re.compile(r"(nccl|rccl|oneccl|mscclKernel)", re.IGNORECASE)
 
-#: Calls whose ends differ by less than this, in us, end together: older traces have whole us.
+#: Microseconds: calls whose ends differ by less end together, as older traces have whole us.
 _ROUNDING = 1.0
 
 
@@ -64,7 +64,7 @@ class _Events:
         return None
 
 
-# What is kept of ``args``, and the columns that rows come to have.
+# The keys of ``args`` that are kept, and the columns of the rows.
 _OF_CALL = ("Sequence number", "External id", "Record function id", "Input Dims", "Input type")
 _OF_LAUNCH = ("correlation",)
 _OF_KERNEL = ("correlation", "External id", "external id", "device")
@@ -111,7 +111,7 @@ class Trace:
     calls : Calls
         Times in us.
     duration : float64 [n_calls]
-        In us, as recorded: the difference of two moments would lose digits.
+        Microseconds, as recorded: the difference of two times would lose digits.
     record : int64 [n_calls]
         Record function id, which an execution trace of the same step has too; 0: none.
     inputs : list of (dims, types)
@@ -199,7 +199,7 @@ class Trace:
 
     @property
     def device_type(self) -> str:
-        """What the times are of: the name of the GPU, or ``"cpu"``."""
+        """The device that the times are of: the name of the GPU, or ``"cpu"``."""
         return self.kernel_type if self.kernels else CPU
 
     @cached_property
@@ -208,12 +208,12 @@ class Trace:
         return np.array([bool(_COMMUNICATION.match(name)) for name in self.kernels], dtype=bool)
 
     def within(self, ops: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Position in ``ops`` of the innermost of them around each call, -1: none."""
+        """Per call, the position in ``ops`` of the innermost op around it; -1: none."""
         n = len(self.calls)
         position = np.full(n + 1, -1, dtype=np.int32)
         position[ops] = np.arange(len(ops), dtype=np.int32)
         parent = np.where(self.calls.parent < 0, n, self.calls.parent)
-        # A call points to itself if it is one of them, else upwards; every round doubles the way.
+        # An op points to itself, any other call to its caller; every round doubles the way.
         up = np.append(np.where(position[:n] >= 0, np.arange(n), parent), n)
         while not np.array_equal(further := up[up], up):
             up = further
@@ -222,7 +222,7 @@ class Trace:
     def seconds(self, ops: NDArray[np.int32]) -> NDArray[np.float64]:
         """Time of each op: of the kernels it launched, or of the call, where nothing ran on a GPU.
 
-        Kernels that communicate are left out: how long they wait for others is no op's time.
+        Kernels that communicate are left out: they wait for other devices, which is no op's time.
         """
         if not self.kernels:
             return self.duration[ops] / 1e6
@@ -258,7 +258,7 @@ class Trace:
         return np.array(left, dtype=np.uint64)
 
     def notes(self, ops: NDArray[np.int32]) -> list[str]:
-        """What is wrong with the trace, or in the time of no op; ``ops`` are those of all steps."""
+        """Faults of the trace, and times that belong to no op; ``ops`` are the ops of all steps."""
         notes = []
         op = self._of_kernels(ops)
         lost = [(self.kernels[k], self.kernel_seconds[k]) for k in np.flatnonzero(op < 0).tolist()]
@@ -339,7 +339,7 @@ def _numbers(
 
 
 def _ids(values: Sequence[Any], default: int) -> NDArray[np.int64]:
-    """A column of identifiers; what is none is the default."""
+    """A column of identifiers; values that are none become the default."""
     whole = [v if type(v) is int and -(2**62) < v < 2**62 else default for v in values]
     return np.array(whole, dtype=np.int64)
 

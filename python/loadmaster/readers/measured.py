@@ -1,7 +1,7 @@
 """Puts the measured times of a profile into the columns of the graph that they belong to.
 
-What was measured and is no op of the graph, and ops that were not measured, are counted and named;
-an op without a measurement gets a time by its bytes, never a silent zero.
+Notes count and name measured ops that the graph lacks, and ops that were not measured. An op that
+was not measured gets a time by its bytes, never a silent zero.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] 
 
 
 def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> tuple[list[str], list[str]]:
-    """Times, in place, of ops that were not measured: 0 for what costs nothing, else by bytes.
-    The names of those, and a note.
+    """Sets the times of ops that were not measured, in place: 0 for ops that cost nothing, else by
+    bytes. Gives the names of the latter, and a note.
     """
     n = len(seconds)
     moved = np.array(ops.get("bytes_accessed") or [0] * n, dtype=np.float64)

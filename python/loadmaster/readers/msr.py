@@ -1,14 +1,14 @@
 """Reads the benchmark of "Efficient Algorithms for Device Placement of DNN Graph Operators".
 
 Microsoft Research, NeurIPS 2020; the JSON of github.com/msr-fiddle/dnn-partitioning. A node has the
-time it takes on a CPU core and on an accelerator ("FPGA" in the files, whatever it is), the bytes
-it holds there, and a colour class that keeps nodes together. An edge has the time that its source's
-output takes between an accelerator and the host's memory.
+time it takes on a CPU core and on an accelerator (the files call every accelerator "FPGA"), the
+bytes it holds there, and a colour class that keeps nodes together. An edge has the time that its
+source's output takes between an accelerator and the host's memory.
 
-The files do not state their units, and the published ones differ: the caller says. Times of edges
-are the truth, their ``size`` is not (it differs between edges of one output): bytes are the edge's
-time at the bandwidth that most edges agree on, so that on the links of :func:`cluster` a transfer
-takes that time.
+The files do not state their units, and the units of published files differ: the caller states them.
+The time of an edge is taken as true, its ``size`` is not: edges of one output have different sizes.
+An edge's bytes are its time at the median bandwidth over edges. So a transfer takes the edge's time
+on the links of :func:`cluster`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from loadmaster.model.graph import OpGraph
 #: Device types of the two times, as the files call them.
 CPU, ACCELERATOR = "cpu", "fpga"
 
-#: B/s of the links where no edge has a size: then only the ratio of bytes to it means something.
+#: B/s of the links where no edge has a size: then only bytes divided by this mean something.
 _NOMINAL = 1e9
-#: B/s between cores, which share their memory: a terabyte takes a microsecond.
+#: B/s between cores, which share memory: no transfer between cores takes noticeable time.
 _SHARED = 1e18
 
 

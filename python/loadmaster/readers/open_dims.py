@@ -21,8 +21,9 @@ def close(
 ) -> dict[str, list[Dim] | None]:
     """The inputs' shapes with every open dimension closed.
 
-    ``declared`` are their shapes by name (None: not even a rank), ``symbols`` the sizes known
-    already, which grows; ``batch`` closes first dimensions, ``shapes`` whole inputs. Inputs that
+    ``declared`` are the inputs' shapes by name (None: not even a rank is known). ``symbols`` are
+    the sizes of symbols; the ones found here are added. ``batch`` closes first dimensions,
+    ``shapes`` whole inputs. Inputs that
     are not in ``sized`` may stay open. ``other_way`` of closing them ends the message.
 
     Raises

@@ -1,8 +1,8 @@
 """Reads StableHLO: the MLIR text that ``jax.jit(f).lower(x).as_text()`` gives.
 
 With ``as_text(debug_info=True)`` it has locations, which give the names of inputs, module paths and
-phases; without them ops are named by their function and their number in it. The text is read line
-by line, as MLIR's printer writes it: an operation begins a line.
+phases. Without locations ops are named by their function and their number in it. The text is read
+line by line: MLIR's printer begins a line for every operation.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def from_text(text: str) -> Program:
 
 @dataclass(slots=True)
 class _Region:
-    """A region while it is read: what it defines, and what it takes from around it."""
+    """A region while it is read: the values that it defines, and those from around it."""
 
     inputs: list[tuple[str, Type]]
     types: dict[str, Type]
@@ -112,7 +112,7 @@ class _Pending:
     instruction: Instruction
     head: str
     regions: list[_Region] = field(default_factory=list)
-    #: In its pretty form the types stand before the regions.
+    #: The types, which the pretty form writes before the regions.
     pretty: bool = False
 
 
@@ -129,7 +129,7 @@ class _Function:
 
 
 class _Reader:
-    """Reads a module line by line; what is open is a stack, so that nesting may be deep."""
+    """Reads a module line by line. Open regions are a list, so nesting may be deep."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -228,7 +228,7 @@ class _Reader:
                         inputs.append((label.strip(), self._type(rest.strip())))
                 self._begin(pending, inputs)
                 return
-            # Nothing more belongs to it: a reduction whose body is its kind.
+            # The operation is whole: the body of such a reduction is its kind.
             self._finish(region)
         self._operation(line)
 
@@ -283,7 +283,7 @@ class _Reader:
         self._finish(outer)
 
     def _finish(self, region: _Region) -> None:
-        """All regions of an operation are read: what it does with them."""
+        """Makes the instruction of an operation whose regions are all read."""
         pending = region.pending
         assert pending is not None
         region.pending = None
@@ -308,7 +308,7 @@ class _Reader:
                 body.inputs = [*body.inputs, *captured.items()]
             instruction.operands = [*instruction.operands[:1], *captured]
             instruction.flow = "branch"
-            if kind == "if":  # the first region is for true, as number 1 is
+            if kind == "if":  # the first region is for true, which is number 1
                 bodies.reverse()
         else:
             instruction.attributes = self._attributes(instruction, pending.head, region)
@@ -397,7 +397,7 @@ class _Reader:
         region.types.update(instruction.results)
 
     def _operand(self, name: str, region: _Region) -> str:
-        """The name of a value, which regions between it and its reader capture."""
+        """The name of a value. Regions between the value and its reader capture it."""
         index = len(self._open) - 1
         while index >= 0 and name not in self._open[index].types:
             if self._open[index].isolated:
@@ -425,7 +425,7 @@ class _Reader:
                 f"{instruction.kind} gives {counted(len(names), 'value')} of "
                 f"{counted(len(parts), 'type')}"
             )
-        # Without an arrow operands may be listed too: the last types are the results'.
+        # Without an arrow, types of operands may stand first: the last types are the results'.
         instruction.results = list(zip(names, parts[len(parts) - len(names) :], strict=True))
 
     def _type(self, text: str) -> Type:
@@ -448,7 +448,7 @@ class _Reader:
         return Type.of(word[0] if word else text, (), self.line)
 
     def _attributes(self, instruction: Instruction, head: str, region: _Region) -> dict[str, Any]:
-        """What costs depend on, under their names there."""
+        """What costs depend on, under the names that :mod:`loadmaster.readers.xla_costs` has."""
         kind = plain(instruction.kind)
         ins = [self._known(o, region) for o in instruction.operands]
         if kind == "constant":
@@ -569,7 +569,7 @@ class _Reader:
 
 
 def _without_location(line: str) -> tuple[str, str]:
-    """A line without the location at its end, and that."""
+    """A line without the location at its end, and that location."""
     start = line.rfind(" loc(")
     if start < 0 or not line.endswith(")"):
         return line, ""
@@ -630,7 +630,7 @@ def _list(text: str, name: str) -> Any:
 
 
 def _constant(head: str) -> dict[str, Any]:
-    """The number that all elements of a constant are, where it is written as one."""
+    """The number that all elements of a constant are, where the text has one number."""
     found = re.search(r"dense(?:_resource)?<([^\[\]\"<>]{0,64})>", head)
     if not found or "dense_resource" in head:
         return {}
@@ -642,4 +642,4 @@ def _constant(head: str) -> dict[str, Any]:
             return {"number": kind(text)}
         except ValueError:
             continue
-    return {"number": None}  # a hexadecimal or complex one: as good as any
+    return {"number": None}  # a hexadecimal or complex number: its value does not matter

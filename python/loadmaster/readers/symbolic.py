@@ -1,6 +1,7 @@
 """Sizes that PyTorch and JAX write as expressions: ``2*s0``, ``Add(Symbol('s0'), Integer(1))``.
 
-Evaluated without sympy and without running anything: numbers, symbols, and a few functions.
+Expressions have numbers, symbols and a few functions. They are evaluated without sympy, and
+without running code.
 """
 
 from __future__ import annotations

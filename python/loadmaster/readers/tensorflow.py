@@ -49,7 +49,7 @@ from loadmaster.transforms.transitive import reduce_control
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-#: Kinds that a whole training graph has for its first and last steps.
+#: Kinds that a training graph has for what comes before the first step and after the last.
 _SESSION_ENDS = ("Assign", "AssignVariableOp", "VarIsInitializedOp", "SaveV2", "RestoreV2")
 _OP_COLUMNS = (
     "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of colocation "
@@ -248,7 +248,7 @@ class _Reading:
         return reads, waits
 
     def idle(self) -> list[str]:
-        """Ops that did not run: inputs, and what only joins others."""
+        """Ops that did not run: inputs, and ops that only join others."""
         return [op for op in self.index if op not in self._run]
 
     def batch(self) -> int | None:
@@ -272,7 +272,7 @@ class _Reading:
             row["colocation"] = labels.get(op, "")
             for column, entry in row.items():
                 ops[column].append(entry)
-        # Owners may stand behind what shows them.
+        # An owner may come after its views.
         ops["alias_of"] = _owners(ops["alias_of"])
         for op, at in self.index.items():
             self._connect(op, at, bool(ops["view"][at]), edges)
@@ -318,7 +318,7 @@ class _Reading:
         }
 
     def _is_view(self, op: str) -> bool:
-        """Views of one storage: a ``Merge`` of two branches is none."""
+        """Whether an op shows one storage: a ``Merge`` of two branches shows two."""
         reads = self._reads[op]
         kind = self.kinds[op]
         if kind not in VIEWS or not reads or len(reads[0]) != 1:
@@ -329,7 +329,7 @@ class _Reading:
         """FLOPs and bytes, as often as the op ran."""
         ran = self._run.get(op)
         if self._run and ran is None:
-            return Cost()  # it only joins what ran
+            return Cost()  # it only joins ops that ran
         ins: list[Tensor] = []
         for port, sources in zip(self._nodes[op].data, self._reads[op], strict=False):
             ins += [self._tensors.of(s) for s in sources] or [self._tensors.of(port)]
@@ -343,7 +343,7 @@ class _Reading:
     def _connect(self, op: str, at: int, view: bool, edges: _Edges) -> None:
         data = [port for sources in self._reads[op] for port in sources]
         order = list(self._waits[op])
-        if view:  # the rest says where, when or how, not what
+        if view:  # later inputs say where, when or how
             order += [source for source, _ in data[1:]]
             data = data[:1]
         for port in dict.fromkeys(data):
@@ -417,7 +417,7 @@ class _Reading:
 
 
 class _Edges:
-    """Edge columns as they grow; tensors are numbered as they come."""
+    """Edge columns as they grow; tensors are numbered in order of their first edge."""
 
     def __init__(self) -> None:
         self.columns: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
@@ -438,9 +438,9 @@ class _Edges:
 
 
 def _owners(aliases: list[int]) -> list[int]:
-    """The op whose storage each op shows or changes at last, from the one that it does first; O(V).
+    """The op that owns the storage that each op shows or changes, through any views between. O(V).
 
-    On a cycle any of its ops: it is refused when the graph is made.
+    On a cycle it is any of the cycle's ops: the graph's constructor refuses the cycle.
     """
     found: list[int | None] = [None] * len(aliases)
     for op in range(len(aliases)):
@@ -457,7 +457,7 @@ def _owners(aliases: list[int]) -> list[int]:
 
 
 def _attributes(node: Node) -> dict[str, Any]:
-    """What cost rules ask for."""
+    """The attributes of a node that the cost rules need."""
     found: dict[str, Any] = {}
     if "ksize" in node.proto.attr:
         found["ksize"] = list(node.proto.attr["ksize"].list.i)

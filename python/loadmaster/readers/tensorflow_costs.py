@@ -40,7 +40,7 @@ VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
 #: How names of ops begin that oneDNN runs.
 _ONEDNN = re.compile("_Mkl(Native|Eager)?(?=[A-Z])")
 
-#: These hand on their first input's storage, perhaps under another shape.
+#: Kinds that hand on their first input's storage, perhaps under another shape.
 VIEWS = frozenset(
     (
         *("Identity", "IdentityN", "Snapshot", "StopGradient", "PreventGradient", "CheckNumerics"),
@@ -49,17 +49,17 @@ VIEWS = frozenset(
         *("Switch", "RefSwitch", "Merge", "RefMerge", "PlaceholderWithDefault", "EnsureShape"),
     )
 )
-#: These compute of shapes alone: where one did not run, nobody read what it was given.
+#: Kinds that read only the shape of their input: where one did not run, nothing read its data.
 OF_SHAPES = frozenset(
     (
         *("Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "BroadcastGradientArgs"),
         *("BroadcastArgs", "InvertPermutation", "VariableShape", "Range"),
     )
 )
-#: These update the variables of an optimizer, and only those.
+#: Kinds that update the variables of an optimizer, and no others.
 OPTIMIZERS = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
 _UPDATES = ("Assign", "Scatter", "ResourceScatter", "ResourceStridedSliceAssign")
-#: Named as updates, but they change no variable.
+#: Kinds that are named like updates, but change no variable.
 _NO_UPDATES = frozenset(("ScatterNd", "ScatterNdNonAliasingAdd"))
 NEXT_ITERATIONS = frozenset(("NextIteration", "RefNextIteration"))
 MERGES = frozenset(("Merge", "RefMerge"))
@@ -100,7 +100,7 @@ def is_known(kind: str) -> bool:
 
 
 def cost(op: Op) -> Cost:
-    """FLOPs and bytes of an op; what cannot be known counts as 0 and makes it incomplete.
+    """FLOPs and bytes of an op. What cannot be known counts as 0, and the cost is incomplete.
 
     >>> x = Tensor("f32", (8, 16))
     >>> cost(Op("MatMul", [x, Tensor("f32", (16, 4))], [Tensor("f32", (8, 4))]))
@@ -120,7 +120,7 @@ def _bytes(op: Op) -> tuple[int, bool]:
     if op.kind in VIEWS or op.kind in INPUTS or op.kind in _MOVES_NOTHING:
         return 0, True
     given = [t for t in (*op.ins, *op.outs) if t is not None and t.dtype not in HANDLES]
-    if op.kind.startswith("FusedBatchNorm"):  # what cuDNN reserves has no shape of its own
+    if op.kind.startswith("FusedBatchNorm"):  # cuDNN's reserved output has no shape of its own
         given = [t for t in given if t.shape is not None]
     known = all(t.nbytes is not None for t in given)
     if op.kind in _PARTLY_READ:
@@ -132,7 +132,7 @@ def _bytes(op: Op) -> tuple[int, bool]:
 
 
 def _matmul(op: Op) -> int:
-    """2 per output element and inner dimension, which is what the left factor has beside rows."""
+    """2 per output element and inner dimension: the left factor's elements by its rows."""
     out = dims(op.outs[0])
     if not out or not math.prod(out):
         return 0

@@ -1,9 +1,8 @@
-"""The nodes of a GraphDef: inputs taken apart, loops made lines, nodes that did not run bridged.
+"""The nodes of a GraphDef, with cycles of loops cut and nodes that did not run bridged.
 
 A ``tf.while_loop`` (version 1) is a cycle: ``NextIteration`` feeds the ``Merge`` that begins the
-next round. Here the value of the last round leaves the loop instead: what ``NextIteration`` hands
-on goes to the ``Exit`` of the same variable, and the edge back to ``Merge`` is cut. So what comes
-after a loop waits for its body, and no edge leads back.
+next round. Here ``NextIteration`` hands its value to the ``Exit`` of the same variable instead, and
+the edge back to ``Merge`` is cut. So ops after a loop wait for its body, and no edge leads back.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from loadmaster.readers.tensorflow_costs import (
 #: An output of a node: its name and the output's number.
 Port = tuple[str, int]
 
-#: Ancestors that a node which did not run passes on; one with more stays in the graph, at no cost.
+#: The most ancestors that a node which did not run passes on. With more, it stays, at no cost.
 MOST_BRIDGED = 64
 
 
 @dataclass(slots=True)
 class Node:
-    """A node, its inputs by what they are: outputs that it reads, nodes that it waits for."""
+    """A node: the outputs that it reads, and the nodes that it waits for."""
 
     name: str
     kind: str
@@ -160,9 +159,10 @@ def ancestors(nodes: dict[str, Node], fetches: Iterable[str]) -> set[str]:
 class Bridges:
     """What nodes read, and wait for, of those that are kept, through nodes that are not.
 
-    A node that did not run was optimised away: merged into the one that reads it or with one that
-    is alike, worked out beforehand, or forwarding only. So its readers read what it read, or wait
-    for that where it only told shapes. Inputs and variables that kept nodes read are kept as well.
+    A node that did not run was optimised away: merged into its reader or with a node like it,
+    worked out beforehand, or only forwarding. So the readers of such a node read its inputs. They
+    only wait for these where the node only told shapes. Inputs and variables that kept nodes read
+    are kept as well.
     O(V + E), with at most :data:`MOST_BRIDGED` ancestors per node that did not run.
 
     Attributes
@@ -193,7 +193,7 @@ class Bridges:
         return found
 
     def _passed(self, name: str) -> tuple[list[Port], list[str]] | None:
-        """What a node that is not kept passes on; None for one that is, perhaps only now."""
+        """What a node that is not kept passes on; None for a node that is kept, even as of now."""
         stack, entered = [name], set()
         while stack:
             node = self._nodes[stack[-1]]
@@ -218,7 +218,7 @@ class Bridges:
     def _join(self, node: Node) -> None:
         found = [self.data(port) for port in node.data]
         control = [*self.control(node.control), *(name for _, names in found for name in names)]
-        # Of a view's inputs only the first is data, and of what tells shapes none.
+        # Only a view's first input is data; an op that tells shapes has none.
         n_data = 1 if node.kind in VIEWS else 0 if node.kind in OF_SHAPES else len(found)
         control += [source for ports, _ in found[n_data:] for source, _ in ports]
         del found[n_data:]

@@ -1,4 +1,4 @@
-"""What TensorFlow's nodes are for: parameters and slots, phases, modules, what stays together."""
+"""The roles of TensorFlow's nodes: parameters and slots, phases, modules, colocated sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Roles:
         self._groups = _colocated(nodes)
 
     def kind(self, node: Node) -> str:
-        """The kind as in the graph's column; what ran counts, where an optimiser changed it."""
+        """The kind as in the graph's column; the kind that ran, where an optimiser changed it."""
         execution = self._run.get(node.name)
         kind = (execution.kind if execution is not None else "") or node.kind
         if kind in INPUTS:
@@ -59,14 +59,14 @@ class Roles:
         return "b" if _GRADIENTS.search(node.name) else "f"
 
     def module(self, node: Node) -> str:
-        """The name scope; that of the variable, behind ``optim``, for what an optimizer adds."""
+        """The name scope; for ops that an optimizer adds, ``optim`` and the variable's scope."""
         name, prefix = node.name, ""
         if self.phase(node) == "o":
             name, prefix = self._variable(node), "optim."
         return prefix + name.rpartition("/")[0].replace("/", ".")
 
     def colocation(self, names: Iterable[str]) -> dict[str, str]:
-        """The set that each op in one is in, of those named."""
+        """The colocated set of each named op that is in one."""
         named = [name for name in names if name in self._groups]
         members = Counter(self._groups[name] for name in named)
         return {n: self._groups[n] for n in named if members[self._groups[n]] > 1}
@@ -100,7 +100,7 @@ def _companions(node: Node) -> list[str]:
 
 
 def _colocated(nodes: Mapping[str, Node]) -> dict[str, str]:
-    """For each node that ``_class`` puts with others, what its set is called after: its first
+    """For each node that ``_class`` puts with others, the name of its set: the set's first
     variable, or else its first node.
     """
     parent: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a session run did, as its RunMetadata tells: which ops ran, how often, how long, on what.
+"""A session run, as its RunMetadata tells it: which ops ran, how often, how long, where.
 
 Durations are those of the kernels (``op_end_rel - op_start_rel``), in nanoseconds where the file
 has them: half of a graph's ops take less than a microsecond. On a GPU an op's duration is the sum
@@ -28,7 +28,7 @@ from loadmaster.readers.tensorflow_protos import load_run
 _CUT_OFF = 5e-7
 _DEVICE = re.compile(r"(?:device:|/)([A-Za-z_]+):(?:\d+|\*)")
 _LABEL = re.compile(r" = (\w+)\(")
-#: Devices of GPU kernels; those of one stream repeat what the first has.
+#: Devices of GPU kernels: all streams. The devices of single streams repeat these kernels.
 _ALL_STREAMS, _STREAM = "/stream:all", ("/stream:", "/memcpy")
 
 
@@ -130,7 +130,7 @@ def profile_of(
 
 
 def _from_stats(stats: Any) -> dict[str, Execution]:
-    """The host's view of each op; kernels that a device recorded take the place of its time."""
+    """Each op as the host saw it. Times of kernels that a device recorded replace the host's."""
     executions: dict[str, Execution] = {}
     kernels: defaultdict[str, float] = defaultdict(float)
     in_nanos = any(n.op_end_rel_nanos for d in stats.dev_stats for n in d.node_stats)
@@ -192,8 +192,8 @@ def _from_cost_graph(graph: Any) -> dict[str, Execution]:
 def tensor(dtype: int, shape: Any, requested: int | None = None) -> Tensor:
     """A tensor from its type's number and its shape message.
 
-    ``requested`` are the bytes that were allocated, which count where the type has no size of its
-    own; else the shape counts: a slice shares what its source has allocated.
+    ``requested`` are the bytes that were allocated. They count where the type has no size of its
+    own. Else the shape counts: a slice shares the bytes that its source allocated.
     """
     name = ELEMENT_TYPES.get(dtype % 100, "")
     sizes = (

@@ -22,8 +22,8 @@ class Tensors:
         self._known: dict[Port, Tensor] = {}
 
     def of(self, port: Port) -> Tensor:
-        """What is known of an output: as it ran, else as the graph declares it; of what only
-        forwards and did not run, what is known of its input.
+        """What is known of an output: as it ran, else as the graph declares it. For an op that only
+        forwards and did not run, it is what is known of its input.
         """
         path: dict[Port, None] = {}
         while port not in self._known and port not in path:
@@ -66,7 +66,7 @@ class Tensors:
 
 
 def _fed(run: Mapping[str, Execution], nodes: Mapping[str, Node]) -> dict[Port, Tensor]:
-    """Tensors that were fed, by the output that they stand in for: ``_arg_NAME_PORT_NUMBER``."""
+    """Tensors that were fed, by the output that they replace: ``_arg_NAME_PORT_NUMBER``."""
     found = {}
     for name, execution in run.items():
         if name.startswith(_FED) and execution.outputs:

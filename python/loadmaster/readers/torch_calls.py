@@ -1,8 +1,8 @@
 """Which of the nested calls that PyTorch records are the ops of a step, and what they are called.
 
-PyTorch records every call that goes through its dispatcher, with those that it makes in turn:
-``aten::conv2d`` calls ``aten::convolution``, that calls ``aten::_convolution``, and so on, and the
-times and outputs of all of them say the same thing again. The ops of a step are the calls at which
+PyTorch records every call that goes through its dispatcher, and the calls within that call.
+``aten::conv2d`` calls ``aten::convolution``, that calls ``aten::_convolution``, and so on: each has
+the time and the output of the same work. The ops of a step are the calls at which
 the dispatcher hands over to a backend, as ``torch.export`` and ``make_fx`` capture them:
 
 * Where gradients are recorded, autograd numbers the calls made above it, so the innermost numbered
@@ -59,7 +59,7 @@ value_selecting_reduction_backward var view_as vsplit vstack
 """
 COMPOSITE = frozenset(_COMPOSITE_NAMES.split())
 
-#: Those of them that do nothing where they call nothing.
+#: Those of them that do no work where they call nothing.
 _IDLE_NAMES = """
 _autocast_to_full_precision _autocast_to_reduced_precision alpha_dropout contiguous
 cudnn_is_acceptable dropout dropout_ expand_as feature_dropout is_nonzero item pad requires_grad_
@@ -67,7 +67,7 @@ reshape resolve_conj resolve_neg result_type size stride to type_as
 """
 _IDLE = frozenset(_IDLE_NAMES.split())
 
-# What a call is, as far as its name and source tell.
+# The roles of calls, as far as a call's name and source tell.
 OP, WRAPPER, AUTOGRAD, ANNOTATION, MODULE, OTHER = range(6)
 
 _AUTOGRAD = re.compile(r"autograd::engine::|torch::autograd::|[^:]*Backward\d*$")
@@ -108,7 +108,7 @@ class Calls:
     parent : int32 [n_calls]
         The innermost call in which each was made, -1: none.
     start, end : float64 [n_calls]
-        Times, or whatever else has the same order.
+        Times, or other numbers in the order of times.
     sequence : int64 [n_calls]
         Autograd's number, of forward calls and of the nodes they made; -1: none.
     launches : bool [n_calls]

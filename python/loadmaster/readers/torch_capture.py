@@ -95,7 +95,7 @@ def capture(
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"capture wants a torch.nn.Module, not a {type(model).__name__}")
-    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    model = getattr(model, "_orig_mod", model)  # the model that torch.compile has wrapped
     if not train and (loss is not None or optimizer is not None):
         raise InputError("an inference (train=False) has no loss and no optimizer")
     graph = AtenGraph()

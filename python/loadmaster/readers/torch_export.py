@@ -30,7 +30,7 @@ from loadmaster.readers.aten_program import (
 )
 from loadmaster.readers.nn_modules import innermost
 
-#: Bytes of JSON that are read at most: a program of 100,000 ops has some 150 MB.
+#: The most bytes of JSON that are read: a program of 100,000 ops has some 150 MB.
 LARGEST = 2**29
 
 # Spelling of an element type by its number in the schema.
@@ -154,7 +154,7 @@ def _bytes(archive: zipfile.ZipFile, member: str) -> bytes:
 
 
 def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
-    """Parameters with the same file have the same storage; older archives do not tell."""
+    """The file of each parameter's weights; tied parameters have one. Older archives name none."""
     config = member.partition("models/")[0] + "data/weights/model_weights_config.json"
     if config not in archive.namelist():
         return {}
@@ -169,7 +169,7 @@ def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
 
 
 def _checked(document: Any, files: Mapping[str, str]) -> Program:
-    """The program of a whole document; anything that lacks its schema is an `InputError`."""
+    """The program of a whole document; an `InputError` where the document breaks the schema."""
     try:
         module = document["graph_module"]
         program = _program(module["graph"])

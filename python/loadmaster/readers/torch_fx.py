@@ -1,8 +1,8 @@
 """Reads a ``torch.fx.GraphModule``, or an exported program, that is in memory.
 
-Nodes of ATen ops need the sizes that tracers leave at them (``meta["val"]`` or
-``meta["tensor_meta"]``). Where they lack, and for nodes that call modules or functions of torch,
-the module runs once on fake tensors; what such a node dispatches is what it costs.
+Tracers leave sizes at nodes (``meta["val"]`` or ``meta["tensor_meta"]``). Where nodes have none,
+and where nodes call modules or functions of torch, the module runs once on fake tensors. A node
+that calls a module or function costs what it dispatches in that run.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read(
 
 
 def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
-    """What running each node gave, by its name; empty where the nodes tell all that is needed."""
+    """What running each node gave, by its name; empty where the nodes tell all sizes and costs."""
     unsized = [node for node in module.graph.nodes if _needs_run(node)]
     if not unsized:
         return {}
@@ -119,7 +119,7 @@ def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
 def _needs_run(node: Any) -> bool:
     """Whether a node's cost is not in its kind, or its sizes are not in its meta."""
     if node.op in ("call_module", "call_method"):
-        return bool(node.users)  # what gives nothing to anyone is a check
+        return bool(node.users)  # a node without a result that is read is a check
     if node.op == "placeholder":
         return _value(node) is None and bool(node.users)
     if node.op != "call_function" or node.target is operator.getitem:
@@ -142,7 +142,7 @@ def _is_higher_order(node: Any) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What a tracer kept of a node's result: fake tensors, sizes; None if nothing."""
+    """The result that a tracer kept at a node: fake tensors, sizes; None if it kept none."""
     for key in ("val", "example_value", "tensor_meta"):
         if node.meta.get(key) is not None:
             return node.meta[key]
@@ -152,7 +152,7 @@ def _value(node: Any) -> Any:
 
 
 def _kind(node: Any) -> str:
-    """Of an op its name; else what is called: ``torch.nn.Conv2d``, ``torch.relu``, ``Tensor.mean``.
+    """An op's name, or what else is called: ``torch.nn.Conv2d``, ``torch.relu``, ``Tensor.mean``.
 
     >>> import operator
     >>> from types import SimpleNamespace as Node
@@ -175,7 +175,7 @@ def _kind(node: Any) -> str:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """The tensors, or what stands for them, in a node's result, in order."""
+    """The tensors (or fake ones, or their metadata) in a node's result, in order."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -240,7 +240,7 @@ class _Reading:
         meta = _sized(self._result(node))
         if meta is None:
             return
-        origin = node.meta.get("desc")  # AOTAutograd's word on where an argument is from
+        origin = node.meta.get("desc")  # AOTAutograd says where an argument comes from
         kind = _ORIGINS.get(type(origin).__name__, "input")
         if kind != "input":
             name = str(origin.target)
@@ -308,7 +308,7 @@ class _Reading:
         return [(name, _sized(each)) for name, each in zip(names, result, strict=True)]
 
     def _arguments(self, node: Any) -> list[Any]:
-        """In the order of the schema, where there is one; else as they stand, modules' own last."""
+        """Arguments in the schema's order, or as they stand, then the module's own tensors."""
         arguments = [self._argument(argument) for argument in node.args]
         schema = getattr(node.target, "_schema", None)
         if schema is not None:
@@ -372,7 +372,7 @@ def _is_backward(node: Any) -> bool:
 
 
 def _mark_backward(program: Program) -> None:
-    """Of a joint graph of AOTAutograd: what depends on a tangent is backward."""
+    """In a joint graph of AOTAutograd, nodes that depend on a tangent are backward."""
     late = {p.value for p in program.placeholders if p.value.startswith("tangents_")}
     if not late:
         return
@@ -408,7 +408,7 @@ def _sign(program: Program, exported: Any) -> None:
 
 
 def _storage(tensor: Any, name: str) -> Any:
-    """The same for tensors that are one in memory; on the meta device only if they are one."""
+    """A key that is the same for tensors of one storage; on the meta device, for one tensor."""
     if tensor is None:
         return name
     address = tensor.untyped_storage().data_ptr()
@@ -416,4 +416,4 @@ def _storage(tensor: Any, name: str) -> Any:
 
 
 def _bound(value: Any) -> int | None:
-    return int(value) if value.is_Integer else None  # else it is infinite
+    return int(value) if value.is_Integer else None  # otherwise the bound is infinite

@@ -71,7 +71,7 @@ def _shares(value: Any, inputs: list[Any], moved: int) -> str:
 
 
 def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str, Run]:
-    """What each node of a module gives when it runs on inputs like these, by the node's name.
+    """What each node of a module gives when the module runs on such inputs, by the node's name.
 
     Nothing is computed and no memory is taken.
     """

@@ -33,7 +33,7 @@ _ON_VALUES = (
 #: Ops between two calls of a progress callback: some tenths of a second.
 _OPS_PER_WORD = 256
 
-#: Steps that an optimizer finds it has done: past what it does differently at first.
+#: Steps that an optimizer finds it has done: so many that none of its first steps' cases apply.
 _STEPS = 1000.0
 
 
@@ -46,9 +46,9 @@ def described(tensor: torch.Tensor) -> Tensor:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Puts every op that is dispatched while it is active into a graph.
 
-    Tensors are known by identity, and by storage where autograd hands on another tensor of it;
-    neither is kept alive, or autograd would copy where it need not. One thing changes because it
-    is watched, as under any dispatch mode: autograd adds gradients up out of place, not in place.
+    Tensors are known by identity, and by storage where autograd hands on another tensor of it. The
+    recorder keeps neither alive, or autograd would copy where it need not. Under any dispatch mode,
+    this one too, autograd adds gradients up out of place, not in place.
     """
 
     supports_higher_order_operators = True  # or PyTorch would refuse them in words of its own
@@ -84,11 +84,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._counters[reference.cdata] = reference
 
     def belongs(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
-        """What updates the tensor updates the parameter."""
+        """Notes that ops which update the tensor update the parameter."""
         self._updates[self.value_of(tensor).storage] = self.value_of(parameter).owner
 
     def value_of(self, tensor: torch.Tensor) -> Value:
-        """The value a tensor is; one that nothing made is a constant of the model."""
+        """The value of a tensor; a tensor that no op made is a constant of the model."""
         if tensor in self._values:
             found: Value = self._values[tensor]
             return found
@@ -109,7 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     @contextmanager
     def following(self, model: torch.nn.Module) -> Iterator[None]:
-        """Knows which of the model's modules runs."""
+        """Keeps track of which of the model's modules runs."""
         hooks = []
         for name, module in model.named_modules():
             hooks.append(module.register_forward_pre_hook(self._entering(name), prepend=True))
@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._modules.pop()
 
     def _module(self, parameter: int | None = None) -> str:
-        """The module of the op at hand; of its forward op, when autograd runs it."""
+        """The module of the op at hand; when autograd runs the op, the module of its forward op."""
         if self.phase == "o":
             return "optim" if parameter is None else f"optim.{self.graph.ops['name'][parameter]}"
         node = torch._C._current_autograd_node()
@@ -230,7 +230,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self._updates.setdefault(value.storage, parameter)
 
     def _argument(self, argument: Any) -> Any:
-        """With values for tensors; what the host counts is no value."""
+        """An argument with values for tensors; a scalar that the host counts has none."""
         if isinstance(argument, torch.Tensor):
             return None if self._is_counter(argument) else self.value_of(argument)
         if isinstance(argument, (list, tuple)):
@@ -238,7 +238,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return argument
 
     def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[Value]:
-        """The values an op changes, as its schema says or is known to leave out."""
+        """The values an op changes: those of its schema, and those that its schema leaves out."""
         positions = {
             i
             for i, argument in enumerate(func._schema.arguments)
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         ]
 
     def _shown(self, tensor: torch.Tensor, read: Sequence[Value]) -> Value | None:
-        """The value read whose storage an output shows."""
+        """The input value whose storage an output shows."""
         known = self._storages.get(_storage(tensor).cdata)
         if known is None:
             return None
@@ -282,12 +282,12 @@ def _storage(tensor: torch.Tensor) -> StorageWeakRef:
 
 
 def _as_if_read(tensor: torch.Tensor) -> float | bool:
-    """What an optimizer reads off a tensor: it has counted many steps, and met nothing unusual."""
+    """The number that an optimizer reads off a tensor: many steps done, and nothing unusual."""
     return False if tensor.dtype == torch.bool else _STEPS
 
 
 def _distinct(results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A tensor for every result, as kernels give: some fake ones give the same tensor twice."""
+    """A tensor for every result, as kernels give; some fake kernels give one tensor twice."""
     seen: set[int] = set()
     kept = []
     for result in results:

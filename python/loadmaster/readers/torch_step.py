@@ -16,7 +16,7 @@ from loadmaster.readers.torch_recorder import Recorder
 
 
 class Step:
-    """A model's parameters, buffers and inputs as fake tensors, and what is done with them.
+    """A step on a model's parameters, buffers and inputs, which are fake tensors.
 
     Tensors stay on their devices; those on the meta device go where the others are, or to the CPU.
     """
@@ -127,7 +127,7 @@ class Step:
             self._recorder.belongs(slot, parameter)
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like it, without memory."""
+        """A tensor like the given one, without memory."""
         device = self._home or torch.device("cpu") if tensor.device.type == "meta" else None
         with self._fake:
             if tensor.layout is not torch.strided:
@@ -153,7 +153,7 @@ class Step:
 
 
 def _required(function: Callable[..., Any]) -> set[str]:
-    """Names of the arguments that a function cannot do without."""
+    """Names of the arguments of a function that have no default."""
     parameters = inspect.signature(function).parameters.values()
     return {
         p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
@@ -213,7 +213,7 @@ def on_fakes(
 
 
 def _one_by_one(groups: list[dict[str, Any]]) -> None:
-    """Parameter by parameter, as devices of their own need it."""
+    """Makes an optimizer update parameter by parameter, as parameters on several devices need."""
     for group in groups:
         for flag in ("foreach", "fused"):
             if flag in group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Spelling by the name of the torch.dtype.
+# The spelling of an element type by the name of its torch.dtype.
 DTYPES: dict[str, str] = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8",
     "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",

@@ -18,10 +18,10 @@ _COLUMNS = (
 class Value:
     """A value of the program: its type, the op that gives it, and the tensor that carries it.
 
-    ``op`` is -1 for what needs no op, a literal or a counter; ``number`` is what a literal is, if
-    that is one number and known. ``size`` is what the tensor weighs, which for a view is the size
-    of what it shows. ``owner`` is the op whose storage it lies in. ``carried``: in storage that
-    the loop around it keeps from trip to trip.
+    ``op`` is -1 for a value that needs no op: a literal or a counter. ``number`` is the number that
+    a literal is, where that is known. ``size`` is the bytes of the tensor; a view has the bytes of
+    the tensor that it shows. ``owner`` is the op in whose storage the value lies. ``carried`` says
+    that the loop around the value keeps this storage from trip to trip.
     """
 
     type: Type
@@ -41,7 +41,7 @@ class Columns:
         self.paths: list[str] = []
         #: The op that opens the outermost loop or branch around each op; -1: none.
         self.groups: list[int] = []
-        #: Ops of which an element of the result needs that element of the operands only.
+        #: Elementwise ops: an element of the result needs only the same element of the operands.
         self.elementwise: set[int] = set()
         #: Ops that stay though nothing reads them: they have effects.
         self.keep: set[int] = set()
@@ -69,7 +69,7 @@ class Columns:
         return len(self.paths) - 1
 
     def placeholder(self, name: str, kind: str, type_: Type) -> Value:
-        """An op that stands for a tensor that is there before the step."""
+        """Append an op for a tensor that is there before the step."""
         op = self.add(name=name, kind=kind, output_bytes=type_.nbytes, output=str(type_))
         return self.value(op, type_)
 
@@ -79,7 +79,7 @@ class Columns:
         return Value(type_, op, self._n_tensors - 1, type_.nbytes, op)
 
     def edge(self, src: int, dst: int, tensor: int = -1, size: int = 0) -> None:
-        """An edge, unless it is there; without a tensor, a control edge."""
+        """Append an edge, unless it is there; a control edge if it has no tensor."""
         if tensor < 0 and (src, dst) in self._drawn:
             return
         self._drawn.add((src, dst))
@@ -87,14 +87,14 @@ class Columns:
             column.append(number)
 
     def read(self, values: Sequence[Value], op: int) -> list[int]:
-        """Edges that carry values to an op, each tensor once; the ops they come from."""
+        """Append edges that carry values to an op, each tensor once. Gives the ops before it."""
         tensors = {(v.op, v.tensor): v for v in values if v.op >= 0}
         for v in tensors.values():
             self.edge(v.op, op, v.tensor, v.size)
         return [v.op for v in tensors.values()]
 
     def drop_unread(self, outputs: Sequence[Value]) -> int:
-        """Leaves out every op that neither an output nor an effect needs; how many."""
+        """Leaves out the ops that neither an output nor an effect needs. Gives their number."""
         n = len(self)
         alias_of = self.ops["alias_of"]
         before: list[list[int]] = [[] for _ in range(n)]

@@ -27,7 +27,7 @@ from loadmaster.readers.xla_program import Computation, Constant, Type
 class Op:
     """One op as the cost functions see it.
 
-    ``read``: bytes of its distinct inputs that lie in memory; None: of all.
+    ``read`` is the bytes of those distinct inputs that lie in memory; None: all inputs do.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Axis:
     def _positions(self, shift: int, last: int) -> int:
         """Positions ``o`` with ``o * stride + shift`` in [0, last] and a multiple of the dilation.
 
-        These ``o`` repeat with period dilation / gcd, so one in a period is looked for.
+        These ``o`` repeat with the period dilation / gcd, so it is enough to find one in a period.
         """
         first = max(0, -(shift // self.stride))
         end = min(self.out - 1, (last - shift) // self.stride)
@@ -116,12 +116,12 @@ def cost(op: Op) -> Cost:
 
 
 def is_elementwise(kind: str) -> bool:
-    """Whether an element of the result depends on the same element of the operands only."""
+    """Whether an element of the result needs only the same element of the operands."""
     return plain(kind) in _ELEMENTWISE
 
 
 def arithmetic(body: Computation) -> int:
-    """FLOPs of a body that works on single elements: that of a reduction, a scatter, a sort."""
+    """FLOPs of a body that works on single elements: a reduction's, a scatter's or a sort's."""
     return sum(
         cost(Op(i.kind, _constants(i.operands), [t for _, t in i.results], i.attributes)).flops
         for i in body.instructions
@@ -175,7 +175,7 @@ def _convolution(op: Op) -> int:
 
 
 def _steps(op: Op) -> int:
-    """Ops of a reduction's body; 1 where it is named by its kind."""
+    """Ops of a reduction's body; 1 where the reduction's kind names its op."""
     return sum(arithmetic(body) for body in op.bodies) if op.bodies else 1
 
 
@@ -344,17 +344,17 @@ def _touched(op: Op) -> int:
 
 
 def _part(op: Op) -> int:
-    """As many bytes of the first input as are written, and the indices."""
+    """Reads as many bytes of the first input as the op writes, and the indices."""
     return 2 * _sum(op.outs) + _sum(op.ins[1:])
 
 
 def _update(op: Op) -> int:
-    """The update and the indices read, and the update's bytes written over."""
+    """Reads the update and the indices, and writes as many bytes as the update has."""
     return _sum(op.ins[1:]) + op.ins[1].nbytes
 
 
 def _scattered(op: Op) -> int:
-    """Indices and updates read, and as many elements read and written of what is changed."""
+    """Reads indices and updates; reads and writes as many elements of the changed operand."""
     return _sum(op.ins[1:]) + 2 * op.ins[-1].nbytes
 
 

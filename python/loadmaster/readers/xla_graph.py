@@ -2,19 +2,19 @@
 
 How control flow is shown, and why:
 
-* A *call* disappears: its body stands where it was called, its name in the path of the ops.
+* A *call* disappears. Its body stands where it was called, and its name goes into the ops' paths.
 * A *loop* (scan, while) stands for all of its trips: one op per op of its body, which costs what
-  all trips cost. XLA runs a loop on one device, so its ops are colocated. A first op allocates what
-  the loop returns (final carried values and stacked outputs, all alive while it runs) and waits for
-  all that the loop takes; a last one waits for the body; what is read afterwards is a view of the
-  first that waits for the last. The back edge, from one trip to the next, is left out. Tensors
-  inside have the size of one trip, as they have in memory.
+  all trips cost. XLA runs a loop on one device, so the loop's ops are colocated. A first op waits
+  for all that the loop takes, and allocates what the loop returns: final carried values and stacked
+  outputs, which are alive while the loop runs. A last op waits for the body. What ops read after
+  the loop is a view of the first op that waits for the last op. The back edge, from one trip to the
+  next, is left out. Tensors inside have the size of one trip, as they have in memory.
 * A *counter* (a carried number that begins and steps by a literal) is known on every device and is
-  no tensor. Compared with a literal it tells the number of trips.
-* A *branch* is its dearest one, colocated, behind an op that waits for the predicate.
-* *Literals*, and what only they are made of elementwise, are part of the ops that read them.
+  no tensor. A comparison of a counter with a literal tells the number of trips.
+* Of a *branch* only the dearest way is shown, colocated, behind an op that waits for the predicate.
+* *Literals*, and what is made elementwise of literals alone, are part of the ops that read them.
 * *Views*: reshape, broadcast and their like make no data; XLA computes them where they are read. A
-  view passes the tensor on that it shows, so that a broadcast travels as small as it was.
+  view passes on the tensor that it shows, so a broadcast travels at its size before broadcasting.
 * What neither an output nor an effect needs is left out, as XLA leaves it out.
 """
 
@@ -46,7 +46,7 @@ from loadmaster.readers.xla_program import (
     drive,
 )
 
-#: Instructions that are looked at, calls inlined, before a program is refused.
+#: The most instructions of a program, calls inlined; a larger program is refused.
 LIMIT = 500_000
 
 
@@ -86,7 +86,7 @@ def to_graph(program: Program, name: str) -> OpGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where an instruction stands: its path, and what encloses it."""
+    """Where an instruction stands: its path, and the loops and branches around it."""
 
     path: str = ""
     trips: int = 1
@@ -108,7 +108,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A loop between its first op and its last: around it, within it, and what it will return."""
+    """A loop that is being read: the scopes around and within it, and what it will return."""
 
     instruction: Instruction
     scope: _Scope
@@ -333,7 +333,7 @@ class _Inliner:
         return _join(scope.path, instruction.stack, _short(instruction), part)
 
     def _connect(self, values: Sequence[Value], op: int, scope: _Scope) -> None:
-        """Edges to an op from what it reads; from the loop around it, if from nothing within."""
+        """Edges to an op from what it reads; from the loop around it, if it reads nothing there."""
         for source in self.columns.read(values, op):
             if source >= scope.region:
                 return
@@ -476,7 +476,7 @@ class _Inliner:
     def _close(self, running: _Running, read: Sequence[Value], moved: int = 0) -> list[Value]:
         """The op that ends a loop, and views of what it returns.
 
-        It reads what a trip gives and what the loop has used up to then, and moves some bytes.
+        The op reads what a trip gives and what the loop has used so far, and moves ``moved`` bytes.
         """
         instruction, inner, begin = running.instruction, running.inner, running.begin
         name = self._name(instruction, running.scope)
@@ -508,7 +508,7 @@ class _Inliner:
         return views
 
     def _weight(self, body: Computation) -> Walk:
-        """FLOPs and bytes of a computation, all trips counted: what tells the dearest branch."""
+        """FLOPs and bytes of a computation, all trips counted; the dearest branch has the most."""
         known = self._weights.get(id(body))
         if known is not None:
             return known
@@ -539,7 +539,7 @@ class _Inliner:
 
 
 def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Value | None:
-    """What an op updates a slice of, where the loop around it carries that: its own memory."""
+    """The operand of which an op updates a slice in place: one that the loop around it carries."""
     position: int | None = instruction.attributes.get("in_place")
     if plain(instruction.kind) == "dynamic_update_slice":
         position = 0
@@ -559,7 +559,7 @@ def _counted(
 
 
 def _short(instruction: Instruction) -> str:
-    """The name of an op without its path: of a traced program, what it was there."""
+    """The name of an op without its path, as the traced program has it where that is known."""
     short, label = instruction.kind.rpartition(".")[2], instruction.label
     if instruction.stack is not None:
         return label or short

@@ -13,7 +13,7 @@ _COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
 
 
 def folded(kind: str, values: Sequence[Value]) -> complex | None:
-    """The number that an elementwise op makes of numbers, where a loop's limit may need it."""
+    """The result of an elementwise op on known numbers, of kinds that loops' limits need."""
     numbers = [v.number for v in values]
     if None in numbers:
         return None
@@ -34,7 +34,7 @@ def folded(kind: str, values: Sequence[Value]) -> complex | None:
 
 
 def _number_of(operand: Operand, body: Computation, known: Mapping[str, Value]) -> complex | None:
-    """What number an operand of a computation is, if it is one."""
+    """The number that an operand of a computation is; None if it is no known number."""
     if isinstance(operand, Constant):
         return operand.number
     if operand in known:
@@ -48,7 +48,7 @@ def _maker(name: Operand, body: Computation) -> Instruction | None:
 
 
 def counters_of(body: Computation, n_constants: int, initial: Sequence[Value]) -> dict[int, float]:
-    """Carried numbers that begin with a literal and step by one: their positions and steps."""
+    """Positions and steps of carried numbers whose first value and whose step are literals."""
     counters = {}
     makers = {i.results[0][0]: i for i in body.instructions if i.results}
     for position, value in enumerate(initial):
@@ -92,7 +92,7 @@ def trips_of(
     carried = {name: i for i, (name, _) in enumerate(condition.inputs[c:])}
     known = {name: v for (name, _), v in zip(condition.inputs, values[:c], strict=False)}
     for name, i in carried.items():
-        # What the body hands on unchanged is what it was before the loop.
+        # A value that the body hands on unchanged is the same as before the loop.
         if i < len(body.outputs) and body.outputs[i] == body.inputs[b + i][0]:
             known[name] = values[c + b + i]
     left, right = test.operands

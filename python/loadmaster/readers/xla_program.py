@@ -73,7 +73,7 @@ class Type:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-#: What orders effects, and is nothing in memory.
+#: The type of values that order effects; they take no memory.
 TOKEN = Type("token")
 
 
@@ -87,9 +87,8 @@ class Constant:
 
 Operand = str | Constant
 
-#: What an instruction does with its bodies: an op has none that run as such (those of a reduction
-#: or a sort only say how), a call runs its body once, a scan and a while many times, a branch runs
-#: one of them.
+#: What an instruction does with its bodies. A call runs its body once, a scan and a while run
+#: theirs many times, a branch runs one of them. An op runs none: a reduction's body only says how.
 Flow = Literal["op", "call", "scan", "while", "branch"]
 
 
@@ -104,7 +103,7 @@ class Instruction:
     operands, results
         What it reads; names and types of what it makes, an empty name for what is dropped.
     attributes
-        What costs depend on, under the names that `loadmaster.readers.xla_costs` gives them.
+        What costs depend on, under the names that `loadmaster.readers.xla_costs` has.
     bodies
         Computations that belong to it.
     stack
@@ -114,13 +113,13 @@ class Instruction:
         What the traced program calls it, where the name stack is known; else what the text calls
         its first result.
     name
-        Its name as an op, if it has one that is known beyond the text.
+        The name of its op, where the program says one.
     effect
         Whether it does more than give results.
     scope
-        Of a call: what the path of its ops says of it.
+        Of a call: the part of its ops' paths that stands for the call.
     loop
-        Of a scan or while: how it runs.
+        Of a scan or while: how its operands are split, and its trips.
     """
 
     kind: str
@@ -181,8 +180,8 @@ class Program:
         Whether the name stack of an op in a loop or branch begins where its function does, not
         where the loop or branch does.
     is_compiled
-        Whether it is what XLA runs: then what is made of literals only is an op of its own, and a
-        loop works in the memory of its operands, which were copied where they had to be.
+        Whether XLA runs this very program. Then instructions on literals alone are ops, and a loop
+        works in the memory of its operands: XLA has already copied those that it must not change.
     """
 
     name: str
@@ -196,8 +195,8 @@ class Program:
     is_compiled: bool = False
 
 
-#: A walk over something nested, without recursion: what it yields is run, and what that returns is
-#: the value of the ``yield``.
+#: A walk over something nested, without recursion. It yields walks; `drive` runs each, and what the
+#: walk returns is the value of the ``yield``.
 Walk = Generator[Any, Any, Any]
 
 

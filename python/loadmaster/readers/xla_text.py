@@ -6,12 +6,12 @@ import re
 
 from loadmaster.base.errors import InputError
 
-#: What nesting and separating are made of; arrows, comparisons and what is quoted are not.
+#: Brackets and commas. Quoted text, arrows and comparisons match too, so as to be skipped.
 _MARK = re.compile(r"\"(?:[^\"\\]|\\.)*\"|->|<=|[()\[\]{}<>,]")
 
 
 def closing(text: str, start: int) -> int:
-    """Where the bracket at ``start`` closes; -1 if nowhere.
+    """The position at which the bracket at ``start`` closes; -1 if it does not.
 
     >>> closing("f(a, [b]) + c", 1)
     8

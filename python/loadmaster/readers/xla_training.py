@@ -1,13 +1,15 @@
-"""What the inputs of a program for XLA are, and which of its ops train: neither is written in it.
+"""What the inputs of a program for XLA are, and which of its ops train it.
+
+The program says neither.
 
 A training step takes state (parameters, slots of the optimizer, counters) and returns it anew, in
 the same order. So state is told by its place and by its update: the k-th input of a run of inputs
-comes back as the k-th output of a run of outputs, of the same type, made of the old value by
-elementwise ops. Those ops are the optimizer's. State that only they read is the optimizer's too;
-the rest of it, if floating, are the parameters.
+comes back as the k-th output of a run of outputs. Both have the same type, and elementwise ops make
+the output of the input. These ops are the optimizer's. State that only they read is the
+optimizer's, too. Other state is a parameter if its type is a floating one.
 
-Backward ops are those that JAX's name stacks call transposed. Where there are no name stacks, they
-are the ops before the optimizer that nothing else that is returned (the loss) depends on.
+Backward ops are those that JAX's name stacks call transposed. Without name stacks, backward ops are
+the ops before the optimizer on which no other output, such as the loss, depends.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import VIEWS, plain
 from loadmaster.readers.xla_program import Program, Type
 
-#: Ops that are looked through for the old value of an output.
+#: The most ops between an output and the input whose new value it is.
 _DEPTH = 256
 
-#: Of a path: what JAX puts around the names of modules.
+#: What JAX puts around the names of modules in a path.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|remat|rematted_computation|checkpoint)\((.*)\)$")
 _PART = re.compile(r"(?:[^/(]|\([^()]*(?:\([^()]*\)[^()]*)*\)|\()+")
 _NO_MODULE = re.compile(
@@ -34,7 +36,7 @@ _NO_MODULE = re.compile(
 
 
 def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list[str]:
-    """Fills phases, modules, kinds and names of inputs, colocation; what it had to assume.
+    """Fills phases, modules, kinds and names of inputs, and colocation. Gives what it assumed.
 
     O(V + E), and a bounded walk per output.
     """
@@ -143,12 +145,12 @@ class _Step:
             for i in self.read
             if _is_float(types[i]) and "batch_stats" not in columns.ops["name"][i]
         }
-        #: What comes back between the updated inputs, made otherwise: running means, random keys.
+        #: Inputs that come back between the updated ones, otherwise made: running means, keys.
         self.carried = self._carried(types, outputs)
         if self.told:
             told_apart = any("transpose(" in path for path in paths)
         else:
-            # The sum of gradients, or a loss; a cache that comes back updated has neither.
+            # A training step sums gradients or returns a loss. A cache that comes back has neither.
             losses = [v for j, v in enumerate(outputs) if j - shift not in self.state]
             sums = any(plain(kind) == "add_any" for kind in columns.ops["kind"])
             loss = any(_is_float(v.type) and not v.type.shape for v in losses)
@@ -156,7 +158,7 @@ class _Step:
         self.is_training = told_apart and bool(self.trained)
 
     def _is_read_by_update(self, i: int, op: int) -> bool:
-        """Whether an op of the optimizer reads an input: a fusion may make the gradient within."""
+        """Whether an op of the optimizer reads an input; a fusion may make the gradient itself."""
         made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
         return made and i in self.before[op]
 
@@ -174,7 +176,7 @@ class _Step:
         return carried
 
     def _walk(self, value: Value) -> tuple[set[int], set[int]]:
-        """Inputs that an output is made of by elementwise ops of its shape, and these ops."""
+        """The inputs of which elementwise ops of its shape make an output, and these ops."""
         inputs: set[int] = set()
         ops: set[int] = set()
         shape = str(value.type).partition("[")[2]
@@ -200,7 +202,7 @@ class _Step:
         return op in self.columns.elementwise or plain(kind) in VIEWS
 
     def readers_of(self, op: int) -> set[int]:
-        """What reads an op's data, views looked through."""
+        """The ops that read an op's data, directly or through views."""
         found: set[int] = set()
         stack = list(self.readers[op])
         while stack:
@@ -219,14 +221,16 @@ def _name_inputs(columns: Columns, program: Program, n: int) -> None:
     names = columns.ops["name"]
     for i in range(n):
         names[i] = dotted(names[i]).lstrip("%") or f"input{i}"
-    # A module is where the leaf of a tree lies; a plain argument lies nowhere.
+    # The module is the path of the leaf in its tree. A plain argument has no module.
     for i in range(n):
         if i < len(program.names) and program.names[i]:
             columns.ops["module"][i] = names[i].rpartition(".")[0]
 
 
 def _share_modules(columns: Columns, step: _Step) -> None:
-    """A parameter is of the module that reads it; where that is not told, its reader is of its."""
+    """Gives a parameter its reader's module where name stacks tell it, else the reader the
+    parameter's.
+    """
     modules, phases = columns.ops["module"], columns.ops["phase"]
     for i in step.read:
         readers = sorted(r for r in step.readers_of(i) if r not in step.updates)
@@ -249,7 +253,7 @@ def _set_state(columns: Columns, program: Program, step: _Step) -> None:
     for i in (*step.state, *step.carried):
         result = i + step.shift
         if not program.names and result < len(program.result_names):
-            # The input has no name, but the output that it comes back as.
+            # The input has no name, but the output that returns it has one.
             words = [w for w in _words(dotted(program.result_names[result])) if not w.isdecimal()]
             names[i] = ".".join(w for w in words if w != "result") or names[i]
             modules[i] = names[i].rpartition(".")[0]
@@ -272,7 +276,7 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
         phases[op] = "o"
     phases[: step.n_inputs] = ["f"] * step.n_inputs
     if step.told:
-        # What reads gradients and is not the model's is the optimizer's; XLA loses some names.
+        # Ops that read gradients and have no module are the optimizer's; XLA loses some names.
         for op, sources in enumerate(step.before):
             if phases[op] == "f" and any(phases[source] != "f" for source in sources):
                 phases[op] = "o" if columns.paths[op] else "b"
@@ -318,7 +322,7 @@ def _colocate(columns: Columns, step: _Step) -> None:
 
 
 def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
-    """Donated state is updated where it lies, after all that reads the old value; how many."""
+    """Updates donated state in place, after all readers of the old value. Gives the number."""
     count = 0
     for i, op in (step.state | step.carried).items():
         donated = i < len(program.donated) and program.donated[i]

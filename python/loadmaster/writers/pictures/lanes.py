@@ -1,7 +1,7 @@
-"""A plan's simulated step as lanes: who computed what when, what was sent where, in which colours.
+"""A plan's simulated step as lanes of coloured bars: a lane per device and per channel.
 
-What the drawn timeline (:mod:`loadmaster.writers.pictures.timeline`) and the report
-(:mod:`loadmaster.writers.report`) show; neither draws here.
+The drawn timeline (:mod:`loadmaster.writers.pictures.timeline`) and the report
+(:mod:`loadmaster.writers.report`) draw these lanes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class View:
-    """Lanes from top to bottom, devices first, and where to find a device's or channel's."""
+    """Lanes from top to bottom, devices first, and the rows of devices and of channels."""
 
     devices: list[Lane]
     channels: list[Lane]
@@ -68,7 +68,7 @@ class View:
 
 
 def lanes_of(plan: Plan, most: int) -> View:
-    """The lanes of a plan: at most so many of devices and of channels, the busiest."""
+    """The lanes of a plan: those of the busiest devices and channels, ``most`` of each."""
     palette, colour = _colours(plan)
     shown, hidden = _busiest(plan.schedule.device_busy, most, keep_idle=True)
     used, hidden_channels = _busiest(plan.schedule.channel_busy, most, keep_idle=False)
@@ -117,7 +117,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def transfer_names(plan: Plan) -> list[str]:
-    """What is sent: the op or the placeholder that it comes from."""
+    """The name of each transfer: the op or the placeholder whose tensor is sent."""
     graph, transfers = plan.graph, plan.schedule.transfers
     names = [graph.names[op] for op in transfers.op.tolist()]
     tensors = graph.src if graph.tensor is None else graph.tensor
@@ -170,7 +170,7 @@ def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
 
 
 def _parts(modules: Sequence[str]) -> list[str]:
-    """Every op's module, cut where modules first part into more than a few (``layers.3``)."""
+    """Every op's module, cut at the first depth with at least six different ones (``layers.3``)."""
     distinct = [name.split(".") for name in dict.fromkeys(modules)]
     deepest = max(map(len, distinct), default=1)
     for depth in range(1, deepest + 1):

@@ -95,8 +95,8 @@ def draw(
 
 @dataclass(frozen=True)
 class _Frame:
-    """Pixels of the picture: its width, where the lanes begin, those of the lanes, and how tall the
-    lane of a device is.
+    """Pixels of the picture: its width, the left edge of the lanes, the lanes' own pixels, and the
+    height of a device's lane.
     """
 
     width: int
@@ -269,8 +269,8 @@ def _draw_chain(
 def _hops(
     links: list[Link], middle: list[float], n_devices: int, frame: _Frame
 ) -> list[list[tuple[float, float]]]:
-    """Upright lines where the chain goes to or from a device, one per pixel at most; none if they
-    would make a curtain.
+    """Upright lines where the chain goes to or from a device, at most one per pixel. None at all if
+    they were so many that they would hide the lanes.
     """
     reach: dict[int, tuple[float, float, float]] = {}
     for (_, _, before), (start, _, after) in pairwise(links):

@@ -1,8 +1,8 @@
 """A plan's simulated step as Chrome trace events, for ui.perfetto.dev and chrome://tracing.
 
-Viewers ask of the format what the format does not say: `X` slices of one thread must nest or be
-disjoint, so every device and every channel is a process with one thread; a flow's ends must lie
-inside slices; times are floats of microseconds. Conversions are by column: 50,000 ops are written
+Viewers want more than the format says. `X` slices of one thread must nest or be disjoint, so every
+device and every channel is a process with one thread. A flow's ends must lie inside slices. Times
+are floats of microseconds. Conversions are by column: 50,000 ops are written
 in about a second.
 """
 
@@ -123,7 +123,7 @@ class _Slices:
     process: Ints
 
     def at(self, index: Ints) -> _Slices:
-        """Those at the indices."""
+        """The slices at the indices."""
         return _Slices(self.begin[index], self.length[index], self.process[index])
 
     @property
@@ -311,7 +311,7 @@ def _readers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
 
 
 def _pulls(plan: Plan) -> tuple[Ints, Ints]:
-    """Tensors of the user's graph and the reduced ops that read them; readers of views are not."""
+    """Tensors of the user's graph and the reduced ops that read them, not through views."""
     graph, reduced = plan.graph, plan.problem.reduced
     ran = np.zeros(graph.n_ops, dtype=bool)
     ran[reduced.op_of] = True
@@ -351,7 +351,7 @@ def _counters(plan: Plan) -> list[Event]:
             times, used = np.append(0.0, times), np.append(np.uint64(0), used)
         begin = _on_grid(np.append(times, plan.makespan) * 1e6)
         used = np.append(used, used[-1])
-        # What lasted, and the peak even if it did not.
+        # Values that lasted some time, and the peak even if it did not.
         kept = np.append(np.diff(begin) > 0, True) | (used == used.max())
         p = device + 1
         events += [
