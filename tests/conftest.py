@@ -9,6 +9,7 @@ from folders import SHARED
 from hypothesis import HealthCheck, settings
 
 import loadmaster as lm
+from loadmaster.readers import registry
 from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
 
@@ -24,12 +25,15 @@ settings.load_profile("loadmaster")
 
 
 @pytest.fixture(autouse=True)
-def methods_that_come_along():
+def what_comes_along():
     """What a test registers is gone after it."""
-    before = dict(METHODS)
+    registry.discover()
+    registered = (METHODS, registry.GRAPHS, registry.PROFILES)
+    before = [dict(names) for names in registered]
     yield
-    METHODS.clear()
-    METHODS.update(before)
+    for names, kept in zip(registered, before, strict=True):
+        names.clear()
+        names.update(kept)
 
 
 _LOADED: dict[str, lm.OpGraph] = {}
