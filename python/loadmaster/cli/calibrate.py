@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "calibrate", run, "learn costs from measurements, and how far to trust them"
+        commands, "calibrate", run, "learn costs from measurements, and say how far to trust them"
     )
     command.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")
     options.add_shapes(command)
@@ -31,10 +31,10 @@ def add(commands: Any) -> None:
         "--to-batch",
         type=int,
         metavar="BATCH",
-        help="what the costs are for: profiles of other batches are regressed to it",
+        help="batch that the costs are for; profiles of other batches are regressed to it",
     )
     command.add_argument(
-        "--costs", metavar="COSTS.json", help="costs learnt before, that these profiles update"
+        "--costs", metavar="COSTS.json", help="costs learnt before, which these profiles update"
     )
     command.add_argument("-o", "--output", metavar="COSTS.json", help="write the costs")
     command.add_argument(
@@ -43,9 +43,9 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--measure-links",
         action="store_true",
-        help="measure transfers between local devices first, into the file of --links",
+        help="first measure transfers between local devices, and write them to the file of --links",
     )
-    command.add_argument("--way", help="which method of the transfers the links take")
+    command.add_argument("--way", help="the method of transfer whose times the links take")
     command.add_argument(
         "--cluster-output", metavar="CLUSTER.toml", help="write the cluster with links as measured"
     )

@@ -12,7 +12,7 @@ from loadmaster.cli.printing import show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "check", run, "hold a saved plan to limits: exit code 1 if not"
+        commands, "check", run, "check a saved plan against limits: exit code 1 if one is broken"
     )
     options.add_plan(command, graph=True)
     command.add_argument("--cluster", help="check that the plan is for this cluster")
@@ -20,14 +20,14 @@ def add(commands: Any) -> None:
         command,
         "--max-peak",
         "[DEVICE=]SIZE",
-        "most memory in use at any time, on all devices or on one: 0=30GiB",
+        "limit of the memory in use at any time, on all devices or one: 0=30GiB",
     )
-    command.add_argument("--max-step", metavar="TIME", help="longest step: 120ms")
+    command.add_argument("--max-step", metavar="TIME", help="limit of the step time: 120ms")
     options.add_repeated(
         command,
         "--forbid",
         "DEVICE",
-        "a device, or a type of devices, that must run nothing (repeatable)",
+        "a device, or a device type, that must run no op (repeatable)",
     )
     options.add_constraints(command)
 

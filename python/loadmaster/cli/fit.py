@@ -13,7 +13,7 @@ from loadmaster.cli.printing import say_where, show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "fit", run, "will it fit, on how few devices, and what would help"
+        commands, "fit", run, "say whether a graph fits, on how few devices, and what would help"
     )
     options.add_graph(command)
     options.add_cluster(command)

@@ -23,7 +23,7 @@ _READING = (
     ("--device-type", "TYPE", "device type that the measured times are of"),
     ("--step", "N", "PyTorch: which ProfilerStep to read"),
     ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),
-    ("--fetch", "NAME", "TensorFlow: a node to be computed; what none needs is left out"),
+    ("--fetch", "NAME", "TensorFlow: a node to compute; ops that no such node needs are left out"),
     ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
     ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
     ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
@@ -102,7 +102,7 @@ def add_costs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--explore",
         action="store_true",
-        help="with --costs: ops are free where they were never measured, so that they are tried",
+        help="with --costs: an op that was never measured costs nothing, so that plans try it",
     )
 
 
@@ -111,24 +111,25 @@ def add_placing(command: argparse.ArgumentParser) -> None:
     add_graph(command)
     add_cluster(command)
     add_costs(command)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--seed", type=int, default=0, help="of methods that draw; default: 0")
     command.add_argument(
         "--on-oom",
         default="error",
         choices=["error", "best_effort"],
-        help="what to do when nothing fits; default: error",
+        help="when no placement fits: stop with an error (the default), or exceed memory as "
+        "little as the method can",
     )
     command.add_argument(
         "--max-memory",
         metavar="JSON",
-        help='as Hugging Face takes it, such as \'{"0": "10GiB", "cpu": "30GiB"}\'',
+        help='memory by device, as Hugging Face takes it: \'{"0": "10GiB", "cpu": "30GiB"}\'',
     )
     add_constraints(command)
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:
     """Several methods: ``inputs.methods``."""
-    command.add_argument("--methods", help="comma-separated; default: all")
+    command.add_argument("--methods", help="names, comma-separated; default: all")
 
 
 def add_constraints(command: argparse.ArgumentParser) -> None:
@@ -138,7 +139,9 @@ def add_constraints(command: argparse.ArgumentParser) -> None:
     for flag, metavar, text in _CONSTRAINTS:
         add_repeated(group, flag, metavar, text)
     group.add_argument(
-        "--contiguous", action="store_true", help="devices in their order are stages of the graph"
+        "--contiguous",
+        action="store_true",
+        help="devices, in their order, are consecutive stages of the graph",
     )
 
 

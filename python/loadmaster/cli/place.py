@@ -16,12 +16,12 @@ def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(commands, "place", run, "place a graph on a cluster")
     options.add_placing(command)
-    command.add_argument("--method", default="auto", help="default: auto")
+    command.add_argument("--method", default="auto", help="name of a method; default: auto")
     command.add_argument(
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="for methods that search; auto's is 1 if absent (see also --option effort=max)",
+        help="limit for methods that search; default: 1 for auto (see also --option effort=max)",
     )
     options.add_repeated(
         command,
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--warm-start",
         metavar="PLAN.json",
-        help="a saved plan of the same ops that the answer shall be no worse than",
+        help="a saved plan of the same ops: the answer is no worse",
     )
     command.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
     command.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")

@@ -11,7 +11,7 @@ from loadmaster.cli.printing import check_targets, say_where, show_json
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "report", run, "a plan as one HTML page")
+    command = options.add_command(commands, "report", run, "write a saved plan as one HTML page")
     options.add_plan(command)
     command.add_argument("-o", "--output", default="report.html", help="default: report.html")
     command.add_argument(

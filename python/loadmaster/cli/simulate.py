@@ -18,13 +18,15 @@ def add(commands: Any) -> None:
         "--policy",
         default=None,
         choices=["priority", "fifo", "random", "fixed"],
-        help="the plan's own if absent",
+        help="how a device picks its next op; default: the plan's own",
     )
     command.add_argument("--link-order", default="fifo", choices=["fifo", "priority"])
     command.add_argument(
-        "--no-contention", action="store_true", help="unlimited channels, the classic model"
+        "--no-contention",
+        action="store_true",
+        help="channels carry any number of transfers at once, the classic model",
     )
-    command.add_argument("--seed", type=int, default=None, help="for the random policy")
+    command.add_argument("--seed", type=int, default=None, help="of the random policy")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "sweep", run, "many graphs on many clusters by many methods"
+        commands, "sweep", run, "place many graphs on many clusters by many methods"
     )
     options.add_graphs(command)
     command.add_argument(
@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
         command,
         "--warm-start",
         "PLAN.json",
-        "a saved plan that the cases of the graph with its ops start from (repeatable)",
+        "a saved plan, from which cases of a graph with the same ops start (repeatable)",
     )
     options.add_constraints(command)
 

@@ -12,25 +12,34 @@ from loadmaster.cli.printing import say_where, show
 
 #: Flag, metavar and text of each change; :func:`loadmaster.what_if` takes it by the flag's word.
 CHANGES = (
-    ("--add-device", "DEVICE[=N]", "one more device like this one, or N more"),
-    ("--remove-device", "DEVICE", "without this device"),
-    ("--scale-link", "[A:B=]FACTOR", "all links, or that of two devices, so many times as wide"),
-    ("--scale-device", "[DEVICE=]FACTOR", "all devices, or one, so many times as fast"),
-    ("--memory", "[DEVICE=]SIZE", "this memory on all devices, or on one: 80GiB"),
+    ("--add-device", "DEVICE[=N]", "add a device like this one, or N of them"),
+    ("--remove-device", "DEVICE", "take this device away"),
+    ("--scale-link", "[A:B=]FACTOR", "multiply the bandwidth of all links, or of one, by a factor"),
+    (
+        "--scale-device",
+        "[DEVICE=]FACTOR",
+        "multiply the speed of all devices, or of one, by a factor",
+    ),
+    ("--memory", "[DEVICE=]SIZE", "give all devices, or one, this memory: 80GiB"),
 )
 
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "what-if", run, "what other hardware would be worth")
+    command = options.add_command(
+        commands, "what-if", run, "plan again on other hardware, and say what it gains"
+    )
     options.add_plan(command)
     for flag, metavar, text in CHANGES:
         options.add_repeated(command, flag, metavar, text)
     command.add_argument(
-        "--together", action="store_true", help="all changes at once, not each by itself"
+        "--together", action="store_true", help="one scenario of all changes, not one for each"
     )
     command.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="of search per scenario; default: 1"
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="limit of the search in each scenario; default: 1",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
+from loadmaster.base.checks import is_number
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.model.graph import ANY_TYPE
@@ -165,7 +166,7 @@ def _take_nested_out(events: list[_Event]) -> None:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+    return is_number(value) and 0 <= value < 1e18
 
 
 def _device_type(process: str) -> str:

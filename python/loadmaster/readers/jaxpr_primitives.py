@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.readers.xla_costs import Axis
 from loadmaster.readers.xla_program import Computation, Instruction, Loop, Operand, Type
@@ -102,7 +103,7 @@ def _scope(primitive: str, name: Any) -> str:
 
 def _count(equation: Equation, name: str) -> int:
     value = equation.params.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_integer(value) or value < 0:
         raise InputError(f"{equation.primitive} has no whole number for {name!r}")
     return value
 

@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.base.units import parse_bytes, parse_seconds
@@ -166,7 +167,7 @@ class _Benchmark:
         index: dict[Any, int] = {}
         for at, node in enumerate(self.nodes):
             key = node.get("id")
-            if not isinstance(key, int) or isinstance(key, bool):
+            if not is_integer(key):
                 raise InputError(f"node {at} has the id {key!r}: wants an integer")
             if index.setdefault(key, at) != at:
                 raise InputError(f"two nodes have the id {key}")
@@ -233,7 +234,7 @@ class _Benchmark:
         counts = []
         for key in ("maxFPGAs", "maxCPUs"):
             count = self.header.get(key)
-            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 64:
+            if not is_integer(count) or not 0 <= count <= 64:
                 raise InputError(f"{key} is {count!r}: wants a number of devices, at most 64")
             counts.append(count)
         memory = round(_number(self.header, "maxSizePerFPGA", "the file") * self.byte)
@@ -275,7 +276,7 @@ def _names(nodes: list[Mapping[str, Any]]) -> list[str]:
 
 def _number(row: Mapping[str, Any], key: str, what: str, default: float | None = None) -> float:
     value = row.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    if not is_number(value) or not 0 <= value < math.inf:
         raise InputError(f"{what} has the {key} {value!r}: wants a number that is not negative")
     return float(value)
 

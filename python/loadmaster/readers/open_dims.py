@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 
 Dim = int | str | None  # fixed, symbolic, or nothing said
@@ -133,7 +134,7 @@ def _refuse_open(
 
 def size_of(value: Any, what: str, least: int) -> int:
     """A size that a user gave for ``what``, checked."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+    if not is_integer(value) or value < least:
         raise InputError(f"{what}: {value!r} is not an integer of at least {least}")
     return int(value)
 
