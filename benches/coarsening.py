@@ -25,7 +25,7 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.judge.coarsening import coarsen_problem
 from loadmaster.judge.problem import Problem, parallelism
-from loadmaster.strategies.groups.fused import fuse
+from loadmaster.strategies.groups.segments import segmented
 
 #: Celeritas' Table 2: ops before and after, CCR before and after.
 TABLE_2 = {
@@ -189,7 +189,7 @@ def report_ccr() -> None:
     """Prints Celeritas' Table 2 and ours at R = 200, M = 0.25."""
     for name, (ops, groups, before, after) in TABLE_2.items():
         problem = design_problem(name, "4 equal")
-        coarse = fuse(problem).coarse
+        coarse = segmented(problem).contracted
         own = ccr(problem, problem.graph), ccr(problem, coarse)
         print(
             f"{name:<36} paper {ops} -> {groups}, {before} -> {after}; ours "

@@ -42,7 +42,7 @@ from loadmaster.milp.formulation import Formulation
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.timing import Timed, settled, timed
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.exact.solving import Level, searched
+from loadmaster.strategies.exact.solving import Level, start_from_search
 
 HERE = Path(__file__).parent
 PAGE = HERE / "results" / "exact.md"
@@ -159,7 +159,7 @@ def problem_of(name: str) -> Problem:
 def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
     """Where all formulations start."""
     if name in MEASURED:
-        start = searched(Level(problem), "static", 0.0)
+        start = start_from_search(Level(problem), "static", 0.0)
         devices, order, charge = start.devices, start.order, start.charge
     else:
         plan = auto.place(problem, effort=EFFORT)

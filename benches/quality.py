@@ -44,8 +44,9 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto.v_cycle import refined
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups.celeritas import adjusting_placement
-from loadmaster.strategies.groups.fused import Fused, deciders
+from loadmaster.strategies.groups.segments import Segments
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -303,21 +304,18 @@ def coarsening_rows() -> list[list[str]]:
 
 def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     """Celeritas' Adjusting Placement on groups: the same placer, whoever made them."""
-    groups = coarse.contracted
-    control = problem.control_time
-    coarse_order = fast.cpd_topo(
-        groups, coarse.sum(problem.op_time), problem.tensor_time(groups), control_time=control
-    )
     order = fast.cpd_topo(
-        problem.graph, problem.op_time, problem.tensor_time(problem.graph), control_time=control
+        problem.graph,
+        problem.op_time,
+        problem.tensor_time(problem.graph),
+        control_time=problem.control_time,
     )
-    columns = [coarse.sum(np.ascontiguousarray(column)) for column in problem.time.T]
-    fused = Fused(order, coarse.group, groups, coarse_order, np.stack(columns, axis=1))
+    segments = Segments(problem, coarse.group, order)
     best: Candidate | None = None
     for lead in deciders(problem.graph):
-        decides = fused.group.take(lead)
+        decides = segments.group.take(lead)
         placed = adjusting_placement(
-            problem, fused, decides, problem.reduced.held_at_peak, problem.capacity
+            segments, decides, problem.reduced.held_at_peak, problem.capacity
         )
         found = judged(problem, placed)
         best = found if best is None else problem.objective.better(best, found)

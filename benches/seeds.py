@@ -19,7 +19,7 @@ from quality import CLUSTERS, DATA, model_problem
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.seeds import SEEDS, Metered, Seed, microseconds
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.simple import single
 
 #: Graphs of fewer ops are planned in milliseconds, whatever that takes per op.

@@ -21,7 +21,7 @@ from loadmaster.strategies.auto.few import parts
 from loadmaster.strategies.auto.gather import gathered
 from loadmaster.strategies.auto.seeds import Metered, OverdrawnError, Seed, worth_trying
 from loadmaster.strategies.candidate import judged
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.simple.assigned import on_allowed

@@ -15,7 +15,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.rivals import cross_entropy, mcmc, policy_gradient
-from loadmaster.strategies.rivals.trials import Groups, Trials
+from loadmaster.strategies.rivals.trials import Choices, Trials
 
 METHODS = ("mcmc", "cross-entropy", "policy-gradient")
 
@@ -31,8 +31,8 @@ def problem_of(graph, cluster, seed=0) -> Problem:
 
 
 def trials_of(problem, groups=100, steps=10**6) -> Trials:
-    made = Groups.make(problem, groups, "parallel")
-    return Trials(problem, made, steps, lambda makespan: None)
+    made = Choices.make(problem, groups, "parallel")
+    return Trials(made, steps)
 
 
 # -- what they share -------------------------------------------------------------------------
@@ -112,10 +112,10 @@ def test_where_there_is_no_choice_one_step_will_do(method):
 def test_groups_hold_colocated_ops_together_and_heed_types(data):
     graph = data.draw(op_graphs())
     problem = problem_of(graph, data.draw(clusters()))
-    groups = Groups.make(problem, data.draw(st.integers(1, 6)), "parallel")
+    groups = Choices.make(problem, data.draw(st.integers(1, 6)), "parallel")
     for s in range(int(problem.graph.colocation.max()) + 1):
-        assert len(set(groups.of[problem.graph.colocation == s].tolist())) == 1
-    assert sorted(set(groups.of.tolist())) == list(range(len(groups)))
+        assert len(set(groups.group[problem.graph.colocation == s].tolist())) == 1
+    assert sorted(set(groups.group.tolist())) == list(range(groups.n_groups))
     assert groups.allowed.any(axis=1).all()
 
 
@@ -178,7 +178,7 @@ def test_the_walk_has_the_stationary_distribution_of_metropolis():
 def test_the_expert_is_where_a_walk_starts():
     graph = lm.read("example:bert-large")
     problem = problem_of(graph, v100_mesh(4, "1TiB"))
-    start = mcmc.by_expert(problem, Groups.make(problem, 100, "parallel"))
+    start = mcmc.by_expert(Choices.make(problem, 100, "parallel"))
     assert set(start.tolist()) == {0, 1, 2, 3}
 
 
@@ -199,7 +199,7 @@ def test_draws_follow_their_chances():
 
 def test_the_gradient_is_that_of_the_log_likelihood():
     problem = problem_of(lm.read("example:lenet"), v100_mesh(3))
-    seen = policy_gradient.Seen.of(problem, Groups.make(problem, 12, "parallel"))
+    seen = policy_gradient.Seen.of(Choices.make(problem, 12, "parallel"))
     rng = np.random.default_rng(1)
     policy = policy_gradient.Policy.make(rng)
     policy.weights[2][:] = rng.standard_normal(policy_gradient.HIDDEN)
@@ -224,8 +224,8 @@ def test_the_gradient_is_that_of_the_log_likelihood():
 def test_the_policy_sees_where_the_inputs_are():
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 3)], output_bytes=[3, 0])
     problem = problem_of(graph, ms_mesh(2, latency=1))
-    groups = Groups.make(problem, 2, "parallel")
-    seen = policy_gradient.Seen.of(problem, groups)
+    groups = Choices.make(problem, 2, "parallel")
+    seen = policy_gradient.Seen.of(groups)
     [(sources, tensors, bytes_)] = [i for i in seen.inputs if len(i[0])]
     assert (sources.tolist(), tensors.tolist(), bytes_.tolist()) == ([0], [1.0], [3.0])
     nothing = np.zeros((1, 2))

@@ -15,7 +15,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.warm import NOWHERE, mapped, started
+from loadmaster.strategies.warm import NOWHERE, as_candidates, carried_over
 from loadmaster.tasks.what_if import CHANGES
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
@@ -127,8 +127,8 @@ def test_a_start_on_fewer_devices_obeys_all_rules(data):
         return
     fewer = cluster.subset(range(cluster.n_devices - 1))
     problem = Problem.make(graph, fewer, lm.costs.estimate(graph, fewer))
-    placement = mapped(plan, problem)
-    [start] = started(problem, placement)
+    placement = carried_over(plan, problem)
+    [start] = as_candidates(problem, placement)
     sets = problem.graph.colocation
     assert all(
         len(set(start.assignment.devices[sets == s].tolist())) == 1 for s in set(sets.tolist())
@@ -145,11 +145,11 @@ def test_what_lost_its_device_goes_where_it_fits_best():
     assert plan.devices.tolist() == [0, 1, 2]
     fewer = plan.cluster.without_device("gpu2")
     problem = Problem.make(graph, fewer, lm.costs.estimate(graph, fewer))
-    [start] = started(problem, mapped(plan, problem))
+    [start] = as_candidates(problem, carried_over(plan, problem))
     assert start.assignment.devices.tolist() == [0, 1, 1]
     small = Problem.make(graph, fewer.with_memory(11), plan.costs)
-    assert started(small, mapped(plan, small)) == []
-    assert started(small, None) == []
+    assert as_candidates(small, carried_over(plan, small)) == []
+    assert as_candidates(small, None) == []
 
 
 def test_a_start_that_does_not_fit_is_no_plan():
@@ -168,7 +168,7 @@ def test_a_plan_for_other_ops_is_refused():
 def test_a_warm_start_is_one_more_seed():
     problem = Problem.make(SIDE, ms_mesh(2), lm.costs.estimate(SIDE, ms_mesh(2)))
     placement = Assignment(np.array([0, 1, 0, 1], dtype=np.int32), np.arange(4, dtype=np.int32))
-    [start] = started(problem, placement)
+    [start] = as_candidates(problem, placement)
     assert start.schedule.makespan == pytest.approx(8e-3)
 
 

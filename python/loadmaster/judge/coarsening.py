@@ -23,6 +23,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.cluster import Cluster
@@ -98,20 +99,14 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Coarse:
-    """A coarsened graph.
+class Coarse(CoarseProblem):
+    """A coarsened graph, its groups numbered in a topological order.
 
     Attributes
     ----------
-    problem : Problem
-        What was coarsened.
-    group : int32 [n_reduced]
-        Group per op of the reduced graph, numbered in a topological order.
     report : Report
     """
 
-    problem: Problem
-    group: NDArray[np.int32]
     report: Report
 
     @property
@@ -122,11 +117,6 @@ class Coarse:
         return self.group[self.problem.reduced.map]
 
     @cached_property
-    def contracted(self) -> fast.Graph:
-        """The coarse graph as Rust sees it."""
-        return fast.contract(self.problem.graph, self.group)
-
-    @cached_property
     def graph(self) -> OpGraph:
         """The coarse graph: op ``g`` is group ``g``.
 
@@ -134,11 +124,6 @@ class Coarse:
         without time or bytes of their own.
         """
         return _as_opgraph(self)
-
-    def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums a float64 column of the reduced graph over each group."""
-        n = self.report.groups
-        return np.bincount(self.group, weights=per_op, minlength=n).astype(np.float64, copy=False)
 
 
 def coarsen(

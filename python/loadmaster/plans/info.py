@@ -20,7 +20,7 @@ from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.judge.simulation import as_costs
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.strategies.groups.fused import fuse
+from loadmaster.strategies.groups.segments import segmented
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,14 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
         problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
     except InputError as error:
         return Info(**{**vars(facts), "missing": str(error)})
-    fused = fuse(problem)
+    segments = segmented(problem)
     peak, _ = fast.peak_bytes(problem.graph)
     timed = {
         "cluster": cluster.name,
         "work": float(problem.op_time.sum()),
         "peak_bytes": peak,
         "reduced": _shape(problem, problem.graph, problem.op_time),
-        "coarse": _shape(problem, fused.coarse, fused.sum(problem.op_time)),
+        "coarse": _shape(problem, segments.contracted, segments.sum(problem.op_time)),
         "parallel": coarsen_problem(problem, "parallel", 200).report,
     }
     return Info(**{**vars(facts), **timed})

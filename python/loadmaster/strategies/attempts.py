@@ -117,7 +117,7 @@ def better_outcome(problem: Problem, a: Outcome, b: Outcome) -> Outcome:
     return a if problem.objective.better(a.candidate, b.candidate) is a.candidate else b
 
 
-def settled(problem: Problem, outcome: Outcome) -> Candidate:
+def accepted(problem: Problem, outcome: Outcome) -> Candidate:
     """The candidate, if it fits or best effort will do.
 
     Raises
@@ -135,4 +135,4 @@ def settled(problem: Problem, outcome: Outcome) -> Candidate:
 
 def within_memory(problem: Problem, attempt: Attempt, memory: MemoryModel) -> Candidate:
     """A placement that the simulator finds to fit; see :func:`try_memory`."""
-    return settled(problem, try_memory(problem, attempt, memory))
+    return accepted(problem, try_memory(problem, attempt, memory))

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import cache, wraps
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 
 #: Methods that come along, in the order in which they are listed.
@@ -129,8 +129,16 @@ PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
 
 @cache
 def _keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
-    parameters = inspect.signature(function).parameters.items()
-    return tuple(name for name, p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    """Names of a strategy's keywords, those that it takes as ``**shared: Unpack[...]`` first."""
+    own: list[str] = []
+    shared: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            own.append(name)
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = get_args(get_type_hints(function).get(name)) or ({},)
+            shared += getattr(options, "__annotations__", {})
+    return (*shared, *own)
 
 
 def takes(function: Callable[..., Candidate], name: str) -> bool:
@@ -219,7 +227,7 @@ def strategy(
             if isinstance(found, Candidate):
                 return found
             placement = _checked(problem, name, found)
-            return settled(problem, Outcome(judged(problem, placement), 1.0))
+            return accepted(problem, Outcome(judged(problem, placement), 1.0))
 
         METHODS[name] = (method, summary)
         _RIVALS_IN_STAGES[name] = rivals_in_stages

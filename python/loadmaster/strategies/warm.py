@@ -1,7 +1,7 @@
 """A plan as the start of another: its placement on a cluster that may have changed.
 
 Ops keep their devices by name. What has lost its device, or may not be there any more, goes
-elsewhere: see :func:`started`.
+elsewhere: see :func:`as_candidates`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NOWHERE = -1
 
 
-def mapped(plan: Plan, problem: Problem) -> Assignment:
+def carried_over(plan: Plan, problem: Problem) -> Assignment:
     """A plan's placement of the reduced ops, by names of devices; :data:`NOWHERE` without one.
 
     Raises
@@ -46,7 +46,7 @@ def mapped(plan: Plan, problem: Problem) -> Assignment:
     return Assignment(there[plan.devices[of]], plan.priority[of], plan.policy)
 
 
-def started(problem: Problem, start: Assignment | None) -> list[Candidate]:
+def as_candidates(problem: Problem, start: Assignment | None) -> list[Candidate]:
     """A placement as a candidate, if there is one and it fits: a list of one, or none.
 
     A colocated set is where its first op is. Sets without a device go to one device together, the
@@ -63,7 +63,7 @@ def started(problem: Problem, start: Assignment | None) -> list[Candidate]:
     >>> from loadmaster.judge.assignment import Assignment
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
     >>> same = Assignment(plan.assignment.devices, plan.assignment.priority)
-    >>> [c.verdict.step_time == plan.makespan for c in started(plan.problem, same)]
+    >>> [c.verdict.step_time == plan.makespan for c in as_candidates(plan.problem, same)]
     [True]
     """
     if start is None:

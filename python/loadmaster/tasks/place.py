@@ -36,7 +36,7 @@ from loadmaster.strategies.registry import (
     rivals_in_stages,
     takes,
 )
-from loadmaster.strategies.warm import mapped, started
+from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
 
@@ -82,7 +82,7 @@ def place(
         ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
         what they make, and the better of the two counts. An op stays on the device of the same
         name; if there is none, or the constraints forbid it, see
-        :func:`loadmaster.strategies.warm.started`.
+        :func:`loadmaster.strategies.warm.as_candidates`.
     constraints : Constraints, optional
         What the plan must obey, whatever the method.
     progress : callable, optional
@@ -139,7 +139,7 @@ def place(
     problem = binding.problem
     if constraints.contiguous:
         Stages.of(problem)  # What cannot be is refused before any work.
-    start = None if warm_start is None else mapped(warm_start, problem)
+    start = None if warm_start is None else carried_over(warm_start, problem)
     told(method, None)
     tell = _beside_bound(problem, progress)
     searching: dict[str, Callable[[], object]] = {
@@ -152,7 +152,7 @@ def place(
     try:
         check_allowed(problem)
         made = function(problem, **options, **asked)
-        rivals = [made, *started(problem, start)]
+        rivals = [made, *as_candidates(problem, start)]
         if refine:
             tell("refine", made.verdict.step_time)
             rivals = [refined(one.problem, one) for one in rivals]

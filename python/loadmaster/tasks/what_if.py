@@ -25,7 +25,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document
 from loadmaster.strategies.auto.auto import Effort
-from loadmaster.strategies.warm import NOWHERE, mapped
+from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import place
 
 #: The line that everything is compared with: today's cluster, planned with the same effort.
@@ -272,7 +272,7 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
     assert best is not None
     problem = best.problem
     for name, plan in plans:
-        assignment = mapped(plan, problem)
+        assignment = carried_over(plan, problem)
         if (assignment.devices == NOWHERE).any():
             continue
         seen = problem.verdict(assignment)
@@ -288,7 +288,7 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
 def _kept(plan: Plan, graph: OpGraph, cluster: Cluster, costs: Costs) -> float | None:
     """Seconds per step of the old placement on the new cluster, if it fits there."""
     problem = Problem.make(graph, cluster, costs, seed=plan.seed)
-    assignment = mapped(plan, problem)
+    assignment = carried_over(plan, problem)
     if (assignment.devices == NOWHERE).any():
         return None
     seen = problem.verdict(assignment)

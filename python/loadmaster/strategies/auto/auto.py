@@ -60,7 +60,7 @@ from loadmaster.strategies.auto.seeds import (
 )
 from loadmaster.strategies.auto.v_cycle import Hierarchy, Way, v_cycle
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
 
@@ -208,7 +208,7 @@ def place(
     time_limit : float, optional
         Seconds; a stage under way is finished first.
     warm_start : Assignment, optional
-        What to begin with, besides the seeds; see :func:`.warm.started`.
+        What to begin with, besides the seeds; see :func:`.warm.as_candidates`.
     progress : callable, optional
         Called with the stage and the best makespan whenever there is a better one.
 
@@ -390,7 +390,7 @@ class _Run:
         alone = self.tried("single", single.place)
         if alone is not None and alone.fits and self.is_enough(alone):
             return
-        for kept in warm.started(self.problem, self.warm_start):
+        for kept in warm.as_candidates(self.problem, self.warm_start):
             self.seeds.append(kept)
             self.offer(kept, "warm start")
         is_loose = alone is not None and alone.fits

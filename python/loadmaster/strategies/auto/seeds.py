@@ -36,7 +36,7 @@ class Seed(NamedTuple):
         Microseconds per op that a simulation takes on eight devices, with all that leads up to it.
     simulations, per_way : int
         How many it asks for where the first attempt fits: in any case, and for each way to decide
-        for colocated ops (:func:`.fused.deciders`).
+        for colocated ops (:func:`.deciders.deciders`).
     rounds : int
         In how many pieces a way comes, each a plan.
     """

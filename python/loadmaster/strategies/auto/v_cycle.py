@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.coarse import CoarseProblem as Coarse
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.model.graph import Reduced
 from loadmaster.strategies.auto.refine import MOST_DEVICES, hierarchy, refined_by, repeats
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.groups.fused import sum_groups
 
 #: Ops per group on each coarse graph, fine to coarse; one is left out that would have fewer groups
 #: than this, or hardly fewer than the one before.
@@ -78,7 +78,7 @@ class CoarseProblem(Problem):
         held = np.zeros(n, dtype=np.uint64)
         np.add.at(held, group, fine.held_at_peak)
         reduced = _Groups(graph, group[fine.map], _of_first(group, fine.op_of), fine.shows, held)
-        time = np.stack([sum_groups(group, column, n) for column in finer.time.T], axis=1)
+        time = Coarse(finer, group).time
         return cls(
             finer.model,
             finer.cluster,

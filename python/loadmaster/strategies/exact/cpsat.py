@@ -24,12 +24,12 @@ from loadmaster.strategies.exact.solving import (
     GROUPS,
     LEAST,
     Answer,
+    ExactMethod,
     Limits,
-    Method,
     Search,
     Solve,
     or_heft,
-    searched,
+    start_from_search,
 )
 from loadmaster.strategies.registry import strategy
 
@@ -80,8 +80,8 @@ def place(
     program.require()
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = _solver(prove, workers, problem.seed)
-    start = partial(searched, search=start_search)
-    method = Method("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, start)
+    start = partial(start_from_search, search=start_search)
+    method = ExactMethod("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, start)
 
     def made() -> Candidate:
         return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)

@@ -21,17 +21,17 @@ from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
+    ExactMethod,
     Level,
     Limits,
-    Method,
     Search,
     best_plan,
     interrupted,
     or_heft,
     refusal,
-    searched,
     small_enough,
-    started,
+    start_from_search,
+    start_of,
 )
 from loadmaster.strategies.registry import strategy
 
@@ -86,8 +86,8 @@ def place(
     """
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("ilp", program.formulate, solver)
-    start = partial(searched, search=start_search)
-    method = Method("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, start)
+    start = partial(start_from_search, search=start_search)
+    method = ExactMethod("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, start)
 
     def made() -> Candidate:
         return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
@@ -97,7 +97,7 @@ def place(
 
 def on_groups_if_large(
     problem: Problem,
-    method: Method,
+    method: ExactMethod,
     limits: Limits,
     coarsen: bool,
     groups: int,
@@ -112,7 +112,7 @@ def on_groups_if_large(
     why = refusal(problem, method)
     if why is None:
         return best_plan(fine, method, limits)
-    began = started(fine, method, limits).plan
+    began = start_of(fine, method, limits).plan
     if INTERRUPTED in began.notes:
         return began
     if limits.seconds == 0:

@@ -23,11 +23,11 @@ from loadmaster.strategies.exact.pesto import MAX_OPS, MAX_ROWS, on_merged
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
+    ExactMethod,
     Level,
     Limits,
-    Method,
-    listed,
     or_heft,
+    start_from_list,
 )
 from loadmaster.strategies.registry import strategy
 
@@ -70,7 +70,9 @@ def place(
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("moirai", program.formulate, solver)
     in_links = partial(program.with_links, links=links)
-    method = Method("moirai", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, in_links)
+    method = ExactMethod(
+        "moirai", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, start_from_list, in_links
+    )
 
     def made() -> Candidate:
         return on_merged(Level(problem).coarser("rules", 1), method, limits, groups)

@@ -21,14 +21,14 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
+    ExactMethod,
     Level,
     Limits,
-    Method,
     best_plan,
-    listed,
     or_heft,
     refusal,
     small_enough,
+    start_from_list,
 )
 from loadmaster.strategies.registry import strategy
 
@@ -71,15 +71,21 @@ def place(
     """
     limits = Limits.checked(time_limit, memory, log, progress)
     solve = by_program("pesto", program.formulate, solver)
-    method = Method(
-        "pesto", solve, program.estimated_rows, MAX_OPS, MAX_ROWS, listed, program.with_links
+    method = ExactMethod(
+        "pesto",
+        solve,
+        program.estimated_rows,
+        MAX_OPS,
+        MAX_ROWS,
+        start_from_list,
+        program.with_links,
     )
     return or_heft(
         problem, method, limits, lambda: on_merged(Level(problem), method, limits, groups)
     )
 
 
-def on_merged(level: Level, method: Method, limits: Limits, groups: int) -> Candidate:
+def on_merged(level: Level, method: ExactMethod, limits: Limits, groups: int) -> Candidate:
     """A method's plan on batches: on so many, or as many as it takes."""
     checks.integer("groups", groups)
     merged = level.coarser("batch", groups) if level.problem.graph.n_ops > groups else level

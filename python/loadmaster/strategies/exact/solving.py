@@ -25,7 +25,8 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import Bound, bound
-from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
+from loadmaster.judge.coarse import CoarseProblem
+from loadmaster.judge.coarsening import Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.judge.simulation import as_costs
 from loadmaster.milp.instance import Instance, instance_of
@@ -35,7 +36,7 @@ from loadmaster.milp.worker import Watch
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.attempts import MemoryModel, within_memory
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists import heft
 from loadmaster.strategies.lists.listing import check_memory, ordered
 
@@ -97,17 +98,19 @@ class Level:
     """A problem and what it was coarsened from. What memory it takes is told by the finest."""
 
     problem: Problem
-    coarse: Coarse | None = None
+    coarse: CoarseProblem | None = None
     finer: Level | None = None
 
     def coarser(self, method: Coarsener, groups: int) -> Level:
         """A level of so many groups."""
         problem = self.problem
         most = int(MAX_SHARE * min(problem.cluster.memory))
-        coarse = coarsen_problem(problem, method, groups, max_bytes=most)
-        graph = _bundled(coarse.graph)
+        made = coarsen_problem(problem, method, groups, max_bytes=most)
+        graph = _bundled(made.graph)
         costs = as_costs(None, graph, problem.cluster)
-        return Level(Problem.make(graph, problem.cluster, costs, seed=problem.seed), coarse, self)
+        coarser = Problem.make(graph, problem.cluster, costs, seed=problem.seed)
+        coarse = CoarseProblem(problem, coarser.reduced.map[made.group])
+        return Level(coarser, coarse, self)
 
     @property
     def finest(self) -> Problem:
@@ -118,37 +121,24 @@ class Level:
         """Bytes per op of the finest level, summed over what became one op here."""
         if self.finer is None or self.coarse is None:
             return bytes_
-        summed = np.zeros(self.problem.graph.n_ops, dtype=np.uint64)
-        np.add.at(summed, self._at(), self.finer.charge(bytes_))
-        return summed
+        return self.coarse.charge(self.finer.charge(bytes_))
 
-    def _at(self) -> NDArray[np.int32]:
-        """The op here that each op of the finer level has become part of."""
-        assert self.coarse is not None
-        return self.problem.reduced.map[self.coarse.group]
-
-    def refined(
-        self, devices: NDArray[np.int32], order: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def expanded(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Assignment:
         """A placement and an order of this level on the finest: groups in their order."""
-        if self.finer is None:
-            return devices, order
-        at = self._at()
-        topological = ranks(fast.m_topo(self.finer.problem.graph))
-        inner = np.lexsort((topological, ranks(order)[at])).astype(np.int32)
-        return self.finer.refined(devices[at], inner)
+        if self.finer is None or self.coarse is None:
+            return Assignment(devices, ranks(order), "fixed")
+        inner = self.coarse.expanded(devices, order)
+        return self.finer.expanded(inner.devices, np.argsort(inner.priority).astype(np.int32))
 
-    def judged(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
+    def plan(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
         """A placement and an order of this level as a plan: in its own order or, for groups, in one
         made for their ops.
         """
-        place, inner = self.refined(devices, order)
-        own = judged(self.finest, Assignment(place, ranks(inner), "fixed"))
-        return (
-            own
-            if self.finer is None
-            else self.finest.objective.better(own, ordered(self.finest, place))
-        )
+        assignment = self.expanded(devices, order)
+        own = judged(self.finest, assignment)
+        if self.finer is None:
+            return own
+        return self.finest.objective.better(own, ordered(self.finest, assignment.devices))
 
 
 @dataclass(frozen=True)
@@ -175,7 +165,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Method:
+class ExactMethod:
     """An exact method.
 
     Attributes
@@ -238,7 +228,7 @@ class Limits:
 
 
 def best_plan(
-    level: Level, method: Method, limits: Limits, notes: tuple[str, ...] = ()
+    level: Level, method: ExactMethod, limits: Limits, notes: tuple[str, ...] = ()
 ) -> Candidate:
     """The better of the start and of what the solver makes of it, on a level that is small enough.
 
@@ -248,7 +238,7 @@ def best_plan(
         Nothing fits: with the smallest relaxation that would make it.
     """
     tell = limits.progress or (lambda stage, makespan: None)
-    start = started(level, method, limits)
+    start = start_of(level, method, limits)
     best = start.plan.noted(*notes)
     tell(method.name, Incumbent(best.verdict.step_time))
     if INTERRUPTED in best.notes:
@@ -262,7 +252,7 @@ def best_plan(
         return interrupted(best, method)
 
 
-def interrupted(candidate: Candidate, method: Method) -> Candidate:
+def interrupted(candidate: Candidate, method: ExactMethod) -> Candidate:
     """What is known when Ctrl-C comes, with a warning."""
     note = f"{method.name} was interrupted: the best so far"
     warnings.warn(note, stacklevel=2)
@@ -270,7 +260,7 @@ def interrupted(candidate: Candidate, method: Method) -> Candidate:
 
 
 def or_heft(
-    problem: Problem, method: Method, limits: Limits, make: Callable[[], Candidate]
+    problem: Problem, method: ExactMethod, limits: Limits, make: Callable[[], Candidate]
 ) -> Candidate:
     """The plan that is made; HEFT's where Ctrl-C comes before the method has one of its own."""
     try:
@@ -281,7 +271,7 @@ def or_heft(
         raise
 
 
-def _from_start(level: Level, method: Method, limits: Limits, start: Start) -> Candidate:
+def _from_start(level: Level, method: ExactMethod, limits: Limits, start: Start) -> Candidate:
     """The better of a start and of what the solver makes of it in the time left."""
     best = start.plan
     tell = limits.progress or (lambda stage, makespan: None)
@@ -313,7 +303,7 @@ def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer)
         return best
     finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
     order = in_order(instance, answer.start, finish)
-    found = level.judged(answer.devices, order)
+    found = level.plan(answer.devices, order)
     chosen = level.finest.objective.better(best, found)
     return replace(chosen, notes=best.notes)
 
@@ -347,7 +337,7 @@ def _bounded(
 # -- where to start ----------------------------------------------------------------------------
 
 
-def started(level: Level, method: Method, limits: Limits) -> Start:
+def start_of(level: Level, method: ExactMethod, limits: Limits) -> Start:
     """The method's start.
 
     Raises
@@ -363,7 +353,7 @@ def started(level: Level, method: Method, limits: Limits) -> Start:
         raise _certified(level.finest, limits.memory, error) from error
 
 
-def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
+def start_from_list(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
     """HEFT on a level, in as much memory as lets the simulator find that the plan fits."""
     problem = level.problem
     graph = problem.graph
@@ -386,8 +376,7 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
         )
         order = by_start(graph, begin, finish)
         tried.append((devices, order, capacity))
-        place, inner = level.refined(devices, order)
-        return Assignment(place, ranks(inner), "fixed")
+        return level.expanded(devices, order)
 
     plan = within_memory(level.finest, attempt, memory)
     devices, order, capacity = tried[-1]
@@ -396,13 +385,14 @@ def listed(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
     return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
 
 
-def searched(
+def start_from_search(
     level: Level, memory: MemoryModel, seconds: float, *, search: Search | None = None
 ) -> Start:
     """Where a search ends that gets a share of the seconds.
 
     Where a level is the finest and memory is the simulator's, ``search`` places all ops, no worse
-    than HEFT. Else, or without a ``search``, moves of single ops start from :func:`listed`.
+    than HEFT. Else, or without a ``search``, moves of single ops start from
+    :func:`start_from_list`.
     """
     share = SEARCH_SHARE * seconds
     if search is not None and level.finer is None and memory == "dynamic":
@@ -413,7 +403,7 @@ def searched(
         used = _used(level.problem, plan.assignment.devices, charge)
         capacity = np.maximum(level.problem.capacity, used)
         return Start(plan, plan.assignment.devices, order, charge, capacity)
-    start = listed(level, memory)
+    start = start_from_list(level, memory)
     used = _used(level.problem, start.devices, start.charge)
     if share == 0 or (used > start.capacity).any():
         return start
@@ -428,7 +418,7 @@ def searched(
         seed=level.problem.seed,
         time_limit=share,
     )
-    plan = level.finest.objective.better(start.plan, level.judged(devices, order))
+    plan = level.finest.objective.better(start.plan, level.plan(devices, order))
     return replace(start, plan=plan, devices=devices, order=order)
 
 
@@ -495,7 +485,7 @@ def _bundled(graph: OpGraph) -> OpGraph:
 # -- size --------------------------------------------------------------------------------------
 
 
-def size_of(problem: Problem, method: Method) -> int:
+def size_of(problem: Problem, method: ExactMethod) -> int:
     """Rows that a problem would have; more than allowed where it has too many ops to count."""
     if problem.graph.n_ops > method.max_ops:
         return method.max_rows + 1
@@ -503,7 +493,7 @@ def size_of(problem: Problem, method: Method) -> int:
     return method.rows(instance)
 
 
-def refusal(problem: Problem, method: Method) -> str | None:
+def refusal(problem: Problem, method: ExactMethod) -> str | None:
     """Why a problem is too large, if it is."""
     n_ops = problem.graph.n_ops
     if n_ops > method.max_ops:
@@ -517,7 +507,9 @@ def refusal(problem: Problem, method: Method) -> str | None:
     return None
 
 
-def small_enough(level: Level, method: Method, coarsener: Coarsener, most: int) -> Level | None:
+def small_enough(
+    level: Level, method: ExactMethod, coarsener: Coarsener, most: int
+) -> Level | None:
     """The finest coarsening of a level that the method takes; None: there is none."""
     for groups in (most, *(g for g in GROUPS if g < most)):
         coarser = level.coarser(coarsener, groups)

@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import MemoryModel, Outcome, better_outcome, settled, try_memory
+from loadmaster.strategies.attempts import (
+    MemoryModel,
+    Outcome,
+    accepted,
+    better_outcome,
+    try_memory,
+)
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups import locality
-from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
 from loadmaster.strategies.groups.order_place import order_place
+from loadmaster.strategies.groups.segments import M, R, Segments, segmented
 from loadmaster.strategies.registry import strategy
 
 _LOCALITY_NOTE = (
@@ -40,22 +47,25 @@ def place(
     max_time: float | None = None,
     memory: MemoryModel = "dynamic",
 ) -> Candidate:
-    """Fuses (options: :func:`~loadmaster.strategies.groups.fused.fuse`), then places groups."""
-    fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    """Cuts segments, then places groups.
+
+    The options are those of :func:`~loadmaster.strategies.groups.segments.segmented`.
+    """
+    segments = segmented(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
     best = Outcome(None, 1.0)
     at_ease = True
     for lead in deciders(problem.graph):
-        decides = fused.group.take(lead)
+        decides = segments.group.take(lead)
         for place_groups in (adjusting_placement, order_place):
-            attempt = partial(place_groups, problem, fused, decides)
+            attempt = partial(place_groups, segments, decides)
             outcome = try_memory(problem, attempt, memory, best.candidate)
             at_ease = at_ease and outcome.at_ease
             best = better_outcome(problem, best, outcome)
     if memory == "dynamic" and not at_ease:
-        outcomes = map(_noted, locality.outcomes(problem, fused.order))
+        outcomes = map(_noted, locality.outcomes(problem, segments.order))
         best = reduce(partial(better_outcome, problem), outcomes, best)
-    return settled(problem, best)
+    return accepted(problem, best)
 
 
 def _noted(outcome: Outcome) -> Outcome:
@@ -65,20 +75,20 @@ def _noted(outcome: Outcome) -> Outcome:
 
 
 def adjusting_placement(
-    problem: Problem,
-    fused: Fused,
+    segments: Segments,
     decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Assignment:
     """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
+    problem = segments.problem
     devices, _, _ = fast.adjusting_placement(
-        fused.coarse,
+        segments.contracted,
         problem.links,
-        fused.coarse_order,
-        fused.time,
-        op_bytes=fused.charge(decides, bytes_),
+        segments.group_order,
+        segments.time,
+        op_bytes=segments.charge(bytes_, decides),
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Assignment(devices.take(decides), fused.priority)
+    return Assignment(devices.take(decides), segments.priority)

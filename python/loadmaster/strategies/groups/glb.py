@@ -9,8 +9,8 @@ from __future__ import annotations
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.fused import M, R, fuse
-from loadmaster.strategies.groups.mapping import mapped
+from loadmaster.strategies.groups.mapping import by_load
+from loadmaster.strategies.groups.segments import M, R, segmented
 from loadmaster.strategies.registry import strategy
 
 
@@ -23,6 +23,9 @@ def place(
     max_time: float | None = None,
     memory: MemoryModel = "dynamic",
 ) -> Candidate:
-    """Fuses (options: :func:`~loadmaster.strategies.groups.fused.fuse`), then maps by load."""
-    fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
-    return mapped(problem, fused.group, memory=memory)
+    """Cuts segments, then maps by load.
+
+    The options are those of :func:`~loadmaster.strategies.groups.segments.segmented`.
+    """
+    segments = segmented(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    return by_load(problem, segments.group, memory=memory)

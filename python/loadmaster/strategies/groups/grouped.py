@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import better_outcome, settled, try_memory
+from loadmaster.strategies.attempts import accepted, better_outcome, try_memory
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.fused import deciders, sum_groups
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists.listing import ordered
 
 #: Groups, unless a group that may not grow any further leaves more.
@@ -30,28 +31,24 @@ def place(problem: Problem) -> Candidate:
     group, _ = fast.parallel_merge(
         graph, problem.op_time, problem.tensor_time(graph), GROUPS, control_time=control
     )
-    coarse = fast.contract(graph, group)
-    columns = [sum_groups(group, column, coarse.n_ops) for column in problem.time.T]
-    time = np.stack(columns, axis=1)
-    op_time = sum_groups(group, problem.op_time, coarse.n_ops)
-    _, rank = fast.levels(coarse, op_time, problem.tensor_time(coarse), control_time=control)
-    order = fast.priority_order(coarse, rank)
+    coarse = CoarseProblem(problem, group)
+    groups, op_time = coarse.contracted, coarse.sum(problem.op_time)
+    _, rank = fast.levels(groups, op_time, problem.tensor_time(groups), control_time=control)
+    order = fast.priority_order(groups, rank)
 
     def attempt(
         lead: NDArray[np.int32], bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
     ) -> Assignment:
-        charge = np.zeros(coarse.n_ops, dtype=np.uint64)
-        np.add.at(charge, group[lead], bytes_)
         devices, _, _ = fast.schedule(
-            coarse,
+            groups,
             problem.links,
             order,
-            time,
-            op_bytes=charge,
+            coarse.time,
+            op_bytes=coarse.charge(bytes_, group[lead]),
             capacity=capacity,
             best_effort=problem.best_effort,
         )
         return ordered(problem, devices[group[lead]]).assignment
 
     outcomes = [try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(graph)]
-    return settled(problem, reduce(partial(better_outcome, problem), outcomes))
+    return accepted(problem, reduce(partial(better_outcome, problem), outcomes))

@@ -6,7 +6,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.mapping import mapped
+from loadmaster.strategies.groups.mapping import by_load
 from loadmaster.strategies.registry import strategy
 
 
@@ -17,4 +17,4 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     group = fast.linear_clusters(
         graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
     )
-    return mapped(problem, group, memory=memory)
+    return by_load(problem, group, memory=memory)

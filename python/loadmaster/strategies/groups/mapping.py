@@ -19,11 +19,11 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel, better_outcome, try_memory
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists.listing import check_memory, no_slower_than_one, ordered
 
 
-def mapped(problem: Problem, group: NDArray[np.int32], *, memory: MemoryModel) -> Candidate:
+def by_load(problem: Problem, group: NDArray[np.int32], *, memory: MemoryModel) -> Candidate:
     """Groups mapped by load, their ops ordered; never slower than one device that holds everything.
 
     Parameters

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import MemoryModel, better_outcome, settled, try_memory
+from loadmaster.strategies.attempts import MemoryModel, accepted, better_outcome, try_memory
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.fused import Fused, M, R, deciders, fuse
+from loadmaster.strategies.deciders import deciders
+from loadmaster.strategies.groups.segments import M, R, Segments, segmented
 from loadmaster.strategies.registry import strategy
 
 
@@ -28,31 +29,34 @@ def place(
     max_time: float | None = None,
     memory: MemoryModel = "dynamic",
 ) -> Candidate:
-    """Fuses (options: :func:`~loadmaster.strategies.groups.fused.fuse`), then fills devices."""
-    fused = fuse(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    """Cuts segments, then fills devices.
+
+    The options are those of :func:`~loadmaster.strategies.groups.segments.segmented`.
+    """
+    segments = segmented(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
 
     outcomes = [
-        try_memory(problem, partial(order_place, problem, fused, fused.group.take(lead)), memory)
+        try_memory(problem, partial(order_place, segments, segments.group.take(lead)), memory)
         for lead in deciders(problem.graph)
     ]
-    return settled(problem, reduce(partial(better_outcome, problem), outcomes))
+    return accepted(problem, reduce(partial(better_outcome, problem), outcomes))
 
 
 def order_place(
-    problem: Problem,
-    fused: Fused,
+    segments: Segments,
     decides: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Assignment:
     """One attempt, given the deciding group and bytes per op, and capacity per device."""
+    problem = segments.problem
     devices = fast.fill_in_order(
-        fused.coarse,
+        segments.contracted,
         problem.links,
-        fused.coarse_order,
+        segments.group_order,
         devices=problem.fastest_first,
-        op_bytes=fused.charge(decides, bytes_),
+        op_bytes=segments.charge(bytes_, decides),
         capacity=capacity,
         best_effort=problem.best_effort,
     )
-    return Assignment(devices.take(decides), fused.priority)
+    return Assignment(devices.take(decides), segments.priority)

@@ -23,12 +23,12 @@ def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:
     """``contention=False`` is the paper's model: any number of transfers at once."""
-    groups = type_masks(problem)
+    types = type_masks(problem)
     ties = by_static_level(problem)
 
     def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        graph = problem.graph.restricted(groups.masks[rules.lead])
+        graph = problem.graph.restricted(types.masks[rules.lead])
         yield fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return found.noted(*groups.notes)
+    return found.noted(*types.notes)

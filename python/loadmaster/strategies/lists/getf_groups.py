@@ -41,7 +41,7 @@ _WORK = 1000.0
 
 
 @dataclass(frozen=True)
-class Groups:
+class TypeMasks:
     """Types that each op may use, uint64 [n_reduced] (bit k: type k), and what the user should
     know.
     """
@@ -50,7 +50,7 @@ class Groups:
     notes: tuple[str, ...] = ()
 
 
-def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Groups:
+def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> TypeMasks:
     """The device types of the group that GETF gives each op; all it allows where they are equal.
 
     Where the linear program is not solved in time, or the solver fails, every type that an op
@@ -85,7 +85,7 @@ def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Groups:
     group = _groups(problem)
     usable = _usable(problem, group)
     if all(np.array_equal(column, problem.time[:, 0]) for column in problem.time.T):
-        return Groups(everything)
+        return TypeMasks(everything)
     try:
         found = solve(_program(problem, usable), time_limit=time_limit)
         solved = found.status == "optimal"
@@ -93,10 +93,10 @@ def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Groups:
     except SolverError as error:
         why = str(error).splitlines()[0]
     if why:
-        return Groups(everything, (f"GETF's groups: {why}; every type is open, as in ETF",))
+        return TypeMasks(everything, (f"GETF's groups: {why}; every type is open, as in ETF",))
     assert found.values is not None
     fractions = found.values[: usable.size].reshape(usable.shape)
-    return Groups(_chosen(problem, fractions, group, usable)[problem.graph.colocation])
+    return TypeMasks(_chosen(problem, fractions, group, usable)[problem.graph.colocation])
 
 
 def _groups(problem: Problem) -> NDArray[np.int64]:

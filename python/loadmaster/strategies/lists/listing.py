@@ -18,9 +18,9 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, by_start, ranks
-from loadmaster.strategies.attempts import SHARES, MemoryModel, Outcome, better_outcome, settled
+from loadmaster.strategies.attempts import SHARES, MemoryModel, Outcome, accepted, better_outcome
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.simple import single
 
 #: Devices, starts and finishes per reduced op.
@@ -82,7 +82,7 @@ def list_scheduled(
     ]
     outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(ways)))
     if not contention:
-        return settled(problem, outcome)
+        return accepted(problem, outcome)
     return no_slower_than_one(problem, outcome)
 
 
@@ -161,7 +161,7 @@ def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     alone = _one_device(problem)
     found = outcome.candidate
     if alone is None or (found is not None and problem.objective.better(found, alone) is found):
-        return settled(problem, outcome)
+        return accepted(problem, outcome)
     device = problem.cluster.devices[int(alone.assignment.devices[0])].name
     if found is None or not found.fits:
         why = "no split that fits was found"

@@ -14,23 +14,20 @@ of placements has used could never be drawn again; so are, early on, uniform one
 from __future__ import annotations
 
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.progress import Progress
-from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
-    COARSENER,
-    GROUPS,
-    STEPS,
+    TrialOptions,
     Trials,
+    by_trials,
     first_largest,
-    searched,
 )
 
 #: Placements drawn per update, and the share of them that is learned from.
@@ -48,24 +45,19 @@ EXPLORATION = 0.1
 def place(
     problem: Problem,
     *,
-    steps: int = STEPS,
-    groups: int = GROUPS,
-    coarsener: Coarsener = COARSENER,
     batch: int = BATCH,
     elite: float = ELITE,
     smoothing: float = SMOOTHING,
-    time_limit: float | None = None,
-    progress: Progress | None = None,
+    **shared: Unpack[TrialOptions],
 ) -> Candidate:
     """The best placement drawn from distributions that learn from the best.
 
     Parameters
     ----------
-    steps, groups, coarsener, time_limit, progress : as for
-        :func:`loadmaster.strategies.rivals.mcmc.place`.
     batch : placements drawn between two updates.
     elite : share of them, the fastest, that an update learns from.
     smoothing : weight of an update against what was learned before.
+    shared : see :class:`~loadmaster.strategies.rivals.trials.TrialOptions`.
 
     Raises
     ------
@@ -88,15 +80,11 @@ def place(
         elite=checks.share("elite", elite),
         smoothing=checks.share("smoothing", smoothing),
     )
-    return searched(
+    return by_trials(
         problem,
         "cross-entropy",
         search,
-        steps=steps,
-        groups=groups,
-        coarsener=coarsener,
-        time_limit=time_limit,
-        progress=progress,
+        **shared,
     )
 
 

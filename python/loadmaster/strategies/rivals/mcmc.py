@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.progress import Progress
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
-    COARSENER,
-    GROUPS,
-    STEPS,
-    Groups,
+    Choices,
+    TrialOptions,
     Trials,
+    by_trials,
     first_largest,
-    searched,
 )
 from loadmaster.strategies.simple import expert
 
@@ -46,26 +43,18 @@ BETA = 1000.0
 def place(
     problem: Problem,
     *,
-    steps: int = STEPS,
-    groups: int = GROUPS,
-    coarsener: Coarsener = COARSENER,
     beta: float = BETA,
-    time_limit: float | None = None,
     warm_start: Assignment | None = None,
-    progress: Progress | None = None,
+    **shared: Unpack[TrialOptions],
 ) -> Candidate:
     """The best placement of a Metropolis walk.
 
     Parameters
     ----------
-    steps : most simulations of a step of the whole graph; the same number, the same plan.
-    groups : ops are placed in so many groups.
-    coarsener : the method of :func:`loadmaster.coarsen` that makes them.
     beta : inverse temperature: a step slower by a share s of one device's time is accepted with
         probability exp(-beta s).
-    time_limit : seconds after which no further step is simulated; none if absent.
     warm_start : a placement from which another walk begins, before the two.
-    progress : called with the best makespan whenever there is a better one.
+    shared : see :class:`~loadmaster.strategies.rivals.trials.TrialOptions`.
 
     Raises
     ------
@@ -82,15 +71,11 @@ def place(
     >>> lm.place(graph, cluster, "mcmc", steps=200).makespan <= few.makespan
     True
     """
-    return searched(
+    return by_trials(
         problem,
         "mcmc",
         partial(walks, beta=checks.positive("beta", beta), warm_start=warm_start),
-        steps=steps,
-        groups=groups,
-        coarsener=coarsener,
-        time_limit=time_limit,
-        progress=progress,
+        **shared,
     )
 
 
@@ -98,8 +83,8 @@ def walks(trials: Trials, *, beta: float, warm_start: Assignment | None = None) 
     """A walk from each start, with equal parts of what is left of the steps."""
     problem, groups = trials.problem, trials.groups
     rng = np.random.default_rng(problem.seed)
-    given = [] if warm_start is None else [by_most_time(problem, groups, warm_start.devices)]
-    starts = (*given, by_expert(problem, groups), at_random(groups, rng))
+    given = [] if warm_start is None else [by_most_time(groups, warm_start.devices)]
+    starts = (*given, by_expert(groups), at_random(groups, rng))
     for i, start in enumerate(starts):
         part = trials.left // (len(starts) - i)
         if part:
@@ -135,27 +120,27 @@ def walk(
             least, improved = current, step
 
 
-def by_expert(problem: Problem, groups: Groups) -> NDArray[np.int32]:
+def by_expert(groups: Choices) -> NDArray[np.int32]:
     """Each group where the expert's contiguous layers have most of its time, of what it allows."""
+    problem = groups.problem
     unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
     layer = expert.layers(problem).layer
     devices = expert.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
-    return by_most_time(problem, groups, devices)
+    return by_most_time(groups, devices)
 
 
-def by_most_time(problem: Problem, groups: Groups, devices: NDArray[np.int32]) -> NDArray[np.int32]:
+def by_most_time(groups: Choices, devices: NDArray[np.int32]) -> NDArray[np.int32]:
     """Each group where a placement of the reduced ops has most of its time, of what it allows."""
-    there = np.stack(
-        [
-            groups.sum(np.where(devices == d, problem.op_time, 0.0))
-            for d in range(problem.cluster.n_devices)
-        ],
-        axis=1,
-    )
+    problem = groups.problem
+    per_device = [
+        groups.sum(np.where(devices == d, problem.op_time, 0.0))
+        for d in range(problem.cluster.n_devices)
+    ]
+    there = np.stack(per_device, axis=1)
     return first_largest(np.where(groups.allowed, there, -1.0))
 
 
-def at_random(groups: Groups, rng: np.random.Generator) -> NDArray[np.int32]:
+def at_random(groups: Choices, rng: np.random.Generator) -> NDArray[np.int32]:
     """A device per group, uniform over those it allows."""
     draws = np.where(groups.allowed, rng.random(groups.allowed.shape), -1.0)
     return first_largest(draws)

@@ -21,24 +21,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.progress import Progress
-from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.rivals.trials import (
-    COARSENER,
-    GROUPS,
-    STEPS,
-    Groups,
+    Choices,
+    TrialOptions,
     Trials,
-    searched,
+    by_trials,
 )
 
 #: Placements drawn per update of the policy, and its learning rate.
@@ -66,22 +63,17 @@ Floats = NDArray[np.float64]
 def place(
     problem: Problem,
     *,
-    steps: int = STEPS,
-    groups: int = GROUPS,
-    coarsener: Coarsener = COARSENER,
     batch: int = BATCH,
     learning_rate: float = LEARNING_RATE,
-    time_limit: float | None = None,
-    progress: Progress | None = None,
+    **shared: Unpack[TrialOptions],
 ) -> Candidate:
     """The best placement drawn from a policy that learns from its draws.
 
     Parameters
     ----------
-    steps, groups, coarsener, time_limit, progress : as for
-        :func:`loadmaster.strategies.rivals.mcmc.place`.
     batch : placements drawn per update of the policy.
     learning_rate : of Adam.
+    shared : see :class:`~loadmaster.strategies.rivals.trials.TrialOptions`.
 
     Raises
     ------
@@ -107,22 +99,18 @@ def place(
         batch=checks.integer("batch", batch),
         rate=checks.positive("learning_rate", learning_rate),
     )
-    return searched(
+    return by_trials(
         problem,
         "policy-gradient",
         search,
-        steps=steps,
-        groups=groups,
-        coarsener=coarsener,
-        time_limit=time_limit,
-        progress=progress,
+        **shared,
     )
 
 
 def learn(trials: Trials, *, batch: int, rate: float) -> None:
     """REINFORCE: batches of placements, an update of the policy after each."""
     rng = np.random.default_rng(trials.problem.seed)
-    seen = Seen.of(trials.problem, trials.groups)
+    seen = Seen.of(trials.groups)
     policy = Policy.make(rng)
     optimizer = Adam(policy.weights, rate)
     baseline: float | None = None
@@ -169,17 +157,18 @@ class Seen:
     per_byte: Floats
 
     @classmethod
-    def of(cls, problem: Problem, groups: Groups) -> Seen:
+    def of(cls, groups: Choices) -> Seen:
         """Figures of groups, devices and routes, free of units."""
+        problem = groups.problem
         cluster, graph = problem.cluster, problem.graph
         types = cluster.device_types
-        seconds = np.stack([groups.sum(column) for column in problem.time.T], axis=1)[:, types]
+        seconds = groups.time[:, types]
         even = float(seconds.mean(axis=1).sum()) / cluster.n_devices or 1.0
         _, b_level = fast.levels(
             graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
         )
-        urgency = np.zeros(len(groups))
-        np.maximum.at(urgency, groups.of, b_level)
+        urgency = np.zeros(groups.n_groups)
+        np.maximum.at(urgency, groups.group, b_level)
         latency, per_byte = np.zeros((2, cluster.n_devices, cluster.n_devices))
         for a in range(cluster.n_devices):
             for b in range(cluster.n_devices):
@@ -191,18 +180,18 @@ class Seen:
         return cls(
             groups.allowed,
             seconds / even,
-            groups.sum(problem.reduced.held_at_peak)[:, None] / capacity,
+            groups.charge(problem.reduced.held_at_peak)[:, None] / capacity,
             urgency / (float(urgency.max()) or 1.0),
-            _inputs(problem, groups),
+            _inputs(groups),
             latency,
             per_byte,
         )
 
 
-def _inputs(problem: Problem, groups: Groups) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
+def _inputs(groups: Choices) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
     """What each group reads of groups placed before it: from which, how many tensors and bytes."""
-    src, dst, tensor, size, _ = fast.edges(problem.graph)
-    a, b = groups.of[src], groups.of[dst]
+    src, dst, tensor, size, _ = fast.edges(groups.problem.graph)
+    a, b = groups.group[src], groups.group[dst]
     # A tensor counts once per group that reads it, messages without data once per pair.
     _, once = np.unique(np.stack([b, a, tensor]), axis=1, return_index=True)
     once = once[a[once] < b[once]]
@@ -210,7 +199,7 @@ def _inputs(problem: Problem, groups: Groups) -> list[tuple[NDArray[np.intp], Fl
     which, n = which.reshape(-1), pairs.shape[1]
     tensors = np.bincount(which, minlength=n).astype(np.float64)
     bytes_ = np.bincount(which, weights=size[once], minlength=n).astype(np.float64)
-    cut = np.searchsorted(pairs[0], np.arange(len(groups) + 1))
+    cut = np.searchsorted(pairs[0], np.arange(groups.n_groups + 1))
     return [(pairs[1, i:j].astype(np.intp), tensors[i:j], bytes_[i:j]) for i, j in pairwise(cut)]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from loadmaster.base import checks
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.coarsening import Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.groups.fused import deciders
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists.listing import ordered
 
 #: Simulated steps, and groups that are placed, unless the user says otherwise.
@@ -34,23 +36,45 @@ GROUPS = 100
 COARSENER: Coarsener = "parallel"
 
 
-@dataclass(frozen=True)
-class Groups:
-    """What is placed: groups of ops, with colocated sets whole.
+class TrialOptions(TypedDict, total=False):
+    """Options that all these searches take.
 
     Attributes
     ----------
-    of : int32 [n_reduced]
-        Group per reduced op, numbered about as they run.
+    steps : int
+        Most simulations of a step of the whole graph, 1000 if absent. The same number gives the
+        same plan.
+    groups : int
+        Ops are placed in so many groups, 100 if absent.
+    coarsener : str
+        The method of :func:`loadmaster.coarsen` that makes them, "parallel" if absent.
+    time_limit : float or None
+        Seconds after which no further step is simulated; no limit if absent.
+    progress : callable or None
+        Called with the method's name and the best makespan whenever there is a better one.
+    """
+
+    steps: int
+    groups: int
+    coarsener: Coarsener
+    time_limit: float | None
+    progress: Progress | None
+
+
+@dataclass(frozen=True)
+class Choices(CoarseProblem):
+    """What is placed: groups of ops, numbered about as they run, with colocated sets whole.
+
+    Attributes
+    ----------
     allowed : bool [n_groups, n_devices]
         Whether all ops of a group may be on a device.
     """
 
-    of: NDArray[np.int32]
     allowed: NDArray[np.bool_]
 
     @classmethod
-    def make(cls, problem: Problem, groups: int, coarsener: Coarsener) -> Groups:
+    def make(cls, problem: Problem, groups: int, coarsener: Coarsener) -> Choices:
         """Groups by a coarsening method; an op is with the op that decides for it.
 
         Raises
@@ -65,20 +89,12 @@ class Groups:
         of = np.unique(group[deciders(problem.graph)[0]], return_inverse=True)[1].astype(np.int32)
         common = np.ones((int(of.max()) + 1, problem.cluster.n_devices), dtype=bool)
         np.logical_and.at(common, of, allowed)
-        return cls(of, common)
-
-    def __len__(self) -> int:
-        return len(self.allowed)
+        return cls(problem, of, common)
 
     @property
     def free(self) -> NDArray[np.intp]:
         """Groups that have a choice."""
         return np.flatnonzero(self.allowed.sum(axis=1) > 1)
-
-    def sum(self, per_op: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Sums a column of the reduced graph over each group."""
-        sums = np.bincount(self.of, weights=per_op.astype(np.float64), minlength=len(self))
-        return sums.astype(np.float64, copy=False)
 
 
 class Trials:
@@ -87,7 +103,7 @@ class Trials:
     Attributes
     ----------
     problem : Problem
-    groups : Groups
+    groups : Choices
     steps, taken : int
         Simulations allowed, and made.
     best : Candidate or None
@@ -98,9 +114,9 @@ class Trials:
     """
 
     def __init__(
-        self, problem: Problem, groups: Groups, steps: int, tell: Callable[[float], None]
+        self, groups: Choices, steps: int, tell: Callable[[float], None] = lambda makespan: None
     ) -> None:
-        self.problem = problem
+        self.problem = problem = groups.problem
         self.groups = groups
         self.steps = steps
         self.taken = 0
@@ -129,7 +145,7 @@ class Trials:
         """
         self.taken += 1
         problem = self.problem
-        found = judged(problem, Assignment(devices[self.groups.of], self._priority))
+        found = judged(problem, Assignment(devices[self.groups.group], self._priority))
         if self.best is None or problem.objective.better(self.best, found) is found:
             self.best = found
             self._tell(found.verdict.step_time)
@@ -140,16 +156,16 @@ class Trials:
         return seconds + self.serial * (1 + over)
 
 
-def searched(
+def by_trials(
     problem: Problem,
     name: str,
     search: Callable[[Trials], None],
     *,
-    steps: int,
-    groups: int,
-    coarsener: Coarsener,
-    time_limit: float | None,
-    progress: Progress | None,
+    steps: int = STEPS,
+    groups: int = GROUPS,
+    coarsener: Coarsener = COARSENER,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
 ) -> Candidate:
     """The best placement that a search simulates, well ordered.
 
@@ -159,9 +175,7 @@ def searched(
     ----------
     name : what the progress callback is told.
     search : simulates placements by :meth:`Trials.cost` for as long as :attr:`Trials.left`.
-    steps, groups, coarsener : see :func:`loadmaster.strategies.rivals.mcmc.place`.
-    time_limit : seconds after which no further step is simulated.
-    progress : called with the name and the best makespan whenever there is a better one.
+    steps, groups, coarsener, time_limit, progress : see :class:`TrialOptions`.
 
     Raises
     ------
@@ -173,8 +187,8 @@ def searched(
     checks.integer("steps", steps)
     began = time.perf_counter()
     tell = progress or (lambda stage, makespan: None)
-    made = Groups.make(problem, groups, coarsener)
-    trials = Trials(problem, made, steps, lambda makespan: tell(name, Incumbent(makespan)))
+    made = Choices.make(problem, groups, coarsener)
+    trials = Trials(made, steps, lambda makespan: tell(name, Incumbent(makespan)))
     if time_limit is not None:
         trials.deadline = began + time_limit
     notes: tuple[str, ...] = ()
@@ -191,7 +205,7 @@ def searched(
         notes = (f"interrupted after {trials.taken} of {steps} steps: the best so far",)
     assert trials.best is not None
     best = problem.objective.better(trials.best, ordered(problem, trials.best.assignment.devices))
-    return settled(problem, Outcome(best, 1.0)).noted(*notes)
+    return accepted(problem, Outcome(best, 1.0)).noted(*notes)
 
 
 def first_largest(rows: NDArray[np.generic]) -> NDArray[np.int32]:

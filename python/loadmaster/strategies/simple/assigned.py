@@ -17,7 +17,7 @@ from loadmaster.base.units import format_bytes
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.attempts import MemoryModel, settled, try_memory
+from loadmaster.strategies.attempts import MemoryModel, accepted, try_memory
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import ordered
 
@@ -38,7 +38,7 @@ def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         return Assignment(assign(bytes_, capacity), in_kahn_order)
 
-    candidate = settled(problem, try_memory(problem, attempt, memory))
+    candidate = accepted(problem, try_memory(problem, attempt, memory))
     return problem.objective.better(ordered(problem, candidate.assignment.devices), candidate)
 
 

@@ -18,7 +18,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged, of_transformed
 from loadmaster.strategies.registry import strategy
 from loadmaster.transforms import Transformed, replicate
@@ -40,7 +40,7 @@ def place(problem: Problem) -> Candidate:
     devices = _devices(transformed, done)
     order = ranks(fast.m_topo(transformed.graph))
     found = judged(transformed, Assignment(devices, order))
-    candidate = settled(transformed, Outcome(found, 1.0))
+    candidate = accepted(transformed, Outcome(found, 1.0))
     return replace(candidate, notes=done.notes)
 
 

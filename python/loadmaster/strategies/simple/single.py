@@ -8,7 +8,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.attempts import Outcome, settled
+from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
 
@@ -35,4 +35,4 @@ def place(problem: Problem) -> Candidate:
             "no device may run every op: device_types or pins rule out a single device"
         )
     best = problem.objective.best(tried.values())
-    return settled(problem, Outcome(best, 1.0, None))
+    return accepted(problem, Outcome(best, 1.0, None))

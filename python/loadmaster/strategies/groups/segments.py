@@ -1,0 +1,83 @@
+"""Celeritas' coarse graph (section 5.1): CPD-TOPO order, cut where the least data crosses.
+
+The paper calls this fusion. Order-Place and Adjusting Placement share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base import checks
+from loadmaster.judge.coarse import CoarseProblem
+from loadmaster.judge.problem import Problem, ranks
+
+#: The paper's R and M (section 5.1.3).
+R = 200
+M = 0.25
+
+
+@dataclass(frozen=True)
+class Segments(CoarseProblem):
+    """Groups that are segments of an order.
+
+    Attributes
+    ----------
+    order : int32 [n_reduced]
+        CPD-TOPO order of the ops.
+    """
+
+    order: NDArray[np.int32]
+
+    @cached_property
+    def group_order(self) -> NDArray[np.int32]:
+        """CPD-TOPO order of the groups, int32 [n_groups]."""
+        problem = self.problem
+        return fast.cpd_topo(
+            self.contracted,
+            self.sum(problem.op_time),
+            problem.tensor_time(self.contracted),
+            control_time=problem.control_time,
+        )
+
+    @cached_property
+    def priority(self) -> NDArray[np.int32]:
+        """Position of every op in :attr:`order`."""
+        return ranks(self.order)
+
+
+def segmented(
+    problem: Problem, *, max_ops: int = R, max_bytes: float = M, max_time: float | None = None
+) -> Segments:
+    """Puts ops in CPD-TOPO order and cuts the order where the least data crosses.
+
+    Parameters
+    ----------
+    max_ops : the paper's R, most ops in a group.
+    max_bytes : the paper's M, most bytes of a group as a share of the smallest device's memory.
+    max_time : most seconds of compute in a group; none: no limit, as in the paper.
+    """
+    wants = "an integer, at least one op in a group"
+    checks.integer("max_ops (R)", max_ops, most=2**63 - 1, wants=wants)
+    wants = "a share of the smallest memory"
+    checks.number("max_bytes (M)", max_bytes, wants, lambda v: 0 < v <= 1)
+    if max_time is not None:
+        checks.number("max_time", max_time, "seconds > 0", lambda v: v > 0)
+    graph, op_time = problem.graph, problem.op_time
+    tensor_time, control = problem.tensor_time(graph), problem.control_time
+    order = fast.cpd_topo(graph, op_time, tensor_time, control_time=control)
+    cuts = fast.breakpoints(
+        graph,
+        order,
+        tensor_time,
+        control_time=control,
+        op_time=op_time,
+        max_ops=max_ops,
+        max_bytes=int(max_bytes * min(problem.cluster.memory)),
+        max_time=max_time,
+    )
+    return Segments(problem, fast.segments(order, cuts), order)
