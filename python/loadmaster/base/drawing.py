@@ -1,4 +1,4 @@
-"""What all pictures share: colours, fonts, and the file that the same data always gives."""
+"""What all pictures share: colours, fonts, and files whose bytes depend on the data alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def style(purpose: str) -> Iterator[None]:
-    """Settings of a picture, whatever the user's own; ``purpose`` is for the error.
+    """Draws with our settings, not the user's; an error names the ``purpose`` of the picture.
 
     Raises
     ------

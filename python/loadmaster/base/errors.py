@@ -30,7 +30,7 @@ class InfeasibleError(LoadmasterError):
     Attributes
     ----------
     shortfall : dict[str, int]
-        Bytes missing per device name, of the attempt that came closest.
+        Bytes missing, by the name of the device, in the attempt that came closest.
     """
 
     def __init__(self, message: str, shortfall: Mapping[str, int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reading and writing files whole: errors that name the path, nothing left half-written."""
+"""Reading and writing whole files: an error names the path, and no file is left half-written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
-    """The first bytes of a file, unpacked if gzipped; damage further on is not seen."""
+    """The first bytes of a file, unpacked if gzipped; damage behind these bytes goes unnoticed."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == GZIP_MAGIC
@@ -59,7 +59,7 @@ def parse_json(
     path: str | os.PathLike[str],
     object_hook: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
-    """JSON from bytes; ``path`` is for the message, ``object_hook`` replaces each object."""
+    """JSON from bytes. A message names ``path``; ``object_hook`` replaces each object."""
     try:
         with uncollected():
             return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
@@ -69,9 +69,9 @@ def parse_json(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Holds the garbage collector off while much is made and nothing freed.
+    """Switches the garbage collector off while many objects are made and none is freed.
 
-    It would scan all that is there, over and over: half of the time that a large trace takes.
+    The collector would scan all objects again and again: half of the time to read a large trace.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -83,7 +83,7 @@ def uncollected() -> Iterator[None]:
 
 
 def check_format(document: Any, name: str, version: int, what: str, source: str) -> None:
-    """Refuses a document that is not of the named format and version; ``what`` is for people."""
+    """Refuses a document of another format or version; a message calls the document ``what``."""
     if not isinstance(document, Mapping) or document.get("format") != name:
         raise InputError(f'{source} is not {what}: it has no "format": "{name}"')
     if document.get("version") != version:
@@ -94,7 +94,7 @@ def check_format(document: Any, name: str, version: int, what: str, source: str)
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuses a path that :func:`write_bytes` could not write to, as far as can be seen."""
+    """Refuses a path that :func:`write_bytes` cannot write to, as far as can be told beforehand."""
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: there is no folder {target.parent}")
@@ -107,7 +107,8 @@ def check_target(path: str | os.PathLike[str]) -> None:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file under a temporary name beside it and moves it into place.
 
-    A path that ends in ``.gz`` is gzipped, with no time stamp: same data, same file.
+    A file whose name ends in ``.gz`` is gzipped without a time stamp: the same data gives the same
+    bytes.
     """
     target = Path(path)
     if target.name.endswith(".gz"):

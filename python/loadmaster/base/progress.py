@@ -1,4 +1,4 @@
-"""What long work tells whoever asks: what it is doing, and the best placement so far."""
+"""What long work tells its caller: the stage of the work, and the best placement so far."""
 
 from __future__ import annotations
 

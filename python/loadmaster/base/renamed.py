@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-#: Old name to new name, both below the package. These go with version 0.3.
+#: Old name to new name, both within the package. The old names go with version 0.3.
 MODULES = {
     "binding": "rules.binding",
     "bounds": "tasks.bound",
@@ -43,17 +43,17 @@ MODULES = {
 
 
 class _Loader:
-    """Gives an old name the module that has the new one."""
+    """Makes an old name stand for the module of the new name."""
 
     def __init__(self, new: str) -> None:
         self.new = new
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Python's own empty module will do: it is replaced at once."""
+        """None: Python makes an empty module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
-        # Frames of the import machinery do not count: this is the line that imports the old name.
+        # Python does not count frames of its import machinery, so level 2 is the importing line.
         warnings.warn(f"{old} is now {self.new}", DeprecationWarning, stacklevel=2)
         sys.modules[old] = import_module(self.new)
 

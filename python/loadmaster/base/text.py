@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, columns under each other; a row may end early."""
+    """Rows of cells as lines with aligned columns; a row may have fewer cells than the first."""
     widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()

@@ -61,7 +61,7 @@ def format_bytes(size: float) -> str:
     """
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        # What would be written as 1024 is one of the next unit.
+        # A value that rounds to 1024 is written as 1 of the next unit.
         if abs(value) < 1023.5 or unit == "TiB":
             break
         value /= 1024
@@ -78,7 +78,7 @@ def format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
-        # What would be written as 1000 is one of the next unit.
+        # A value that rounds to 1000 is written as 1 of the next unit.
         if abs(seconds) >= 0.9995 * scale or unit == "ns":
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
     raise AssertionError
@@ -97,7 +97,7 @@ def format_count(count: float) -> str:
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number of things, with what must agree with it.
+    """A number and its noun, singular or plural.
 
     >>> counted(1, "op"), counted(2, "op"), counted(1, "case is", "cases are")
     ('1 op', '2 ops', '1 case is')

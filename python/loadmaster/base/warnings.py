@@ -1,4 +1,4 @@
-"""Warnings point at the line of the user's that asked for the work."""
+"""Warnings that point at the user's line, not at one of this package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def warn(note: str) -> None:
-    """Warns, as from the first caller outside of this package."""
+    """Warns as if the first caller outside of this package did."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
         frame = frame.f_back

@@ -24,7 +24,7 @@ from loadmaster.model.profile import Profile, joined
 
 Floats = NDArray[np.float64]
 
-#: Deviations at which the cumulative distribution is told.
+#: Deviations at which the cumulative distribution is shown.
 STEPS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 #: Kinds that the table shows one by one.
@@ -39,13 +39,13 @@ class Accuracy:
     ----------
     ops : int
     share : float
-        Of the measured time of all ops.
+        Their part of the measured time of all ops.
     mean, median : float
-        Of the ops' deviations.
+        Mean and median of their deviations.
     weighted : float
-        Sum of what predictions are off by, over the sum measured.
+        Sum of |predicted - measured| / sum of measured.
     bias : float
-        Sum predicted over sum measured, less 1.
+        Sum of predicted / sum of measured, minus 1.
     """
 
     ops: int
@@ -63,17 +63,19 @@ class Trust:
     Attributes
     ----------
     names, kinds : tuple of str
-        Ops that are both predicted and measured, and took any time.
+        Ops that are both predicted and measured, and whose measured time is above 0.
     predicted, measured : float64 [n_ops]
         Seconds.
     deviation : float64 [n_ops]
-        Of each time.
+        Deviation of each predicted time.
     bytes_deviation : float64 [n] or None
-        Of output bytes of the ops that put any out; None where one side does not tell.
+        Deviation of the output bytes of each op that has any. None: predictions or measurements
+        have no output bytes.
     shares : dict of str to float
         Share of the predicted time by provenance.
     unmeasured, unpredicted : int
-        Ops on one side only; of the predicted ones those that are to take any time.
+        Ops that were predicted to take time and not measured; ops that were measured and not
+        predicted.
     """
 
     names: tuple[str, ...]
@@ -88,24 +90,24 @@ class Trust:
 
     @property
     def overall(self) -> Accuracy:
-        """Of all ops together."""
+        """Accuracy of all ops together."""
         return self._accuracy(np.ones(len(self.names), dtype=bool))
 
     @property
     def by_kind(self) -> dict[str, Accuracy]:
-        """Of each kind of ops, those that take most time first."""
+        """Accuracy by kind of op; the kinds that take most time come first."""
         kinds = np.array(self.kinds)
         found = {str(k): self._accuracy(kinds == k) for k in np.unique(kinds)}
         return dict(sorted(found.items(), key=lambda row: (-row[1].share, row[0])))
 
     @property
     def cdf(self) -> dict[float, float]:
-        """Share of ops whose time deviates by no more, at each of :data:`STEPS`."""
+        """Share of ops whose time deviates by at most so much, for each of :data:`STEPS`."""
         return {step: float((self.deviation <= step).mean()) for step in STEPS}
 
     @property
     def bytes_cdf(self) -> dict[float, float] | None:
-        """The same for output bytes."""
+        """As :attr:`cdf`, for output bytes."""
         off = self.bytes_deviation
         return None if off is None else {step: float((off <= step).mean()) for step in STEPS}
 
@@ -179,20 +181,21 @@ def _row(name: str, a: Accuracy) -> tuple[str, ...]:
 def trust(
     predicted: Regression | CostModel | Costs, measured: Profile, graph: OpGraph | None = None
 ) -> Trust:
-    """Holds predicted times against a profile.
+    """Compares predicted times with a profile.
 
     Parameters
     ----------
     predicted : Regression, CostModel or Costs
     measured : Profile
-        Steps at the batch that was predicted; the median counts.
+        Steps at the batch that was predicted. The median over steps counts.
     graph : OpGraph
-        Whose ops the costs are of; :class:`Costs` need it. A profile that knows no kinds takes its.
+        The graph that the costs are for; :class:`Costs` need it. A profile without kinds takes
+        those of the graph.
 
     Raises
     ------
     InputError
-        Costs without their graph, another batch or device type, no op in common.
+        :class:`Costs` without their graph, another batch or device type, no op in common.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""Adaptive cost models (FastT, section 4): what ops took on which device type, as steps come in.
+"""Adaptive cost models (FastT, section 4): op times per device type, learnt step by step.
 
-A running mean, count and spread per op and device type. FastT keeps the mean per op and device and
-sets what it does not know to 0, so that its algorithm goes and finds out; that is ``explore=True``
-here. Without it an unknown time is scaled from a type where the op is known, or a roofline.
+A model keeps a running mean, a count and a spread per op and device type. FastT keeps the mean per
+op and device, and takes 0 for an unknown time, so that its algorithm tries the op there; here that
+is ``explore=True``. Otherwise an unknown time is scaled from a type on which the op is known, or it
+is the roofline's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from loadmaster.model.profile import Profile
 FORMAT = "loadmaster-costs"
 VERSION = 1
 
-#: An op's provenance is the weakest of those on the device types.
+#: Provenances, the weakest last: an op has the weakest of those on its device types.
 _WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "bytes", "roofline", "optimistic")
 
 
@@ -45,9 +46,9 @@ class Update:
     known, new : int
         Ops that had a time on that type before, and that had none.
     moved : tuple of Move
-        Ops that take significantly longer or shorter than before, by time lost or won.
+        Ops that take significantly longer or shorter than before, the largest change first.
     untested : int
-        Ops of which too few steps are known to say.
+        Ops with too few steps for the test.
     """
 
     device_type: str
@@ -74,13 +75,13 @@ class Update:
 
 @dataclass(frozen=True)
 class Join:
-    """How the ops of a graph and of a cost model meet, by name.
+    """Which ops a graph and a cost model share, by name.
 
     Attributes
     ----------
     both : int
     without : tuple of str
-        Ops of the graph, no views or placeholders, of which the model knows nothing.
+        Ops of the graph that the model does not know, apart from views and placeholders.
     unused : tuple of str
         Ops of the model that the graph does not have.
     """
@@ -107,7 +108,7 @@ class CostModel:
     Parameters
     ----------
     batch : int, optional
-        That the times are for; a profile of another batch is refused.
+        The batch that the times are for. Profiles of another batch are refused.
 
     Examples
     --------
@@ -131,19 +132,19 @@ class CostModel:
 
     @property
     def device_types(self) -> tuple[str, ...]:
-        """Types of which something is known; ``"*"`` stands for any."""
+        """Device types with a known time; ``"*"`` stands for any type."""
         return tuple(self._tables)
 
     def entry(self, device_type: str, name: str) -> Entry | None:
-        """What is known of an op on a type, or None."""
+        """The entry of an op on a device type, or None."""
         return self._tables.get(device_type, {}).get(name)
 
     def entries(self, device_type: str) -> Mapping[str, Entry]:
-        """All that is known on a type, what is known for any type included."""
+        """The entries of a device type, and those for any type."""
         return {**self._tables.get(ANY_TYPE, {}), **self._tables.get(device_type, {})}
 
     def put(self, device_type: str, name: str, entry: Entry) -> None:
-        """Sets what is known of an op on a type."""
+        """Sets the entry of an op on a device type."""
         self._tables.setdefault(device_type, {})[name] = entry
 
     def update(self, profile: Profile) -> Update:
@@ -152,8 +153,8 @@ class CostModel:
         An op has moved if the mean of its new steps differs from the mean before by more than 5 %
         of it (:data:`loadmaster.costs.moves.FLOOR`), and Welch's test finds that difference
         significant at 1 % (:data:`loadmaster.costs.moves.LEVEL`) divided by the number of ops
-        tested. Where there is a single step on a side, the relative spread that is usual among the
-        other ops stands for its own; where there is none either, the op is counted as untested.
+        tested. A side with a single step has no spread of its own: the usual relative spread of the
+        other ops stands in. Where other ops have none either, the op counts as untested.
 
         Raises
         ------
@@ -178,12 +179,12 @@ class CostModel:
     # -- times for a graph -----------------------------------------------------------------------
 
     def join(self, graph: OpGraph) -> Join:
-        """How its names and the graph's meet.
+        """Which ops of a graph this model knows, by name.
 
         Raises
         ------
         InputError
-            Not one does.
+            The graph and the model have no op in common.
         """
         mine = set().union(*self._tables.values()) if self._tables else set()
         theirs = set(graph.names)
@@ -202,23 +203,23 @@ class CostModel:
     def costs(self, graph: OpGraph, cluster: Cluster, *, explore: bool = False) -> Costs:
         """Times of a graph's ops on a cluster's device types.
 
-        What is measured or regressed on a type counts there. What is not known there, but on
-        another type, is scaled by how the two compare on ops known on both, else by their
-        rooflines, if the cluster has both; what is known nowhere is what the graph says, else the
-        type's roofline. Views and placeholders that are not known are free.
+        On a device type, an op takes its measured or regressed time. Where the op is known on
+        another type only, its time there is scaled: by the ratio of ops known on both types, else
+        by the ratio of rooflines if the cluster has both types. An op that is known nowhere takes
+        the time in the graph, else the type's roofline. Unknown views and placeholders are free.
 
         Parameters
         ----------
         graph, cluster
         explore : bool
-            Take 0 for what is not known on a type, as FastT does, so that placing tries it out and
-            the next profile tells (provenance ``optimistic``).
+            Take 0 for an unknown time (provenance ``optimistic``), as FastT does. A plan then tries
+            the op on that type, and the next profile has its time.
 
         Raises
         ------
         InputError
-            An op whose time cannot be had on some type; no op of the graph known at all, or
-            nothing on any of the cluster's types.
+            An op without any source for its time on some type; a graph of which the model knows no
+            op; a cluster of whose types the model knows none.
         """
         self.join(graph)
         self._check_types(cluster, explore)
@@ -251,7 +252,7 @@ class CostModel:
         return Costs(np.stack(columns, axis=1), types, _weakest(np.stack(words, axis=1)))
 
     def _check_types(self, cluster: Cluster, explore: bool) -> None:
-        """Refuses a cluster of whose device types nothing is known."""
+        """Refuses a cluster if the model knows none of its device types."""
         here = [t.name for t in cluster.types]
         if self._tables and not explore and not {ANY_TYPE, *here} & self._tables.keys():
             raise InputError(
@@ -263,7 +264,7 @@ class CostModel:
     def _known(
         self, graph: OpGraph, device_type: str
     ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """Seconds on a type, NaN where unknown, and where they are from."""
+        """Seconds on a device type (NaN: unknown), and the provenance of each."""
         entries = self.entries(device_type)
         found = [entries.get(name) for name in graph.names]
         column = np.array([math.nan if e is None else e.mean for e in found])
@@ -294,7 +295,7 @@ class CostModel:
         Raises
         ------
         InputError
-            Another format or version, or a figure that cannot be; the op is named.
+            Another format or version; a figure that is out of range (the error names the op).
         """
         return cls.from_document(parse_json(read_bytes(path), path), os.fspath(path))
 
@@ -318,7 +319,7 @@ def _word(provenance: str) -> np.uint8:
 
 
 def _weakest(words: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Of each op's provenances, [n_ops, n_types], the one that is worth least."""
+    """The weakest of each op's provenances, given those on all types, [n_ops, n_types]."""
     rank = np.array([_WEAKEST_LAST.index(w) if w in _WEAKEST_LAST else 0 for w in PROVENANCES])
     return np.asarray(words[np.arange(len(words)), rank[words].argmax(axis=1)], dtype=np.uint8)
 

@@ -1,4 +1,4 @@
-"""How far predictions were off, as a picture: Celeritas' Figure 5, and the kinds beside it."""
+"""Deviations of predictions as a picture: Celeritas' Figure 5, with the kinds of ops beside it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _KINDS = 10
 
 
 def draw(trust: Trust, path: str | os.PathLike[str]) -> None:
-    """Draws the cumulative distribution of deviations, and deviations of the kinds that take most
-    time. The same data gives the same bytes.
+    """Draws the cumulative distribution of deviations, and deviations by kind of op.
+
+    The kinds are those that take most time. The same data gives the same bytes.
 
     Raises
     ------

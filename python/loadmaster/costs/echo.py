@@ -1,8 +1,8 @@
-"""The other end of a measured transfer: a process that sends back what it gets.
+"""The other end of a measured transfer: a process that sends back each message.
 
-Run as ``python -m loadmaster.costs.echo WAY ADDRESS``: for each round the number of bytes and of
-repeats come first, and then that many messages, each of which is sent back whole. By shared memory
-a message is a byte on the pipe that says that the block is full.
+Run as ``python -m loadmaster.costs.echo WAY ADDRESS``. A round begins with the number of bytes and
+the number of messages. Then the messages come, and each is sent back whole. With shared memory, a
+message is one byte on the pipe: it says that the shared block is full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER = struct.Struct("<QQ")
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO, block: memoryview | None = None) -> None:
-    """Sends back what comes in until nothing does."""
+    """Sends back each message until the other end closes."""
     while len(head := incoming.read(HEADER.size)) == HEADER.size:
         size, repeats = HEADER.unpack(head)
         mine = bytearray(size)
@@ -34,7 +34,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO, block: memoryview | None = Non
 
 
 def fill(incoming: BinaryIO, buffer: bytearray) -> None:
-    """Reads exactly as many bytes as a buffer has.
+    """Fills a buffer; reads no byte beyond it.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def _main(way: str, address: str) -> None:
             serve(incoming, outgoing)
     elif way == "shared_memory":
         block = shared_memory.SharedMemory(address)
-        # Who made it removes it.
+        # The process that made the block removes it.
         resource_tracker.unregister(block._name, "shared_memory")  # type: ignore[attr-defined]
         assert block.buf is not None
         view = memoryview(block.buf)

@@ -1,4 +1,4 @@
-"""What is known of one op on one device type, and how measurements merge.
+"""Mean and spread of one op's time on one device type, and how measurements merge.
 
 T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing
 sample variances" (1979), equations 2.1.
@@ -16,16 +16,16 @@ from loadmaster.model.profile import Profile
 
 
 class Entry(NamedTuple):
-    """What is known of an op on a device type.
+    """Mean and spread of the time of an op on a device type.
 
     Attributes
     ----------
     mean : float
         Seconds.
     steps : int
-        Measured; 0: regressed.
+        Number of measured steps; 0: the time is regressed.
     squares : float
-        Sum of squared differences from the mean, s²; for a regressed time its variance.
+        Sum of squared differences from the mean, s². Of a regressed time: its variance.
     """
 
     mean: float
@@ -34,19 +34,20 @@ class Entry(NamedTuple):
 
     @classmethod
     def regressed(cls, seconds: float, deviation: float) -> Entry:
-        """A time that nobody measured, with its relative standard deviation."""
+        """A time that was regressed, not measured, with its relative standard deviation."""
         return cls(seconds, 0, (seconds * deviation) ** 2)
 
     @property
     def variance(self) -> float:
-        """Of single steps, s²; NaN where one step was measured."""
+        """Variance of single steps, s²; NaN if only one step was measured."""
         if self.steps == 0:
             return self.squares
         return self.squares / (self.steps - 1) if self.steps > 1 else math.nan
 
     def merged(self, other: Entry) -> Entry:
-        """Both together, as if measured at once (Chan, Golub, LeVeque 1979, eq. 2.1); a
-        measurement replaces a regressed time.
+        """The entry of the steps of both (Chan, Golub, LeVeque 1979, eq. 2.1).
+
+        A measurement replaces a regressed time.
         """
         if self.steps == 0 or other.steps == 0:
             return self if other.steps == 0 < self.steps else other
@@ -58,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(profile: Profile) -> Iterable[Entry]:
-    """What a profile's steps say of each of its ops."""
+    """An entry for each op of a profile, by name."""
     seconds = profile.seconds
     steps = (~np.isnan(seconds)).sum(axis=1)
     mean = np.nanmean(seconds, axis=1)

@@ -1,7 +1,7 @@
 """Least squares without negative coefficients.
 
-Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23; for the few columns that
-fits here have.
+Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23. Meant for the few columns of
+the fits in this package.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: What counts as no gradient, relative to the columns' own sizes.
+#: A gradient below this counts as 0, relative to the sizes of the columns.
 _TOLERANCE = 1e-12
 
 
 def nonnegative(columns: Floats, target: Floats) -> Floats:
-    """The coefficients, none negative, that bring columns nearest to a target.
+    """The non-negative coefficients of the columns whose sum is nearest to a target.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def nonnegative(columns: Floats, target: Floats) -> Floats:
     x = np.zeros(a.shape[1])
     free: NDArray[np.bool_] = np.zeros(len(x), dtype=bool)
     enough = _TOLERANCE * float(np.abs(a.T @ target).max(initial=0.0))
-    # Each round ends at a better vertex, of which there are finitely many; rounding alone could
-    # repeat one.
+    # Each round ends at a better vertex, and there are finitely many vertices. Only rounding could
+    # repeat one, so the number of rounds is limited.
     for _ in range(3 * len(x)):
         gradient = np.where(free, -np.inf, a.T @ (target - a @ x))
         if gradient.max(initial=-np.inf) <= enough:

@@ -1,13 +1,14 @@
 """What transfers cost: latency and bandwidth of links, from times of transfers of many sizes.
 
 The papers fit ``t = k d + b`` by ordinary least squares (Pesto section 3.1, Celeritas section
-4.2.1, FastT section 4), in which the largest transfers decide everything: small ones then take
-negative time. Here relative errors count, of the median time per size, and nothing may be negative.
-A *curve* of joined lines has as many bends as the Bayesian information criterion warrants:
-transfers slow down where caches or buffers overflow. Clusters, and with them simulator, engines and
-bounds, know lines (``latency + bytes / bandwidth``): the line has the curve's latency and the
-bandwidth of the least mean relative error over the sizes measured or, if a graph is given, of the
-least error in the time that its tensors take.
+4.2.1, FastT section 4). There the largest transfers decide the fit, and small ones get negative
+times. Here relative errors of the median time per size count, and no coefficient is negative.
+
+A *curve* is a chain of lines, with as many bends as the Bayesian information criterion warrants:
+transfers slow down where caches or buffers overflow. Clusters, and so the judge, the strategies and
+the bounds, know lines (``latency + bytes / bandwidth``). The line has the curve's latency. Its
+bandwidth is the one with the least mean relative error over the measured sizes or, if a graph is
+given, with the least error in the time of the graph's tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from loadmaster.model.graph import OpGraph
 
 Floats = NDArray[np.float64]
 
-#: Relative error that is taken for noise, whatever the fit.
+#: Relative error that counts as noise in every fit.
 _NOISE = 0.01
 _MOST_BENDS = 8
 
@@ -44,15 +45,16 @@ class LinkFit:
     ----------
     src, dst, method : str
     latency, bandwidth : float
-        Of the line: seconds, B/s.
+        Coefficients of the line: seconds, B/s.
     knots, times : float64 [n]
-        The curve: bytes, from 0, and seconds there; joined by straight lines, and gone on with.
+        The curve: bytes, from 0, and the seconds at each. Straight lines join these points, and
+        the last line goes on.
     sizes, seconds : float64 [m]
-        What was measured: bytes, and the median time of each.
+        Measured sizes in bytes, and the median time of each.
     repeats : int
-        Transfers measured.
+        Number of measured transfers.
     tensor_error : float or None
-        By what share of the time that the graph's edges take on the curve the line is off; None
+        |Time of the graph's edges on the line - time on the curve| / time on the curve. None
         without a graph.
     """
 
@@ -70,15 +72,15 @@ class LinkFit:
 
     @property
     def title(self) -> str:
-        """What to call the link."""
+        """Name of the link, for people."""
         return title((self.src, self.dst, self.method))
 
     def line(self, size: ArrayLike) -> Floats:
-        """Seconds by the line."""
+        """Seconds of transfers by the line."""
         return np.asarray(self.latency + np.asarray(size, dtype=np.float64) / self.bandwidth)
 
     def curve(self, size: ArrayLike) -> Floats:
-        """Seconds by the curve."""
+        """Seconds of transfers by the curve."""
         return _along(self.knots, self.times, np.asarray(size, dtype=np.float64))
 
     def errors(self, predicted: Floats) -> dict[int, float]:
@@ -123,15 +125,15 @@ class Links:
         Parameters
         ----------
         cluster : Cluster
-            Where fits name no devices, all of its links are taken to be like them.
+            Where fits name no devices, all of its links get the measured figures.
         method : str, optional
-            Which of several ways between the same devices is taken.
+            The method of transfer to take, where several were measured between the same devices.
 
         Raises
         ------
         InputError
-            A method that was not measured, several of them and no choice, or devices that no link
-            of the cluster joins.
+            A method that was not measured; several methods, and none is chosen; devices that no
+            link of the cluster joins.
         """
         methods = sorted({fit.method for fit in self.fits})
         if method is not None and method not in methods:
@@ -210,9 +212,9 @@ def fit_links(
     Parameters
     ----------
     transfers : TransferTimes, CSV file, or mapping to (bytes, seconds)
-        At least two sizes per link; of repeats the median counts.
+        At least two sizes per link. The median counts where a size was repeated.
     graph : OpGraph, optional
-        Whose tensors the lines shall suit: each of its edges once.
+        The lines are fitted to the tensors of this graph; each edge counts once.
 
     Returns
     -------
@@ -221,7 +223,7 @@ def fit_links(
     Raises
     ------
     InputError
-        A column that is missing, a size or time that is not positive, a link of one size only.
+        A missing column, a size or time that is not positive, a link with one size only.
 
     Notes
     -----
@@ -264,7 +266,7 @@ def _fit(link: tuple[str, str, str], size: Floats, time: Floats, tensors: Floats
     else:
         taken = _along(knots, times, tensors)
         per_byte = _per_byte(latency, tensors, taken, np.ones(len(tensors)))
-    # Times that do not grow at all: as fast as the largest transfer proves.
+    # The times do not grow: the bandwidth is what the largest transfer proves.
     per_byte = per_byte or float(seconds[-1] / sizes[-1])
     fit = LinkFit(*link, latency, 1 / per_byte, knots, times, sizes, seconds, len(time))
     if tensors is None:
@@ -274,8 +276,9 @@ def _fit(link: tuple[str, str, str], size: Floats, time: Floats, tensors: Floats
 
 
 def _per_byte(latency: float, sizes: Floats, seconds: Floats, weight: Floats) -> float:
-    """The slope of the line from that latency with the least sum of weighted absolute errors: the
-    weighted median of the slopes through each point.
+    """Seconds per byte of the line from a given latency with the least weighted absolute error.
+
+    That is the weighted median of the slopes through the points.
     """
     slopes = np.maximum(seconds - latency, 0) / sizes
     order = np.argsort(slopes, kind="stable")
@@ -284,7 +287,7 @@ def _per_byte(latency: float, sizes: Floats, seconds: Floats, weight: Floats) ->
 
 
 def _bent(sizes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """The curve: bends are added where they help most, for as long as the criterion falls."""
+    """The curve: bends are added, the most useful first, while the criterion falls."""
     n = len(sizes)
     knots = np.array([0.0, sizes[-1]])
     times, error = _joined(knots, sizes, seconds)
@@ -304,13 +307,14 @@ def _bent(sizes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 
 
 def _criterion(error: float, n: int, bends: int) -> float:
-    """Schwarz' criterion: a bend is a place and a slope."""
+    """Schwarz' criterion; a bend has two parameters, its place and a slope."""
     return n * math.log(error / n + _NOISE**2) + (2 + 2 * bends) * math.log(n)
 
 
 def _joined(knots: Floats, sizes: Floats, seconds: Floats) -> tuple[Floats, float]:
-    """Seconds at knots that leave the least squared relative error, none negative and none less
-    than at the knot before; and that error.
+    """Seconds at the knots with the least squared relative error, and that error.
+
+    No time is negative or less than at the knot before.
     """
     part = np.clip((sizes[:, None] - knots[:-1]) / np.diff(knots), 0, 1)
     columns = np.concatenate([np.ones((len(sizes), 1)), part], axis=1)
@@ -320,7 +324,7 @@ def _joined(knots: Floats, sizes: Floats, seconds: Floats) -> tuple[Floats, floa
 
 
 def _along(knots: Floats, times: Floats, size: Floats) -> Floats:
-    """The curve's seconds; beyond its last knot it goes on as it ended."""
+    """The curve's seconds; beyond the last knot its last line goes on."""
     slope = (times[-1] - times[-2]) / (knots[-1] - knots[-2])
     beyond = np.maximum(size - knots[-1], 0) * slope
     return np.asarray(np.interp(size, knots, times) + beyond)

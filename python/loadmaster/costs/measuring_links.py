@@ -1,6 +1,6 @@
 """Measuring transfers between the devices of this machine: processes on its CPUs, and GPUs.
 
-One way is half of there and back, which needs no common clock.
+One way takes half the time of a round trip, which one clock measures.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from loadmaster.costs.transfers import TransferTimes
 #: Ways between two processes.
 WAYS = ("pipe", "unix_socket", "tcp", "shared_memory")
 
-#: Sizes that are tried, in bytes: 1 KiB to 64 MiB.
+#: Sizes of transfers, in bytes: 1 KiB to 64 MiB.
 SIZES = tuple(2**k for k in range(10, 27))
 
-#: Largest size that may be asked for: two processes hold it, and a block.
+#: Largest size in bytes: two processes and a shared block hold that much each.
 _LARGEST = 2**32
 
-#: Seconds that one way between one pair may take before it is given up.
+#: Seconds for all transfers of one method between one pair; then the measurement is given up.
 PATIENCE = 60.0
 
-#: Repeats: many of small transfers, fewer of large ones, whose times add up.
+#: Number of repeats: many for small transfers, few for large ones, which take long.
 _MOST, _LEAST, _BYTES = 200, 20, 2**23
 
-#: A transfer of some bytes, there and back, so many times: seconds of each.
+#: Takes bytes and a number of repeats; returns the seconds of each round trip.
 RoundTrips = Callable[[int, int], list[float]]
 
 
@@ -53,12 +53,12 @@ def measure_links(
     Parameters
     ----------
     ways : sequence of str
-        How two processes talk: of ``"pipe"``, ``"unix_socket"``, ``"tcp"``, ``"shared_memory"``.
-        These rows name no devices.
+        Methods of transfer between two processes: any of ``"pipe"``, ``"unix_socket"``,
+        ``"tcp"``, ``"shared_memory"``. Their rows name no devices.
     sizes : sequence of int
         Bytes.
     progress : callable, optional
-        Called with what is measured.
+        Called with a text that names the measurement.
 
     Returns
     -------
@@ -102,10 +102,10 @@ def _timed(
     for size in sizes:
         told(f"{what}, {format_bytes(size)}")
         repeats = min(_MOST, max(_LEAST, _BYTES // size))
-        trips(size, 2)  # To warm up.
+        trips(size, 2)  # Warms up.
         for taken in trips(size, repeats):
             bytes_.append(size)
-            # A clock that did not move: less than it can tell.
+            # The clock did not move: the time is below its resolution.
             seconds.append(max(taken / 2, 1e-9))
     return bytes_, seconds
 
@@ -115,7 +115,7 @@ def _timed(
 
 @dataclass
 class _Line:
-    """Both ends of what joins this process to the other, and the block they share, if any."""
+    """Both ends of the connection between two processes, and their shared block, if any."""
 
     incoming: BinaryIO
     outgoing: BinaryIO
@@ -152,7 +152,7 @@ class _Line:
 
 @contextmanager
 def _process(way: str, most: int) -> Iterator[RoundTrips]:
-    """A process that sends back what it gets, for as long as the block lasts."""
+    """A process that sends back each message, alive while the ``with`` block runs."""
     with ExitStack() as stack:
         try:
             yield _joined(way, most, stack).trips
@@ -203,7 +203,7 @@ def _joined(way: str, most: int, stack: ExitStack) -> _Line:
 
 
 def _started(way: str, address: str, stack: ExitStack) -> subprocess.Popen[bytes]:
-    """The other process; it is gone when the stack is left, or when it takes too long."""
+    """The other process; it is stopped when the stack is left, or when it takes too long."""
     paths = os.pathsep.join(path for path in sys.path if path)
     child = subprocess.Popen(
         [sys.executable, "-m", "loadmaster.costs.echo", way, address],

@@ -15,18 +15,18 @@ from loadmaster.base.units import format_seconds
 from loadmaster.costs.entry import Entry
 from loadmaster.costs.student import two_sided
 
-#: Probability that any op at all is said to have moved when none has.
+#: Probability that some op is called moved although none moved.
 LEVEL = 0.01
-#: What a move must exceed at least, as a share of the time before.
+#: Smallest change that counts as a move, as a share of the time before.
 FLOOR = 0.05
 
-#: Degrees of freedom of a variance that many ops tell.
+#: Degrees of freedom of a variance that is estimated from many ops.
 _MANY = 1000
 
 
 @dataclass(frozen=True)
 class Move:
-    """An op whose time moved: seconds before, and in the steps that came in."""
+    """An op whose time moved: mean seconds before, and in the new steps."""
 
     name: str
     before: float
@@ -38,7 +38,7 @@ class Move:
 
 
 def moved(pairs: list[tuple[str, Entry, Entry]]) -> tuple[list[Move], int]:
-    """Ops that moved, the largest change in time first, and how many could not be tested."""
+    """Ops that moved, the largest change in seconds first, and the number of untested ops."""
     spread = [
         math.sqrt(e.variance) / e.mean
         for pair in pairs

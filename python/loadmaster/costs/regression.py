@@ -1,19 +1,20 @@
 """How times depend on the batch: constant, linear or saturating, each op helped by ops of its kind.
 
-Celeritas (section 4.2.1) fits a line per op and calls it rough. Three things make lines rough: most
-ops are so short that what they show from batch to batch is noise, a line through three points
-carries that noise a long way, and a machine that is shared lets long ops wait. Hence:
+Celeritas (section 4.2.1) fits a line per op and calls it rough. Three things make such lines rough.
+Most ops are so short that their times differ by noise alone from batch to batch. A line through
+three points carries that noise far. On a shared machine, long ops wait. Hence:
 
-* *Shapes*, in relative error and without negative parts: ``a``, ``a + s b`` and ``max(a, s b)`` of
-  batch b. Each is scored by leaving every batch out in turn, and counts by that score and by how
-  often ops of the same group follow it (empirical Bayes), so that noise alone makes no op grow.
-* *Shrinkage*: how much of an op's time is proportional to the batch is drawn towards what is usual
-  in its group, the more the noisier ops of that length are.
-* *Drift*: what all ops that do the same at every batch have in common is the machine's, and taken
-  out.
-* *Waiting*: shapes are fitted to the fastest step, less what it waited between turns of the
-  processor (:mod:`~loadmaster.costs.turns`). How much longer the usual step takes is the waits
-  between turns, a monotone function of an op's length, common to all ops, and an op's own factor.
+* *Shapes*: a time is ``a``, ``a + s b`` or ``max(a, s b)`` of batch b, fitted by relative error, no
+  part negative. The score of a shape comes from leaving out each batch in turn. A shape's weight
+  comes from its score and from how many ops of the same group follow it (empirical Bayes), so that
+  noise alone makes no op grow.
+* *Shrinkage*: a part of an op's time is proportional to the batch. That part is drawn towards the
+  usual part in the op's group, the more so the noisier ops of that length are.
+* *Drift*: some ops do the same work at every batch. A change that these ops share comes from the
+  machine, and is divided out.
+* *Waiting*: shapes are fitted to the fastest step, without its waits between turns of the processor
+  (:mod:`~loadmaster.costs.turns`). The usual step takes longer by three factors: the waits between
+  turns, a monotone function of the op's length that all ops share, and a factor of the op's own.
 
 O(n log n) in ops, times batches.
 """
@@ -30,33 +31,33 @@ from loadmaster.costs.turns import turns
 
 Floats = NDArray[np.float64]
 
-#: Ways in which a time may depend on the batch.
+#: How a time may depend on the batch.
 SHAPES = ("constant", "linear", "saturating")
 
-#: Ops on either side in length that tell how noisy an op is.
+#: The noise of an op is estimated from so many shorter and so many longer ops.
 _NEIGHBOURS = 25
-#: Weight of what all ops do in what a group does, in ops.
+#: Weight of all ops in the statistics of a group, as a number of ops.
 _PRIOR = 5.0
-#: Degrees of freedom of the noise: as heavy-tailed as single steps are.
+#: Degrees of freedom of the noise (Student's t): its tails are as heavy as those of single steps.
 _TAILS = 3.0
 _ROUNDS = 30
-#: Ops that must be rounded alike to be taken for rounded.
+#: With fewer ops than these, times are not taken for rounded.
 _LEAST_ROUNDED = 20
-#: Seconds: what no clock tells apart.
+#: Seconds: the finest resolution of any clock.
 _TICK = 1e-12
 #: Relative noise that is always assumed.
 _LEAST_NOISE = 1e-6
 #: Least variance among the shares of a group.
 _LEAST_SPREAD = 1e-4
-#: Measurements behind each point of the waiting trend.
+#: Number of measurements per point of the waiting trend.
 _BLOCK = 9
 #: Share of errors within one standard deviation of the normal distribution.
 _WITHIN_ONE = 0.683
-#: Ops that must be known to do the same at every batch before they tell the machine's drift.
+#: Least number of steady ops from which the machine's drift is estimated.
 _LEAST_STEADY = 10
-#: More than this between two batches is no drift: what seemed to do the same does more.
+#: A larger factor between two batches is no drift: ops that seemed steady do more work.
 _MOST_DRIFT = 1.5
-#: Standard deviation over mean absolute deviation, of the normal distribution.
+#: Standard deviation / mean absolute deviation of the normal distribution.
 _OF_MEAN = float(np.sqrt(np.pi / 2))
 
 
@@ -70,7 +71,7 @@ class Growth:
     deviation : float64 [n_ops]
         Relative standard deviation of each, from noise and from doubt about the shape.
     weights : float64 [n_ops, 3]
-        What each of :data:`SHAPES` counts.
+        Weight of each of :data:`SHAPES`.
     """
 
     seconds: Floats
@@ -96,9 +97,9 @@ def grown(
         Distinct and ascending, at least two.
     target : float
     groups : int64 [n_ops]
-        Ops that may learn from each other have the same number, from 0.
+        Number of each op's group, from 0. Ops of a group learn from each other.
     steady : bool [n_ops]
-        Ops known to do the same whatever the batch.
+        Whether an op is known to do the same work at every batch.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def grown(
     found = _predicted(fastest, usual, batches, target, groups)
     if len(batches) < 3:
         return found
-    # How wide deviations must be: as the largest batch shows, if it is predicted from the others.
+    # Deviations are widened so far that they cover the largest batch, predicted from the others.
     known = _predicted(fastest[:, :-1], usual[:, :-1], batches[:-1], batches[-1], groups)
     off = np.abs(np.log(known.seconds / usual[:, -1])) / known.deviation
     wider = max(1.0, float(np.quantile(off, _WITHIN_ONE)))
@@ -152,7 +153,7 @@ def _predicted(
 
 
 def _drift(times: Floats, steady: NDArray[np.bool_]) -> Floats:
-    """How slow the machine was at each batch, as ops that do the same at each show it."""
+    """Slowness of the machine at each batch, estimated from ops that do the same work at each."""
     if steady.sum() < _LEAST_STEADY:
         return np.ones(times.shape[1])
     logs = np.log(times[steady])
@@ -188,7 +189,7 @@ def _linear(times: Floats, batches: Floats) -> Curve:
 
 
 def _saturating(times: Floats, batches: Floats) -> Curve:
-    """The knee between two batches that leaves the least squares of log errors."""
+    """The curve whose knee between two batches leaves the least sum of squared log errors."""
     logs, rates = np.log(times), np.log(times / batches)
     least = np.full(len(times), np.inf)
     best = np.zeros(len(times)), np.exp(rates.mean(axis=1))
@@ -212,8 +213,10 @@ def _at(curve: Curve, shape: int, batches: Floats) -> Floats:
 
 
 def _left_out(times: Floats, batches: Floats) -> tuple[Floats, Floats]:
-    """Log error at each batch of each shape fitted to the others, [3, n_ops, n_batches]; and how
-    much larger than the noise of one time that error is by noise alone.
+    """Log error of each shape at each batch, fitted to the other batches; and its scale.
+
+    Both are [3, n_ops, n_batches]. The scale is the error's standard deviation, by noise alone, in
+    units of the noise of one time.
     """
     errors = np.empty((len(SHAPES), *times.shape))
     scales = np.full_like(errors, np.sqrt(1 + 1 / (len(batches) - 1)))
@@ -227,7 +230,7 @@ def _left_out(times: Floats, batches: Floats) -> tuple[Floats, Floats]:
 
 
 def _carried(times: Floats, batches: Floats, time: Floats, batch: float) -> Floats:
-    """Standard error of a line's prediction of one more time, in relative noise of one time."""
+    """Standard error of a line's prediction of one more time, in units of one time's noise."""
     if len(batches) == 1:
         return np.full(len(times), np.sqrt(2))
     w = times**-2.0
@@ -252,8 +255,10 @@ def _by_length(length: Floats, values: Floats) -> Floats:
 
 
 def _resolution(times: Floats) -> float:
-    """Standard deviation of the rounding of times, which may be in whole microseconds: so it is
-    where all of many are whole numbers of steps apart.
+    """Standard deviation of the rounding of times, in seconds; 0: times are not rounded.
+
+    Profilers may round to whole microseconds. Times count as rounded if there are many, and all
+    differ by whole multiples of one step.
     """
     ticks = np.unique(np.rint(times / _TICK))
     step = np.diff(ticks).min(initial=np.inf)
@@ -263,8 +268,10 @@ def _resolution(times: Floats) -> float:
 
 
 def _weights(errors: Floats, scales: Floats, groups: NDArray[np.int64]) -> Floats:
-    """What each shape counts for each op, [n_ops, 3]: by its score, and by how often ops of the
-    group follow it, which is learnt along with it (expectation maximisation).
+    """Weight of each shape for each op, [n_ops, 3].
+
+    A weight comes from the shape's score and from the share of the group's ops that follow the
+    shape. Weights and shares are found together, by expectation maximisation.
     """
     density = -(_TAILS + 1) / 2 * np.log1p((errors / scales) ** 2 / _TAILS) - np.log(scales)
     score = density.sum(axis=2).T
@@ -284,7 +291,7 @@ def _weights(errors: Floats, scales: Floats, groups: NDArray[np.int64]) -> Float
 def _shrunk(
     line: Curve, times: Floats, batches: Floats, noise: Floats, groups: NDArray[np.int64]
 ) -> Curve:
-    """Lines whose share that is proportional to the batch is drawn to the group's."""
+    """Lines whose part that is proportional to the batch is drawn towards the group's part."""
     floor, slope = line
     x = batches / batches[-1]
     share = slope * batches[-1] / (floor + slope * batches[-1])
@@ -300,16 +307,16 @@ def _shrunk(
 
 
 def _waiting(need: Floats, in_turns: Floats, usual: Floats) -> tuple[Floats, Floats]:
-    """Log of usual time over that in turns at the target, and how far batches scatter about it.
+    """Log of (usual time / time with turns) at the target, and its scatter over the batches.
 
     Parameters
     ----------
     need : float64 [n_ops, n_batches + 1]
-        Logs of what ops need at the batches, and at the target.
+        Log of the time that each op needs at the batches, and at the target.
     in_turns : float64 [n_ops, n_batches + 1]
-        Logs of the same with the waits between turns.
+        Log of that time with the waits between turns.
     usual : float64 [n_ops, n_batches]
-        Logs of what the usual step took.
+        Log of the time of the usual step.
     """
     wait = usual - in_turns[:, :-1]
     trend = _monotone(need[:, :-1].ravel(), wait.ravel())
@@ -319,8 +326,9 @@ def _waiting(need: Floats, in_turns: Floats, usual: Floats) -> tuple[Floats, Flo
 
 
 def _monotone(x: Floats, y: Floats) -> Callable[[Floats], Floats]:
-    """The non-decreasing function nearest to medians of blocks of points (pool adjacent violators),
-    constant beyond the first and the last.
+    """The non-decreasing function that is nearest to the medians of blocks of points.
+
+    By pooling adjacent violators; constant beyond the first and the last block.
     """
     order = np.lexsort((y, x))
     whole = (max(1, len(x) // _BLOCK) - 1) * _BLOCK
@@ -340,6 +348,6 @@ def _monotone(x: Floats, y: Floats) -> Callable[[Floats], Floats]:
 
 
 def _reach(batches: Floats, target: float) -> float:
-    """How far the target lies from the batches, in their own variance."""
+    """Squared distance of the target from the batches / variance of the batches, in logs."""
     logs = np.log(batches)
     return float((np.log(target) - logs.mean()) ** 2 / logs.var())

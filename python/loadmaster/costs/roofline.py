@@ -19,8 +19,8 @@ from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster, DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
 
-#: Where an op's time may come from; "scaled": from another device type, "optimistic": it is not
-#: known, and taken for 0 to find out, "bytes": from its bytes, at the speed of the measured ops.
+#: Where an op's time may come from. "scaled": from another device type. "optimistic": unknown, and
+#: taken for 0, so that plans try the op. "bytes": from its bytes, at the speed of measured ops.
 PROVENANCES = (
     "free",
     "measured",
@@ -32,7 +32,7 @@ PROVENANCES = (
     "bytes",
 )
 
-#: A dtype's peak, or the nearest thing to it, in order of preference.
+#: Dtypes whose peak stands in for that of a dtype, the best first.
 _PEAK_OF = {
     "f64": ("f64", "f32"),
     "f32": ("f32",),
@@ -95,7 +95,7 @@ class Costs:
         return cls(matrix, types, source)
 
     def shares(self) -> dict[str, float]:
-        """Share of the total time (on the slowest type) by provenance; free ops have none."""
+        """Share of the total time (on the slowest type) by provenance; free ops do not count."""
         weight = self.time.max(axis=1)
         sums = np.bincount(self.provenance, weights=weight, minlength=len(PROVENANCES))
         total = sums.sum()
@@ -112,8 +112,8 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     Raises
     ------
     InputError
-        A device type with neither measured times nor roofline figures; a graph whose ops would all
-        be free, since it has neither times nor FLOPs nor bytes.
+        A device type with neither measured times nor roofline figures; a graph without times, FLOPs
+        and bytes, whose ops would all be free.
 
     Examples
     --------

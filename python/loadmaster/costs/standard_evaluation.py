@@ -1,6 +1,6 @@
-"""Standard Evaluation (Celeritas, section 4.2.1): small batches measured, a large one estimated.
+"""Standard Evaluation (Celeritas, section 4.2.1): measures small batches, estimates a large one.
 
-Output bytes are a line in the batch, exactly, where they are one at all; times follow
+Output bytes of most ops are exactly a line in the batch. Times follow
 :mod:`loadmaster.costs.regression`.
 """
 
@@ -37,26 +37,26 @@ class Regression:
     Attributes
     ----------
     names, kinds : tuple of str
-        Of the ops that every profile has.
+        Names and kinds of the ops that every profile has.
     device_type : str
     batch : int
-        That the figures are for.
+        The batch that the figures are for.
     batches : tuple of int
-        That were measured.
+        The batches that were measured.
     seconds : float64 [n_ops]
     deviation : float64 [n_ops]
-        Relative standard deviation of each time, as leaving the largest batch out bears it out.
+        Relative standard deviation of each time, checked by leaving out the largest batch.
     shapes : tuple of str
-        How each time depends on the batch: of :data:`~loadmaster.costs.regression.SHAPES` the one
-        that counts most.
+        How each time depends on the batch: the one of
+        :data:`~loadmaster.costs.regression.SHAPES` with the largest weight.
     output_bytes : uint64 [n_ops] or None
-        None where fewer than two batches tell.
+        None if fewer than two batches have output bytes.
     measured_bytes : dict of int to float64 [n_ops]
-        The same at the batches that tell.
+        Output bytes at each batch that has them.
     uneven : tuple of str
-        Ops whose output bytes lie on no line: theirs are the line of least squares.
+        Ops whose output bytes lie on no line; the line of least squares is taken.
     left_out : tuple of str
-        Ops that some profile lacks: they have no figures.
+        Ops that are missing in some profile; they have no figures.
     """
 
     names: tuple[str, ...]
@@ -90,25 +90,24 @@ class Regression:
         return self.model().costs(graph, cluster)
 
     def graph(self, graph: OpGraph, batch: int | None = None) -> OpGraph:
-        """The graph at this batch: its sizes, and times if all ops but views and placeholders have
-        one.
+        """The graph at this batch: its sizes, and its times if all ops that compute have one.
 
-        Output bytes are the regression's. Tensors, workspace, and what was not measured go with the
-        batch or stay as :func:`loadmaster.model.batch.scaled_batch` has it, but for ops whose
-        output bytes were the same at every batch. FLOPs, bytes accessed and shapes stay as they
-        are; ``meta["assumed"]`` says all this.
+        Output bytes come from the regression. Tensors, workspace and sizes that were not measured
+        are those of :func:`loadmaster.model.batch.scaled_batch`, except at ops whose output bytes
+        were the same at every batch. FLOPs, bytes accessed and shapes stay as they are.
+        ``meta["assumed"]`` says all this.
 
         Parameters
         ----------
         graph : OpGraph
         batch : int, optional
-            That the graph is at; ``meta["batch"]`` or the batch at which its sizes were measured,
-            if absent.
+            The batch of the graph as it is. If absent: ``meta["batch"]``, or the measured batch
+            with the same sizes.
 
         Raises
         ------
         InputError
-            No op of the graph is named as one of these; its batch cannot be told.
+            The graph has none of these ops; its batch cannot be told.
         """
         if batch is not None:
             checks.integer("batch", batch)
@@ -125,7 +124,7 @@ class Regression:
             before = self._batch_of(graph, rows) if batch is None else batch
             scaled = scaled_batch(graph, Fraction(self.batch, before))
             regressed = self.output_bytes[rows]
-            # Views and ops that write in place put out nothing of their own: their tensors do vary.
+            # Views and in-place ops have no output bytes of their own, but their tensors vary.
             same = known & (graph.output_bytes == regressed) & (regressed > 0)
             ops["output_bytes"] = np.where(known, regressed, scaled.output_bytes)
             ops["workspace"] = scaled.workspace
@@ -140,12 +139,12 @@ class Regression:
         return changed
 
     def _batch_of(self, graph: OpGraph, rows: NDArray[np.int64]) -> int:
-        """The batch that a graph names, or at which most ops that vary put out what they do."""
+        """The batch in a graph's meta, or the measured batch whose output bytes most ops have."""
         named = batch_of(graph)
         if named is not None:
             return named
         if not graph.output_bytes.any():
-            return self.batch  # Nothing to scale.
+            return self.batch  # There is nothing to scale.
         known = np.flatnonzero(rows >= 0)
         told = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
         own = graph.output_bytes[known].astype(np.float64)
@@ -183,21 +182,22 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
     Parameters
     ----------
     profiles : iterable of Profile
-        Of one graph on one device type, each with its batch; those of the same batch count as one.
-        More steps are better: the fastest tells what an op needs, the median what it takes.
+        Profiles of one graph on one device type, each with its batch. Those of the same batch count
+        as one. More steps are better: the fastest step shows the time that an op needs, the median
+        the time that it usually takes.
     batch : int
-        To estimate.
+        The batch to estimate.
 
     Returns
     -------
     Regression
-        To be given to :func:`loadmaster.place` as ``costs``, or joined to a graph.
+        Give it to :func:`loadmaster.place` as ``costs``, or apply it to a graph.
 
     Raises
     ------
     InputError
-        A profile without a batch, all of one batch, several device types, ops of the same name and
-        another kind, profiles that have fewer than half of their ops in common.
+        A profile without a batch; profiles of one batch only, or of several device types; an op
+        whose kind differs between profiles; profiles with fewer than half of their ops in common.
 
     Notes
     -----
@@ -278,13 +278,13 @@ def _growth(
     told: dict[int, Floats],
     target: int,
 ) -> Growth:
-    """Times at the target of ops by name, of which those that never took any go on doing so."""
+    """Times at the target batch; an op that never took time takes none there."""
     steps = [p.seconds[_rows(p, names)] for p in by_batch.values()]
     fastest = np.stack([np.nanmin(s, axis=1) for s in steps], axis=1)
     usual = np.stack([np.nanmedian(s, axis=1) for s in steps], axis=1)
     vary = _varying(told, len(names))
     groups = [f"{kind} {int(of)}" for kind, of in zip(kinds, vary, strict=True)]
-    # A gradient of weights keeps its size and takes longer; but its kind does other things, too.
+    # A weight gradient has one size at all batches, yet takes longer. Other ops of its kind grow.
     grows = {kind for kind, of in zip(kinds, vary, strict=True) if of}
     steady = np.array([len(told) > 1 and kind not in grows for kind in kinds])
 
@@ -293,7 +293,7 @@ def _growth(
     timed = usual.any(axis=1)
     if not timed.any():
         return growth
-    # In an op that takes time, none is less than can be measured.
+    # Of an op that takes time, no time is below half of the least that was measured.
     least = fastest[fastest > 0].min(initial=usual[usual > 0].min()) / 2
     found = grown(
         np.maximum(fastest[timed], least),
@@ -314,7 +314,7 @@ def _rows(profile: Profile, names: Sequence[str]) -> list[int]:
 
 
 def _sizes(by_batch: dict[int, Profile], names: Sequence[str]) -> dict[int, Floats]:
-    """Output bytes by batch, of the batches that tell."""
+    """Output bytes by batch, for the batches that have them."""
     return {
         size: profile.output_bytes[_rows(profile, names)].astype(np.float64)
         for size, profile in by_batch.items()

@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 @lru_cache(maxsize=4096)
 def two_sided(level: float, freedom: int) -> float:
-    """The value that t, either way, exceeds with a probability of ``level``; good to six digits.
+    """The value that |t| exceeds with a probability of ``level``; good to six digits.
 
     Parameters
     ----------

@@ -27,12 +27,12 @@ class TransferTimes:
     Attributes
     ----------
     links : tuple of (src, dst, method)
-        Devices, empty where they are not known, and how data went.
+        Names of the devices (empty: unknown), and the method of transfer.
     link : int64 [n]
         Index into ``links``.
     bytes : float64 [n]
     seconds : float64 [n]
-        One way.
+        Time of one way.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class TransferTimes:
     def of(
         cls, arrays: Mapping[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]]
     ) -> TransferTimes:
-        """From (bytes, seconds) by method, or by (source, destination, method)."""
+        """A table from pairs (bytes, seconds) by method, or by (source, destination, method)."""
         links = [("", "", key) if isinstance(key, str) else key for key in arrays]
         sizes, seconds, index = [], [], []
         for i, (link, (size, time)) in enumerate(zip(links, arrays.values(), strict=True)):
@@ -82,13 +82,15 @@ class TransferTimes:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TransferTimes:
-        """From CSV with the columns ``bytes`` and ``seconds_one_way`` (or ``seconds``), and of
-        ``src``, ``dst`` and ``method`` those that tell links apart; others are ignored.
+        """A table from CSV.
+
+        The columns are ``bytes`` and ``seconds_one_way`` (or ``seconds``), and those of ``src``,
+        ``dst`` and ``method`` that tell links apart. Other columns are ignored.
 
         Raises
         ------
         InputError
-            A column that is missing, a value that is no positive number; the line is named.
+            A missing column, or a value that is no positive number (the error names the line).
         """
         try:
             text = read_bytes(path).decode()
@@ -116,7 +118,7 @@ class TransferTimes:
         return cls.of(rows)  # type: ignore[arg-type]
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes CSV that :meth:`read` reads."""
+        """Writes a CSV file that :meth:`read` reads."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -130,7 +132,7 @@ class TransferTimes:
 
 
 def title(link: tuple[str, str, str]) -> str:
-    """What to call a link."""
+    """Name of a link, for people."""
     src, dst, method = link
     return " ".join(part for part in (f"{src} -> {dst}" if src or dst else "", method) if part)
 

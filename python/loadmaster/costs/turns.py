@@ -1,10 +1,10 @@
 """Turns: how long ops wait where a scheduler takes the processor away and gives it back.
 
-On a machine that others use, a process runs for a turn and then waits while others have theirs.
-An op much shorter than a turn mostly gets through within one; a longer one waits again and again.
-So its time grows faster than its work just where that reaches a turn's length, and no growth
-fitted to shorter steps can tell. But how long turns and waits are is the scheduler's, the same for
-all ops: steps that waited took one multiple or another of the same time longer than the fastest.
+On a shared machine, a process runs for a turn and then waits while other processes run. An op much
+shorter than a turn mostly ends within one. A longer op waits again and again: where its work
+reaches the length of a turn, its time grows faster than its work, which no fit to shorter steps can
+foresee. But the scheduler sets the lengths of turns and waits, for all ops alike. So a step that
+waited is longer than the fastest by a multiple of one and the same wait.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Turns tried, as multiples of a wait.
+#: Lengths of turns to try, as multiples of a wait.
 _TURNS = np.geomspace(0.25, 8.0, 41)
-#: Seconds: no scheduler gives shorter turns, or every switch would count.
+#: Seconds of the shortest turn: with shorter ones, switches would take most of the time.
 _LEAST = 0.5e-3
-#: A usual step that takes so many times as long as the fastest has waited.
+#: A usual step has waited if it takes at least so many times as long as the fastest.
 _WAITED = 1.5
-#: Steps that must have waited alike before that is taken for turns, and which share of all that
-#: waited: what is only the busier the longer it takes waits any time.
+#: So many steps, and so large a share of all that waited, must have waited alike to be evidence of
+#: turns. On a machine that is merely busy, steps wait for any length of time.
 _LEAST_WAITS, _LEAST_SHARE = 3, 1 / 3
-#: Relative distance within which waits are alike.
+#: Waits within this relative distance count as alike.
 _ALIKE = 0.1
 
 
@@ -35,7 +35,7 @@ class Turns(NamedTuple):
     Attributes
     ----------
     run, wait : float
-        Seconds that a process runs, and that it then waits; infinite and none: it never waits.
+        Seconds that a process runs, and that it then waits. Infinity and 0: it never waits.
     """
 
     run: float
@@ -47,15 +47,16 @@ class Turns(NamedTuple):
         return np.asarray(work + self.wait * waits)
 
     def work(self, fastest: Floats) -> Floats:
-        """Seconds that ops run, from their fastest step, which waited as seldom as can be."""
+        """Seconds that ops run, from their fastest step, which waited the fewest times possible."""
         waits = np.floor(fastest / (self.run + self.wait))
         return np.minimum(fastest - waits * self.wait, (waits + 1) * self.run)
 
 
 def turns(fastest: Floats, usual: Floats) -> Turns:
-    """The turns that explain best how much longer usual steps take than the fastest.
+    """The turns that best explain by how much usual steps are longer than the fastest.
 
-    The wait is the commonest by time; the turn leaves the least sum of log errors. O(n log n).
+    The wait is the most frequent one, weighted by time. The turn leaves the least sum of log
+    errors. O(n log n).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an op takes on a device type where nobody measured it."""
+"""Times of ops on a device type on which they were not measured."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def scaled(
     known: Floats,
     elsewhere: Mapping[str, Floats],
 ) -> Floats:
-    """Times on a type, with what is known on other types scaled to it.
+    """Times on a device type, completed by scaled times of other types.
 
-    The type with most ops known on both comes first: times there by the median ratio of those.
-    Where there is none, each by the ratio of rooflines, if the cluster has both.
+    Other types take their turn, the one with most ops known on both types first. Its times are
+    multiplied by the median ratio of those ops. If no op is known on both, each time is multiplied
+    by the ratio of the op's rooflines, if the cluster has both types.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def scaled(
     known : float64 [n_ops]
         Seconds on the type; NaN: unknown.
     elsewhere : mapping of device type to float64 [n_ops]
-        The same on the others.
+        Seconds on the other types.
     """
     found = known.copy()
     types = {t.name: t for t in cluster.types}
@@ -53,9 +54,7 @@ def scaled(
 
 
 def _speed(graph: OpGraph, one: DeviceType, other: DeviceType) -> Floats:
-    """How many times as long ops take on another type, by rooflines; the median where they are
-    free by them.
-    """
+    """Ratio of each op's rooflines, other type / this type; the median ratio for free ops."""
     here, there = roofline(graph, one), roofline(graph, other)
     both = (here > 0) & (there > 0)
     usual = float(np.median(there[both] / here[both])) if both.any() else 1.0
@@ -67,8 +66,9 @@ def _speed(graph: OpGraph, one: DeviceType, other: DeviceType) -> Floats:
 def assumed(
     graph: OpGraph, device_type: DeviceType, missing: NDArray[np.bool_]
 ) -> tuple[Floats, str]:
-    """Times of ops of which no profile knows, and their provenance: what the graph says, else the
-    roofline. Those that are then free are counted in a warning.
+    """Times of ops that no profile has, and their provenance.
+
+    They are the graph's times, else the roofline's. A warning counts the ops that are then free.
 
     Raises
     ------

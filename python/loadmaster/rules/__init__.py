@@ -1,1 +1,1 @@
-"""What a plan must obey, and what that comes to for every op."""
+"""What a plan must obey, and what each constraint means for every op."""

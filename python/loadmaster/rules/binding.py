@@ -1,17 +1,17 @@
-"""Constraints bound to a problem: what users ask for, as what every strategy obeys.
+"""Constraints bound to a problem: what a user asks for, in terms that every strategy obeys.
 
 Strategies know three rules: sets of ops that share a device, device types that an op may run on,
-and the memory of devices. So a constrained problem is one of the same ops on a cluster derived from
-the user's:
+and the memory of devices. A constrained problem therefore has the same ops on a cluster that is
+derived from the user's cluster:
 
-* devices that a constraint treats differently are of different types there, with the same times, so
-  that a mask of types is a set of devices (at most 64 types);
-* a module that must stay whole is a colocation set, joined with those it shares ops with;
-* a reserve is memory that a device does not have.
+* Devices that a constraint treats differently get different types, with the same times. A mask of
+  types is then a set of devices. There are at most 64 types.
+* A module that must stay whole becomes a colocation set. Sets that share ops become one set.
+* A reserve is subtracted from the memory of its device.
 
-Rules stand on ops that run only, so that placeholders keep the homes that they have without
-constraints: a placement of the one problem is one of the other, with the same schedule. Contiguous
-stages are another matter: see :mod:`loadmaster.rules.stages`.
+Constraints bind only ops that run. Placeholders keep the homes that they have without constraints.
+So a placement of the constrained problem is a placement of the user's, with the same schedule.
+Contiguous stages need more than these three rules: see :mod:`loadmaster.rules.stages`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ MOST_TYPES = 64
 
 @dataclass(frozen=True)
 class Rule:
-    """A constraint on where some ops may be: its ``text``, the reduced ``ops`` (indices) and the
-    ``devices`` that it leaves them (bool [n_devices]).
+    """A constraint on where some ops may be.
+
+    ``text`` is the constraint in words, ``ops`` has indices of reduced ops, and ``devices`` says
+    which devices these ops may use (bool [n_devices]).
     """
 
     text: str
@@ -55,7 +57,7 @@ class Binding:
     Attributes
     ----------
     given : Problem
-        The user's.
+        The problem on the user's cluster.
     constraints : Constraints
     rules : tuple of Rule
     modules : tuple of (str, int array)
@@ -63,7 +65,7 @@ class Binding:
     sets : int64 [n_reduced]
         Set of each op: ops of a set share a device.
     allowed : bool [n_reduced, n_devices]
-        Where each op may be; the same for all of a set.
+        Whether an op may be on a device; all ops of a set have the same row.
     """
 
     given: Problem
@@ -111,7 +113,7 @@ class Binding:
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
-        """A number per device, the same for devices of a type that no rule tells apart."""
+        """A number per device: devices of one type that no rule tells apart have the same."""
         types = np.array(self.given.cluster.device_types, dtype=np.uint8)
         told_apart = np.unique(self.allowed, axis=0) if self.rules else np.empty((0, len(types)))
         keys = [column.tobytes() for column in np.vstack([types, told_apart]).astype(np.uint8).T]
@@ -154,10 +156,10 @@ class Binding:
         return [label and _root(of_label, label) for label in column]
 
     def released(self, placed: Problem) -> Problem:
-        """What a strategy placed, the problem or one of a transformed graph, on the user's cluster.
+        """The problem that a strategy placed, put back on the user's cluster.
 
-        Of a transformed graph, ops keep the types of the devices that they are constrained to, and
-        the sets.
+        Where the strategy transformed the graph, ops keep their sets, and the device types of the
+        devices that constraints leave them.
         """
         if placed is self.problem or self.problem is self.given:
             return self.given if placed is self.problem else placed
@@ -188,8 +190,10 @@ class Binding:
         return [m - r for m, r in zip(self.given.cluster.memory, reserved, strict=True)]
 
     def broken(self, devices: NDArray[np.int32], peak: NDArray[np.uint64]) -> list[str]:
-        """Constraints that a placement of the reduced ops breaks, in words: pins and kinds, whole
-        modules, reserves (given the peak of each device, in bytes), stages.
+        """The constraints that a placement of the reduced ops breaks, in words.
+
+        Pins, kinds, whole modules and stages follow from the devices, reserves from ``peak``, the
+        most bytes in use on each device.
         """
         model, of, cluster = self.given.model, self.given.reduced.op_of, self.given.cluster
         found = []
@@ -259,7 +263,7 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
         allowed[rule.ops] &= rule.devices
     of_set = np.ones((int(sets.max()) + 1, problem.cluster.n_devices), dtype=bool)
     np.logical_and.at(of_set, sets, allowed)
-    # A set that the graph itself leaves no device is for strategies to refuse.
+    # Where the graph itself leaves a set no device, a strategy refuses it.
     for stuck in np.flatnonzero(~of_set.any(axis=1)):
         _refuse_contradiction(found, np.flatnonzero(sets == stuck))
     return replace(found, allowed=of_set[sets])
@@ -277,7 +281,7 @@ def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:
 
 
 def _joined(sets: NDArray[np.int32], groups: list[NDArray[np.intp]]) -> NDArray[np.int64]:
-    """Sets with those that a group touches made one, numbered anew."""
+    """Sets, numbered anew, after all sets that share a group have become one."""
     parent = list(range(int(sets.max()) + 1))
 
     def find(s: int) -> int:
@@ -308,8 +312,9 @@ def _reserved(cluster: Cluster, constraints: Constraints) -> NDArray[np.uint64]:
 
 
 def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
-    """Raises for a set that constraints leave no device, naming two that exclude each other, or
-    all where no two do.
+    """Raises for a set that constraints leave no device.
+
+    The error names two constraints that exclude each other, or all of them where no two do.
     """
     problem = binding.given
     model, op_of = problem.model, problem.reduced.op_of
@@ -341,7 +346,7 @@ def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
 def _class_names(
     cluster: Cluster, classes: NDArray[np.intp], firsts: NDArray[np.intp]
 ) -> list[str]:
-    """A name per class: its type's, with its first device where the type falls apart."""
+    """A name per class: its device type, and its first device where a type has several classes."""
     names = []
     for number, first in enumerate(firsts.tolist()):
         device_type = cluster.device_types[first]

@@ -1,7 +1,7 @@
 """What a plan must obey beside memory: pins, reserves, whole modules, kinds of ops, stages.
 
-This file is what users write and read, as arguments or TOML.
-:mod:`loadmaster.rules.binding` turns it into what every strategy obeys.
+Users write these constraints as arguments or as TOML.
+:mod:`loadmaster.rules.binding` turns them into rules that every strategy obeys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadmaster.base.files import read_bytes
 from loadmaster.base.units import format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
 
-#: What a pattern begins with that is a regular expression.
+#: A pattern that begins with this is a regular expression.
 REGEX = "re:"
 
 #: The selector of all devices.
@@ -34,28 +34,28 @@ EVERY = "*"
 class Constraints:
     """What a plan must obey, whatever the method.
 
-    A *pattern* is a glob (``*`` matches dots too), or a regular expression after ``re:``, that the
-    whole of a name must match. A *selector* is a device's index or name, a glob over names, or one
-    over device types.
+    A *pattern* must match a whole name. It is a glob, in which ``*`` matches dots too, or ``re:``
+    and a regular expression. A *selector* is a device's index or name, a glob over the names of
+    devices, or a glob over the names of device types.
 
     Attributes
     ----------
     pin : mapping of pattern to selector or list of selectors
-        Ops whose name, or a module they are in, matches the pattern run on these devices. A pin
-        speaks of the ops that run; where it matches none, of those that the views and placeholders
-        it matches sit with.
+        Ops whose name matches, or that are in a module whose name matches, run on these devices.
+        A pattern that matches only views and placeholders pins the ops that these sit with.
     reserve : bytes, or mapping of selector to bytes
         Memory kept free on every device, or on some: an int, or a string such as ``"2GiB"``. Where
         several selectors match a device, the largest counts.
     no_split : sequence of patterns
-        Modules whose ops, with what their backward pass and their optimizer do, stay on one device:
-        the outermost ones that match. Of a graph that is replicated, each replica of the module
-        stays whole; the sums of gradients that join the replicas are of no module.
+        Modules that stay on one device, with the ops of their backward pass and of their
+        optimizer. Of nested modules that match, the outermost counts. Of a graph that is
+        replicated, each replica of the module stays whole; the ops that sum the gradients of
+        replicas belong to no module.
     contiguous : bool
         Whether devices, in the cluster's order, are stages: no op feeds a forward op of an earlier
         stage, and no backward op feeds one of a later stage.
     kinds : mapping of selector to pattern or list of patterns
-        These devices run only ops of kinds that match.
+        These devices run only ops whose kind matches.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class Constraints:
         return "; ".join(parts) or "none"
 
     def merged(self, other: Constraints) -> Constraints:
-        """These and others; where both speak of the same pattern or selector, the others count."""
+        """These constraints and others; for a pattern or selector in both, the others count."""
         return Constraints(
             {**self.pin, **other.pin},
             {**self.reserve, **other.reserve},
@@ -125,7 +125,7 @@ class Constraints:
     # -- on disk -----------------------------------------------------------------------------
 
     def to_document(self) -> dict[str, Any]:
-        """As plain data, without what is not constrained; :meth:`from_document` reads it back."""
+        """As plain data that :meth:`from_document` reads back; empty constraints are left out."""
         document = {
             "pin": {pattern: list(to) for pattern, to in self.pin.items()},
             "reserve": dict(self.reserve),
@@ -169,7 +169,7 @@ class Constraints:
 
 
 def as_constraints(constraints: Constraints | None) -> Constraints:
-    """Constraints as functions take them: none means that there are none."""
+    """Constraints as functions take them: None is an empty set of constraints."""
     if constraints is None:
         return Constraints()
     if not isinstance(constraints, Constraints):
@@ -181,7 +181,7 @@ def as_constraints(constraints: Constraints | None) -> Constraints:
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """What a pattern's names must match as a whole."""
+    """The regular expression of a pattern; a name must match it as a whole."""
     if not pattern.startswith(REGEX):
         return re.compile(fnmatch.translate(pattern))
     try:
@@ -196,7 +196,7 @@ def selected(cluster: Cluster, selector: str) -> NDArray[np.bool_]:
     Raises
     ------
     InputError
-        It means none; devices and types are listed.
+        The selector means no device; the error lists devices and types.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def _items(constraints: Constraints, name: str) -> Iterable[tuple[Any, Any]]:
 
 
 def _devices(what: str, value: Any) -> tuple[str, ...]:
-    """Selectors; a text may hold several, parted by commas."""
+    """Selectors; a text may hold several, separated by commas."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")]
     return _listed(what, value)

@@ -1,9 +1,9 @@
 """What contiguous stages mean for the ops of a problem.
 
-Devices in the cluster's order are stages. No op feeds a forward op of an earlier stage, and no
-backward op feeds a backward op of a later one: the backward pass runs through the stages in
-reverse, and the optimizer is free. Sets of ops that depend on each other both ways are on one
-stage; the others are brought into an order that the stages allow, about that of the forward pass.
+Devices, in the cluster's order, are stages. No op feeds a forward op of an earlier stage. No
+backward op feeds a backward op of a later stage: the backward pass runs through the stages in
+reverse. The optimizer may be anywhere. Sets of ops that depend on each other in both directions
+share a stage. All other sets get an order that the stages allow, close to that of the forward pass.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class Stages:
     before, after : int64 columns
         Pairs of colocated sets: the stage of ``after`` is not earlier than that of ``before``.
     knot : int64 [n_sets]
-        Sets that depend on each other both ways share a knot, and with it a stage.
+        Knot of each set. Sets that depend on each other in both directions share a knot, and so a
+        stage.
     allowed : bool [n_knots, n_devices]
-        Where each knot may be.
+        Whether a knot may be on a device.
     order : int64 [n_knots]
-        Knots, so that some cut into ranges, one per device, obeys every pair and ``allowed``.
+        Knots in an order that can be cut into ranges, one per device, so that the cut obeys every
+        pair and ``allowed``.
     """
 
     before: NDArray[np.int64]
@@ -48,7 +50,7 @@ class Stages:
         Raises
         ------
         InputError
-            What ops allow leaves no contiguous placement; an op is named.
+            The devices that ops allow leave no contiguous placement; the error names an op.
         """
         sets = problem.graph.colocation.astype(np.int64)
         first, second = _pairs(problem)
@@ -75,7 +77,7 @@ class Stages:
 
 
 def _pairs(problem: Problem) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Reduced ops of which the second may not be on an earlier stage than the first."""
+    """Pairs of reduced ops: the second may not be on an earlier stage than the first."""
     src, dst, _, _ = problem.graph.flows()
     phase = _phases(problem)
     forward = np.isin(phase, ("", "f"))[dst]
@@ -130,7 +132,7 @@ def knots(n: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArra
                 while component[u] < 0:
                     component[open_.pop()] = found
                 found += 1
-    # Tarjan's components come out with those that edges lead to first.
+    # Tarjan's algorithm finds a component after all components that its edges lead to.
     return found - 1 - component
 
 
@@ -196,10 +198,10 @@ def _refuse(
 def _positions(
     problem: Problem, knot: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Where each knot stands along the forward pass; never before a knot that must come earlier.
+    """Position of each knot along the forward pass, never before a knot that must come earlier.
 
-    A backward op stands with the last forward op that it reads from, the optimizer with the op that
-    reads what it updates, else with what its result goes to.
+    A backward op has the position of the last forward op that it reads from. An op of the optimizer
+    has that of the op that reads what the optimizer updates, else that of the op it feeds.
     """
     graph, of = problem.graph, knot[problem.graph.colocation]
     src, dst, _, _ = graph.flows()
