@@ -14,7 +14,7 @@ use loadmaster_core::cluster::{Cluster, Device, Link};
 use loadmaster_core::coarsen::Weights;
 use loadmaster_core::coarsen::contract::contract;
 use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
-use loadmaster_core::free_memory::OnOom;
+use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
@@ -92,9 +92,10 @@ impl Case {
     fn fill(&self, order: &[OpId]) -> Vec<DeviceId> {
         let capacity: Vec<u64> = self.cluster.devices().iter().map(|d| d.memory).collect();
         let devices: Vec<DeviceId> = self.cluster.device_ids().collect();
-        let (work, bytes) = (&self.work, &self.static_bytes);
-        fill::in_order(work, &self.cluster, order, &devices, bytes, &capacity, OnOom::BestEffort)
-            .expect("best effort places all")
+        let work = &self.work;
+        let charge = charge_to_leads(&work.lead, &self.static_bytes);
+        let memory = Memory::new(work, &self.cluster, &work.lead, &charge, &capacity, OnOom::BestEffort);
+        fill::in_order(memory, order, &devices).expect("best effort places all")
     }
 }
 

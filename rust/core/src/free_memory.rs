@@ -17,12 +17,12 @@ pub enum OnOom {
 /// Free memory per device, as ops are placed.
 #[derive(Clone, Debug)]
 pub struct Memory<'a> {
-    work: &'a Workload,
-    cluster: &'a Cluster,
+    pub(crate) work: &'a Workload,
+    pub(crate) cluster: &'a Cluster,
     /// The op that decides for each.
-    lead: &'a [OpId],
+    pub(crate) lead: &'a [OpId],
     /// Bytes that placing each op takes: its own and those of the ops it decides for.
-    charge: &'a [u64],
+    pub(crate) charge: &'a [u64],
     free: Vec<u64>,
     on_oom: OnOom,
 }
@@ -83,9 +83,4 @@ pub fn charge_to_leads(lead: &[OpId], bytes: &[u64]) -> Vec<u64> {
         *c = c.saturating_add(b);
     }
     charge
-}
-
-/// The device of every op from those of the deciding ops.
-pub fn follow_leads(work: &Workload, of_lead: impl Fn(OpId) -> DeviceId) -> Vec<DeviceId> {
-    work.lead.iter().map(|&l| of_lead(l)).collect()
 }

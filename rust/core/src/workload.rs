@@ -350,6 +350,11 @@ impl Times {
         Self { seconds: numbering.by_op(self.seconds, self.n_types), ..self }
     }
 
+    /// Seconds per op and device type, row-major.
+    pub fn matrix(&self) -> &[f64] {
+        &self.seconds
+    }
+
     /// Number of device types.
     pub fn n_types(&self) -> usize {
         self.n_types

@@ -8,7 +8,7 @@ use loadmaster_core::clock::Ticks;
 use loadmaster_core::coarsen::Weights;
 use loadmaster_core::coarsen::contract::{contract, flows};
 use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
-use loadmaster_core::free_memory::OnOom;
+use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{fill, locality};
@@ -117,9 +117,11 @@ proptest! {
                 let cuts = breakpoints(&work.graph, order, &weights, limits);
                 let coarse = contract(work, &segments(order, &cuts)).map_err(|e| e.to_string());
                 let held = work.graph.numbering().by_index(peak(work, order).held);
-                let filled = fill::in_order(work, cluster, order, &devices, &bytes, &capacity, OnOom::BestEffort);
-                let local = locality::follow_bytes(work, cluster, order, &bytes, &capacity, OnOom::BestEffort);
                 let best = OnOom::BestEffort;
+                let charge = charge_to_leads(&work.lead, &bytes);
+                let memory = Memory::new(work, cluster, &work.lead, &charge, &capacity, best);
+                let filled = fill::in_order(memory.clone(), order, &devices);
+                let local = locality::follow_bytes(memory, order);
                 let placed = common::adjust(work, cluster, clock, order, &ticks, &bytes, &capacity, best);
                 (
                     (indices(work, order.clone()), cuts, coarse, held),

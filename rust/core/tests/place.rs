@@ -6,7 +6,7 @@ use common::{Case, adjust, cases_of, device, link, mesh, micros, on, ops, plain,
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;
-use loadmaster_core::free_memory::{OnOom, charge_to_leads};
+use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::fill::{in_order, round_robin};
@@ -49,10 +49,12 @@ impl Problem {
     fn all(&self, on_oom: OnOom) -> [Result<Vec<DeviceId>, Error>; 4] {
         let Case { work, cluster, .. } = &self.case;
         let devices: Vec<DeviceId> = cluster.device_ids().collect();
+        let charge = charge_to_leads(&work.lead, &self.bytes);
+        let memory = Memory::new(work, cluster, &work.lead, &charge, &self.capacity, on_oom);
         [
-            in_order(work, cluster, &self.order, &devices, &self.bytes, &self.capacity, on_oom),
-            follow_bytes(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
-            round_robin(work, cluster, &self.order, &self.bytes, &self.capacity, on_oom),
+            in_order(memory.clone(), &self.order, &devices),
+            follow_bytes(memory.clone(), &self.order),
+            round_robin(memory, &self.order),
             self.adjust(on_oom).map(|s| s.device),
         ]
     }
@@ -387,15 +389,17 @@ fn filling_goes_on_where_it_stopped_and_wraps_at_the_end() {
     let work = Workload::plain(common::graph(5, &[]), &columns).unwrap();
     let fill_from = |devices: &[u32], capacity: &[u64]| {
         let (order, devices, bytes) = (ops(&[0, 1, 2, 3, 4]), on(devices), work.static_bytes());
-        in_order(&work, &mesh(2, 0.0), &order, &devices, &bytes, capacity, OnOom::Fail)
+        let (cluster, charge) = (mesh(2, 0.0), charge_to_leads(&work.lead, &bytes));
+        in_order(Memory::new(&work, &cluster, &work.lead, &charge, capacity, OnOom::Fail), &order, &devices)
     };
     let fill = |capacity: &[u64]| fill_from(&[0, 1], capacity);
     // 0, 1 on d0 (8 of 10), 2 does not fit: d1 from now on (7 of 7); 4 goes where 2 bytes are left.
     assert_eq!(fill(&[10, 7]).unwrap(), on(&[0, 0, 1, 1, 0]));
     assert!(matches!(fill(&[9, 7]), Err(Error::DoesNotFit { .. })));
     assert_eq!(fill_from(&[1, 0], &[7, 10]).unwrap(), on(&[1, 1, 0, 0, 1]));
-    let deal =
-        round_robin(&work, &mesh(2, 0.0), &ops(&[4, 3, 2, 1, 0]), &work.static_bytes(), &[9, 9], OnOom::Fail);
+    let (cluster, charge) = (mesh(2, 0.0), work.static_bytes());
+    let memory = Memory::new(&work, &cluster, &work.lead, &charge, &[9, 9], OnOom::Fail);
+    let deal = round_robin(memory, &ops(&[4, 3, 2, 1, 0]));
     // 4 -> d0, 3 -> d1, 2 -> d0, 1 -> d1, 0 -> d0 (2 + 3 + 4).
     assert_eq!(deal.unwrap(), on(&[0, 1, 0, 1, 0]));
 }
@@ -408,7 +412,8 @@ fn an_op_of_another_type_does_not_close_the_devices_it_passes() {
     let work = Workload::plain(common::graph(3, &[]), &columns).unwrap();
     let (order, devices, bytes) = (ops(&[0, 1, 2]), on(&[0, 1, 2]), work.static_bytes());
     let aba = cluster(&["a", "b", "a"]);
-    let placed = in_order(&work, &aba, &order, &devices, &bytes, &[4, 8, 8], OnOom::Fail);
+    let memory = Memory::new(&work, &aba, &work.lead, &bytes, &[4, 8, 8], OnOom::Fail);
+    let placed = in_order(memory, &order, &devices);
     assert_eq!(placed.unwrap(), on(&[0, 2, 1]));
 }
 
@@ -418,7 +423,8 @@ fn colocated_ops_are_charged_together() {
     let work = Workload::plain(common::graph(3, &[(0, 1), (1, 2)]), &columns).unwrap();
     let fill = |capacity: &[u64]| {
         let (order, devices, bytes) = (ops(&[0, 1, 2]), on(&[0, 1]), work.static_bytes());
-        in_order(&work, &mesh(2, 0.0), &order, &devices, &bytes, capacity, OnOom::Fail)
+        let (cluster, charge) = (mesh(2, 0.0), charge_to_leads(&work.lead, &bytes));
+        in_order(Memory::new(&work, &cluster, &work.lead, &charge, capacity, OnOom::Fail), &order, &devices)
     };
     // 0 takes 8 at once, though 2 comes last.
     assert_eq!(fill(&[8, 8]).unwrap(), on(&[0, 1, 0]));
@@ -435,7 +441,8 @@ fn an_op_follows_most_of_the_bytes_it_reads() {
     let work = Workload::plain(common::graph(4, &edges), &columns).unwrap();
     let follow = |capacity: &[u64]| {
         let (order, bytes) = (ops(&[0, 1, 2, 3]), work.static_bytes());
-        follow_bytes(&work, &mesh(2, 0.0), &order, &bytes, capacity, OnOom::Fail).unwrap()
+        let cluster = mesh(2, 0.0);
+        follow_bytes(Memory::new(&work, &cluster, &work.lead, &bytes, capacity, OnOom::Fail), &order).unwrap()
     };
     assert_eq!(follow(&[11, 10]), on(&[0, 0, 1, 0]));
     // No room there: 9 bytes on d1 are more than none.

@@ -222,16 +222,17 @@ proptest! {
         let order = work.graph.topo().to_vec();
         let levels = [group[..n].to_vec(), (0..n as u32).collect()];
         let (bytes, capacity) = (vec![1; n], vec![n as u64; case.cluster.n_devices()]);
+        let clock = work.clock(&case.times, &case.cluster).expect("times that can be counted");
+        let ticks = case.times.ticks(clock);
+        let problem = Problem::new(work, &case.cluster, clock, &ticks, &bytes, &capacity, None).expect("few devices");
         let run = |budget| {
             let request = refine::Request {
                 order: &order,
                 placement: &case.placement,
                 levels: &levels,
-                op_bytes: &bytes,
-                capacity: &capacity,
                 budget,
             };
-            refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request")
+            refine::refine(&problem, &request).expect("a valid request")
         };
         let (before, after) = (run(0), run(1_000_000));
         prop_assert_eq!(&before.placement, &case.placement);
@@ -239,11 +240,9 @@ proptest! {
         prop_assert!(work.check_placement(&case.cluster, &after.placement).is_ok());
         prop_assert_eq!(&after, &run(1_000_000));
         if is_mesh(&case) {
-            let clock = work.clock(&case.times, &case.cluster).expect("times that can be counted");
-            let ticks = case.times.ticks(clock);
             let of = append(work, &case.cluster, clock, &ticks, &after.placement, &order, true);
             let last = of.finish.iter().copied().max().unwrap_or(0);
-            prop_assert_eq!(after.makespan, clock.seconds(last));
+            prop_assert_eq!(after.makespan, last);
         }
     }
 
@@ -258,11 +257,12 @@ proptest! {
             order: &order,
             placement: &case.placement,
             levels: &[(0..n as u32).collect()],
-            op_bytes: &vec![1; n],
-            capacity: &held,
             budget: 1_000_000,
         };
-        let after = refine::refine(work, &case.cluster, &case.times, &request).expect("a valid request");
+        let clock = work.clock(&case.times, &case.cluster).expect("times that can be counted");
+        let ticks = case.times.ticks(clock);
+        let problem = Problem::new(work, &case.cluster, clock, &ticks, &vec![1; n], &held, None).expect("few devices");
+        let after = refine::refine(&problem, &request).expect("a valid request");
         let mut now = vec![0u64; held.len()];
         after.placement.iter().for_each(|d| now[d.ix()] += 1);
         prop_assert_eq!(now, held);
@@ -274,14 +274,11 @@ fn two_free_ops_are_spread_over_two_devices() {
     let work = plain(2, &[], &[]);
     let (cluster, times) = (mesh(2, 1.0), micros(&[5, 5]));
     let order = work.graph.topo().to_vec();
-    let request = refine::Request {
-        order: &order,
-        placement: &on(&[0, 0]),
-        levels: &[vec![0, 1]],
-        op_bytes: &[0, 0],
-        capacity: &[0, 0],
-        budget: 100,
-    };
-    let refined = refine::refine(&work, &cluster, &times, &request).expect("a valid request");
-    assert_eq!(refined.makespan, 5e-6);
+    let request =
+        refine::Request { order: &order, placement: &on(&[0, 0]), levels: &[vec![0, 1]], budget: 100 };
+    let clock = work.clock(&times, &cluster).expect("times that can be counted");
+    let ticks = times.ticks(clock);
+    let problem = Problem::new(&work, &cluster, clock, &ticks, &[0, 0], &[0, 0], None).expect("few devices");
+    let refined = refine::refine(&problem, &request).expect("a valid request");
+    assert_eq!(clock.seconds(refined.makespan), 5e-6);
 }

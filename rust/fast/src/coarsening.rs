@@ -1,34 +1,43 @@
-//! Coarsening over numpy arrays: groups of ops, and why there are not fewer.
+//! Groups of ops in `loadmaster.fast`: how they are found, and the graph of groups.
+
+use std::sync::Arc;
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::coarsen::fusion;
 use loadmaster_core::coarsen::{
-    Coarsening, Limits, Obstacles, Weights, batch, multilevel, parallel, repeats, rules,
+    Coarsening, Limits, Obstacles, Weights as CoreWeights, batch, contract as core_contract, fusion,
+    multilevel, parallel, repeats, rules,
 };
 use loadmaster_core::graph::Graph as CoreGraph;
+use loadmaster_core::ids::OpId;
+use loadmaster_core::schedule::{dominant, linear};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert;
-use crate::functions::{bytes_per_op, control_seconds, ticks, topological};
-use crate::graph::{Graph, ids};
+use crate::graph::{Graph, Ids, Names, ids};
+use crate::weights::Weights;
 
-type Ids<'py> = Bound<'py, PyArray1<i32>>;
 type Groups<'py> = (Ids<'py>, Bound<'py, PyDict>);
 
-/// Arrays and limits as a caller gives them.
-struct Request<'a, 'py> {
-    graph: &'a Graph,
-    op_time: &'a Bound<'py, PyAny>,
-    tensor_time: &'a Bound<'py, PyAny>,
-    groups: &'a Bound<'py, PyAny>,
-    control_time: f64,
-    op_bytes: Option<&'a Bound<'py, PyAny>>,
+/// The paper's R.
+const MAX_OPS: usize = 200;
+
+/// Most seconds and bytes in a group, as a caller gives them.
+struct Most<'a, 'py> {
     max_time: Option<f64>,
     max_bytes: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl Most<'_, '_> {
+    /// As ticks and bytes; absent ones allow everything.
+    fn counted(&self, weights: &Weights) -> PyResult<(Ticks, u64)> {
+        let max_time = most_seconds(self.max_time)?.map_or(Ticks::MAX, |s| weights.clock.ticks(s));
+        let max_bytes = self.max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
+        Ok((max_time, max_bytes.unwrap_or(u64::MAX)))
+    }
 }
 
 /// Most seconds in a group: none, or a number >= 0.
@@ -52,34 +61,21 @@ fn at_least_one(argument: &str, number: &Bound<'_, PyAny>) -> PyResult<usize> {
 /// Runs a merging algorithm without the GIL.
 fn merge<'py>(
     py: Python<'py>,
-    request: &Request<'_, 'py>,
-    algorithm: impl FnOnce(&CoreGraph, &Weights<'_>, &Limits) -> Result<Coarsening, Error> + Send,
+    weights: &Weights,
+    groups: &Bound<'py, PyAny>,
+    most: &Most<'_, 'py>,
+    algorithm: impl FnOnce(&CoreGraph, &CoreWeights<'_>, &Limits) -> Result<Coarsening, Error> + Send,
 ) -> PyResult<Groups<'py>> {
-    let graph = request.graph;
-    let op_time = graph.by_op(convert::seconds("op_time", request.op_time, graph.work.n_ops(), false)?, 1);
-    let tensor_time = convert::seconds("tensor_time", request.tensor_time, graph.tensor_ids(), true)?;
-    let control = control_seconds(request.control_time)?;
-    let op_bytes = bytes_per_op(graph, request.op_bytes)?;
-    let groups = at_least_one("groups", request.groups)?;
-    let max_time = most_seconds(request.max_time)?;
-    let max_bytes = request.max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
-    let merged = py.detach(|| -> Result<Coarsening, Error> {
-        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
-        let weights = Weights {
-            op_time: &op_time,
-            tensor_time: &tensor_time,
-            op_bytes: &op_bytes,
-            class: &graph.work.allowed,
-        };
-        let limits = Limits {
-            groups,
-            max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
-            max_bytes: max_bytes.unwrap_or(u64::MAX),
-        };
-        algorithm(&graph.work.graph, &weights, &limits)
-    });
-    let merged = merged.map_err(|e| graph.name(e))?;
-    Ok((ids(py, graph.by_index(merged.group).into_iter()), obstacles(py, merged.obstacles)?))
+    let groups = at_least_one("groups", groups)?;
+    let (max_time, max_bytes) = most.counted(weights)?;
+    let limits = Limits { groups, max_time, max_bytes };
+    let merged = weights.run(py, |graph, weights| algorithm(graph, weights, &limits))?;
+    Ok((by_index(py, weights, merged.group), obstacles(py, merged.obstacles)?))
+}
+
+/// A group per op, out.
+fn by_index<'py>(py: Python<'py>, weights: &Weights, group: Vec<u32>) -> Ids<'py> {
+    ids(py, weights.graph.by_index(group).into_iter())
 }
 
 fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
@@ -100,17 +96,11 @@ fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// op_time : float64 [n_ops]
-///     Seconds.
-/// tensor_time : float64 [n_tensor_ids]
-///     Seconds a transfer takes, by tensor id.
+/// weights : Weights
 /// rounds : int
 ///     How many steps around itself an op is compared by; fewer where more tell no ops apart.
 /// max_times : list of float
 ///     Most seconds of compute in a group, for each result; what takes longer alone stays alone.
-/// control_time : float
-///     Seconds a message without data takes.
 ///
 /// Returns
 /// -------
@@ -127,37 +117,26 @@ fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> chain = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> op_time, tensor_time = np.array([1.0, 2.0, 1.0, 2.0]), np.ones(4)
-/// >>> [level.tolist() for level in fast.repeated_groups(chain, op_time, tensor_time, 0, [6.0])]
+/// >>> weights = fast.Weights(chain, np.array([1.0, 2.0, 1.0, 2.0]), np.ones(4))
+/// >>> [level.tolist() for level in fast.repeated_groups(weights, 0, [6.0])]
 /// [[0, 0, 0, 0], [0, 1, 0, 1]]
 #[pyfunction]
-#[pyo3(signature = (graph, op_time, tensor_time, rounds, max_times, *, control_time=0.0))]
 pub fn repeated_groups<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    op_time: &Bound<'py, PyAny>,
-    tensor_time: &Bound<'py, PyAny>,
+    weights: &Weights,
     rounds: &Bound<'py, PyAny>,
     max_times: Vec<f64>,
-    control_time: f64,
 ) -> PyResult<Vec<Ids<'py>>> {
-    let op_time = graph.by_op(convert::seconds("op_time", op_time, graph.work.n_ops(), false)?, 1);
-    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
-    let control = control_seconds(control_time)?;
     // As many rounds as there are ops tell all apart that can be.
-    let rounds = convert::count("rounds", rounds)?.min(graph.work.n_ops());
+    let rounds = convert::count("rounds", rounds)?.min(weights.graph.work.n_ops());
     max_times.iter().try_for_each(|s| most_seconds(Some(*s)).map(|_| ()))?;
-    let levels = py.detach(|| -> Result<Vec<Vec<u32>>, Error> {
-        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
-        let (op_bytes, class) = (&graph.work.static_bytes(), &graph.work.allowed);
-        let weights = Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes, class };
-        let graph = &graph.work.graph;
-        let colors = repeats::colors(graph, &weights, rounds)?;
-        let joined = max_times.iter().map(|s| repeats::joined(graph, &weights, &colors, clock.ticks(*s)));
-        Ok(joined.chain([colors.clone()]).collect())
-    });
-    let levels = levels.map_err(|e| graph.name(e))?;
-    Ok(levels.into_iter().map(|level| ids(py, graph.by_index(level).into_iter())).collect())
+    let clock = weights.clock;
+    let levels = weights.run(py, |graph, weights| {
+        let colors = repeats::colors(graph, weights, rounds)?;
+        let joined = max_times.iter().map(|s| repeats::joined(graph, weights, &colors, clock.ticks(*s)));
+        Ok(joined.chain([colors.clone()]).collect::<Vec<_>>())
+    })?;
+    Ok(levels.into_iter().map(|level| by_index(py, weights, level)).collect())
 }
 
 /// Batch merging (Pesto 3.3): rounds of conflict-free merges, heaviest edge first.
@@ -168,17 +147,9 @@ pub fn repeated_groups<'py>(
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// op_time : float64 [n_ops]
-///     Seconds.
-/// tensor_time : float64 [n_tensor_ids]
-///     Seconds a transfer takes, by tensor id.
+/// weights : Weights
 /// groups : int
 ///     How many groups to stop at.
-/// control_time : float
-///     Seconds a message without data takes.
-/// op_bytes : uint64 [n_ops], optional
-///     For ``max_bytes``; resident and output bytes if absent.
 /// max_time : float, optional
 ///     Most seconds of compute in a group.
 /// max_bytes : int, optional
@@ -203,26 +174,18 @@ pub fn repeated_groups<'py>(
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> fast.batch_merge(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0]), 2)[0].tolist()
+/// >>> fast.batch_merge(fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0])), 2)[0].tolist()
 /// [0, 0, 1, 1]
 #[pyfunction]
-#[pyo3(signature = (graph, op_time, tensor_time, groups, *, control_time=0.0, op_bytes=None,
-                    max_time=None, max_bytes=None))]
-#[expect(clippy::too_many_arguments, reason = "one per limit")]
+#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
 pub fn batch_merge<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    op_time: &Bound<'py, PyAny>,
-    tensor_time: &Bound<'py, PyAny>,
+    weights: &Weights,
     groups: &Bound<'py, PyAny>,
-    control_time: f64,
-    op_bytes: Option<&Bound<'py, PyAny>>,
     max_time: Option<f64>,
     max_bytes: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Groups<'py>> {
-    let request =
-        Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
-    merge(py, &request, batch::merge)
+    merge(py, weights, groups, &Most { max_time, max_bytes }, batch::merge)
 }
 
 /// Groups of about equal time between which the least data flows: a multilevel acyclic partition.
@@ -237,27 +200,19 @@ pub fn batch_merge<'py>(
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> sending = np.array([5.0, 1.0, 5.0, 0.0])
-/// >>> fast.multilevel_partition(g, np.ones(4), sending, 2, max_time=2.0)[0].tolist()
+/// >>> weights = fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0]))
+/// >>> fast.multilevel_partition(weights, 2, max_time=2.0)[0].tolist()
 /// [0, 0, 1, 1]
 #[pyfunction]
-#[pyo3(signature = (graph, op_time, tensor_time, groups, *, control_time=0.0, op_bytes=None,
-                    max_time=None, max_bytes=None))]
-#[expect(clippy::too_many_arguments, reason = "one per limit")]
+#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
 pub fn multilevel_partition<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    op_time: &Bound<'py, PyAny>,
-    tensor_time: &Bound<'py, PyAny>,
+    weights: &Weights,
     groups: &Bound<'py, PyAny>,
-    control_time: f64,
-    op_bytes: Option<&Bound<'py, PyAny>>,
     max_time: Option<f64>,
     max_bytes: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Groups<'py>> {
-    let request =
-        Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
-    merge(py, &request, multilevel::partition)
+    merge(py, weights, groups, &Most { max_time, max_bytes }, multilevel::partition)
 }
 
 /// Merging that keeps parallelism: the merge that lengthens paths least goes first.
@@ -273,26 +228,18 @@ pub fn multilevel_partition<'py>(
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(6, np.array([0, 0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 5, 5]))
-/// >>> fast.parallel_merge(g, np.ones(6), np.zeros(6), 4)[0].tolist()
+/// >>> fast.parallel_merge(fast.Weights(g, np.ones(6)), 4)[0].tolist()
 /// [0, 1, 2, 1, 2, 3]
 #[pyfunction]
-#[pyo3(signature = (graph, op_time, tensor_time, groups, *, control_time=0.0, op_bytes=None,
-                    max_time=None, max_bytes=None))]
-#[expect(clippy::too_many_arguments, reason = "one per limit")]
+#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
 pub fn parallel_merge<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    op_time: &Bound<'py, PyAny>,
-    tensor_time: &Bound<'py, PyAny>,
+    weights: &Weights,
     groups: &Bound<'py, PyAny>,
-    control_time: f64,
-    op_bytes: Option<&Bound<'py, PyAny>>,
     max_time: Option<f64>,
     max_bytes: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Groups<'py>> {
-    let request =
-        Request { graph, op_time, tensor_time, groups, control_time, op_bytes, max_time, max_bytes };
-    merge(py, &request, parallel::merge)
+    merge(py, weights, groups, &Most { max_time, max_bytes }, parallel::merge)
 }
 
 /// Fusion by rules (Moirai's GCOF): chains of op kinds that one kernel runs become one group.
@@ -303,16 +250,14 @@ pub fn parallel_merge<'py>(
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// op_time : float64 [n_ops]
-///     Seconds, for ``max_time``.
+/// weights : Weights
 /// kind : int [n_ops]
 ///     A number per kind of op, 0 to 2^32 - 2.
 /// rules : list of list of list of int
 ///     Per rule and position in it, the kinds that match there.
 /// groups : int
 ///     How many groups to stop at.
-/// op_bytes, max_time, max_bytes
+/// max_time, max_bytes
 ///     As for :func:`batch_merge`.
 ///
 /// Returns
@@ -332,31 +277,84 @@ pub fn parallel_merge<'py>(
 /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
 /// >>> conv, norm, relu = 0, 1, 2
 /// >>> kind = np.array([conv, norm, relu, conv])
-/// >>> fast.fuse(g, np.ones(4), kind, [[[conv], [norm]], [[conv], [norm], [relu]]], 1)[0].tolist()
+/// >>> rules = [[[conv], [norm]], [[conv], [norm], [relu]]]
+/// >>> fast.fuse(fast.Weights(g, np.ones(4)), kind, rules, 1)[0].tolist()
 /// [0, 0, 0, 1]
 #[pyfunction]
-#[pyo3(signature = (graph, op_time, kind, rules, groups, *, op_bytes=None, max_time=None, max_bytes=None))]
-#[expect(clippy::too_many_arguments, reason = "one per limit")]
+#[pyo3(signature = (weights, kind, rules, groups, *, max_time=None, max_bytes=None))]
 pub fn fuse<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    op_time: &Bound<'py, PyAny>,
+    weights: &Weights,
     kind: &Bound<'py, PyAny>,
     rules: &Bound<'py, PyAny>,
     groups: &Bound<'py, PyAny>,
-    op_bytes: Option<&Bound<'py, PyAny>>,
     max_time: Option<f64>,
     max_bytes: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Groups<'py>> {
+    let graph = &weights.graph;
     let kind = graph.by_op(convert::indices("kind", kind, graph.work.n_ops(), u32::MAX as usize)?, 1);
     let rules: Vec<rules::Rule> = rules.extract().map_err(|_| {
         PyValueError::new_err("rules: wants a list of rules, each a list of lists of kinds (integers)")
     })?;
-    let tensor_time = PyArray1::<f64>::zeros(py, graph.tensor_ids(), false);
-    let tensor_time = tensor_time.as_any();
-    let request =
-        Request { graph, op_time, tensor_time, groups, control_time: 0.0, op_bytes, max_time, max_bytes };
-    merge(py, &request, |graph, weights, limits| rules::fuse(graph, weights, limits, &kind, &rules))
+    merge(py, weights, groups, &Most { max_time, max_bytes }, |graph, weights, limits| {
+        rules::fuse(graph, weights, limits, &kind, &rules)
+    })
+}
+
+/// The cuts of an order that send least (Celeritas eq. (4)-(6); Kernighan 1971).
+///
+/// A tensor is charged once to every segment that reads it and did not make it. Equal costs take the
+/// longer segment; an op over a limit is a segment of its own. O((V + E) sqrt(max_ops)) at worst.
+///
+/// Parameters
+/// ----------
+/// weights : Weights
+/// order : int [n_ops]
+///     A topological order.
+/// max_ops : int, optional
+///     Most ops in a segment (the paper's R); 200 if absent.
+/// max_bytes : int, optional
+///     Most bytes in a segment (the paper's M).
+/// max_time : float, optional
+///     Most seconds of compute in a segment.
+///
+/// Returns
+/// -------
+/// int32
+///     First positions of the segments after the first, ascending.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype, shape or value; an order that is not topological.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> weights = fast.Weights(g, np.zeros(4), np.array([5.0, 1.0, 5.0, 0.0]))
+/// >>> fast.breakpoints(weights, fast.m_topo(g), max_ops=2).tolist()
+/// [2]
+#[pyfunction]
+#[pyo3(signature = (weights, order, *, max_ops=None, max_bytes=None, max_time=None))]
+pub fn breakpoints<'py>(
+    py: Python<'py>,
+    weights: &Weights,
+    order: &Bound<'py, PyAny>,
+    max_ops: Option<&Bound<'py, PyAny>>,
+    max_bytes: Option<&Bound<'py, PyAny>>,
+    max_time: Option<f64>,
+) -> PyResult<Ids<'py>> {
+    let order = weights.graph.topological(order)?;
+    let max_ops = max_ops.map(|n| convert::count("max_ops", n)).transpose()?.unwrap_or(MAX_OPS);
+    if max_ops == 0 {
+        return Err(PyValueError::new_err("max_ops is 0: a segment has at least one op"));
+    }
+    let (max_time, max_bytes) = Most { max_time, max_bytes }.counted(weights)?;
+    let limits = fusion::Limits { max_ops, max_bytes, max_time };
+    let cuts = weights.run(py, |graph, weights| Ok(fusion::breakpoints(graph, &order, weights, limits)))?;
+    Ok(ids(py, cuts.into_iter()))
 }
 
 /// The cuts of an order into a given number of segments that send about least.
@@ -368,7 +366,7 @@ pub fn fuse<'py>(
 ///
 /// Parameters
 /// ----------
-/// graph, order, tensor_time, control_time, op_time, op_bytes, max_bytes, max_time
+/// weights, order, max_bytes, max_time
 ///     As for :func:`breakpoints`.
 /// segments : int
 ///     How many; the fewest that limits and device types allow, if those are more.
@@ -390,49 +388,190 @@ pub fn fuse<'py>(
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> cuts, cost = fast.exact_breakpoints(g, fast.m_topo(g), np.array([5.0, 1.0, 2.0, 0.0]), 3)
+/// >>> weights = fast.Weights(g, np.zeros(4), np.array([5.0, 1.0, 2.0, 0.0]))
+/// >>> cuts, cost = fast.exact_breakpoints(weights, fast.m_topo(g), 3)
 /// >>> cuts.tolist(), cost
 /// ([2, 3], 3.0)
 #[pyfunction]
-#[pyo3(signature = (graph, order, tensor_time, segments, *, control_time=0.0, op_time=None,
-                    op_bytes=None, max_bytes=None, max_time=None))]
-#[expect(clippy::too_many_arguments, reason = "those of breakpoints")]
+#[pyo3(signature = (weights, order, segments, *, max_bytes=None, max_time=None))]
 pub fn exact_breakpoints<'py>(
     py: Python<'py>,
-    graph: &Graph,
+    weights: &Weights,
     order: &Bound<'py, PyAny>,
-    tensor_time: &Bound<'py, PyAny>,
     segments: &Bound<'py, PyAny>,
-    control_time: f64,
-    op_time: Option<&Bound<'py, PyAny>>,
-    op_bytes: Option<&Bound<'py, PyAny>>,
     max_bytes: Option<&Bound<'py, PyAny>>,
     max_time: Option<f64>,
 ) -> PyResult<(Ids<'py>, f64)> {
-    let n = graph.work.n_ops();
-    let order = topological("order", graph, order)?;
-    let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
-    let control = control_seconds(control_time)?;
-    let op_time = op_time.map(|t| convert::seconds("op_time", t, n, false)).transpose()?;
-    let op_time = op_time.map_or_else(|| vec![0.0; n], |t| graph.by_op(t, 1));
-    let op_bytes = bytes_per_op(graph, op_bytes)?;
-    let max_bytes = max_bytes.map(|b| convert::unsigned("max_bytes", b)).transpose()?;
-    let max_time = most_seconds(max_time)?;
+    let order = weights.graph.topological(order)?;
+    let (max_time, max_bytes) = Most { max_time, max_bytes }.counted(weights)?;
+    let limits = fusion::Limits { max_ops: usize::MAX, max_bytes, max_time };
     let segments = at_least_one("segments", segments)?;
-    let found = py.detach(|| -> Result<(Vec<u32>, f64), Error> {
-        let (clock, op_time, tensor_time) = ticks(graph, &op_time, &tensor_time, control)?;
-        let limits = fusion::Limits {
-            max_ops: usize::MAX,
-            max_bytes: max_bytes.unwrap_or(u64::MAX),
-            max_time: max_time.map_or(Ticks::MAX, |s| clock.ticks(s)),
-        };
-        let class = &graph.work.allowed;
-        let weights = Weights { op_time: &op_time, tensor_time: &tensor_time, op_bytes: &op_bytes, class };
-        let exact = fusion::exactly(&graph.work.graph, &order, &weights, limits, segments);
-        Ok((exact.cuts, clock.seconds(exact.cost)))
+    let found =
+        weights.run(py, |graph, weights| Ok(fusion::exactly(graph, &order, weights, limits, segments)))?;
+    Ok((ids(py, found.cuts.into_iter()), weights.clock.seconds(found.cost)))
+}
+
+/// Number of the segment that each op of an order is in.
+///
+/// Parameters
+/// ----------
+/// order : int [n_ops]
+/// cuts : int
+///     As :func:`breakpoints` gives them.
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///
+/// Raises
+/// ------
+/// ValueError
+///     Cuts that do not ascend or lie outside the order.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> fast.segments(np.array([2, 0, 1]), np.array([1])).tolist()
+/// [1, 1, 0]
+#[pyfunction]
+pub fn segments<'py>(
+    py: Python<'py>,
+    order: &Bound<'_, PyAny>,
+    cuts: &Bound<'_, PyAny>,
+) -> PyResult<Ids<'py>> {
+    // What has no length is no array, as `indices` says.
+    let n = order.len().unwrap_or(0);
+    let order: Vec<OpId> = convert::indices("order", order, n, n)?.into_iter().map(OpId).collect();
+    let mut seen = vec![false; n];
+    if let Some(op) = order.iter().find(|op| std::mem::replace(&mut seen[op.ix()], true)) {
+        return Err(PyValueError::new_err(format!("order: op {} comes twice", op.0)));
+    }
+    let cuts = convert::integers("cuts", cuts)?;
+    let ascending = cuts.windows(2).all(|w| w[0] < w[1]);
+    if !ascending || cuts.iter().any(|&c| c < 1 || c >= n.max(1) as i64) {
+        return Err(PyValueError::new_err(format!(
+            "cuts: must ascend strictly from 1 to {} at most",
+            n.max(1) - 1
+        )));
+    }
+    let cuts: Vec<u32> = cuts.into_iter().map(|c| c as u32).collect();
+    Ok(ids(py, fusion::segments(&order, &cuts).into_iter()))
+}
+
+/// The coarse graph: one op per group, tensors between groups counted once per reading group.
+///
+/// Resident and output bytes add up, workspace is the largest. O(V + E).
+///
+/// Parameters
+/// ----------
+/// graph : Graph
+/// group : int [n_ops]
+///     Group per op, numbered from 0 without gaps.
+/// colocated : bool
+///     Whether groups share a device where ops of theirs have to, and hold no memory: for moving ops
+///     group by group. If not, each is placed for itself, and holds what its ops allocate.
+///
+/// Returns
+/// -------
+/// Graph
+///     Its op g is group g; tensor ids are those of ``graph``.
+///
+/// Raises
+/// ------
+/// ValueError
+///     Groups with gaps, or whose quotient has a cycle (a member of each group on it is named).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+/// >>> fast.contract(g, np.array([0, 0, 1, 1])).n_ops
+/// 2
+#[pyfunction]
+#[pyo3(signature = (graph, group, *, colocated=false))]
+pub fn contract(py: Python<'_>, graph: &Graph, group: &Bound<'_, PyAny>, colocated: bool) -> PyResult<Graph> {
+    let n = graph.work.n_ops();
+    let group = convert::indices("group", group, n, n)?;
+    let mut first = vec![u32::MAX; n];
+    for (index, &g) in group.iter().enumerate().rev() {
+        first[g as usize] = index as u32;
+    }
+    let group = graph.by_op(group, 1);
+    let contract = if colocated { core_contract::contract_colocated } else { core_contract::contract };
+    let work = py.detach(|| contract(&graph.work, &group)).map_err(|e| graph.name(e))?;
+    let fine = graph.names.clone();
+    let names: Names = Arc::new(move |g| {
+        let index = *first.get(g as usize)?;
+        let name = fine.as_ref().and_then(|names| names(index)).unwrap_or_else(|| format!("op {index}"));
+        Some(format!("group {g} (with {name})"))
     });
-    let (cuts, cost) = found.map_err(|e| graph.name(e))?;
-    Ok((ids(py, cuts.into_iter()), cost))
+    Ok(Graph { work: Arc::new(work), names: Some(names) })
+}
+
+/// Groups of ops from their times, as whole ticks.
+fn clustered<'py>(
+    py: Python<'py>,
+    weights: &Weights,
+    cluster: impl FnOnce(&CoreGraph, &[Ticks], &[Ticks]) -> Vec<u32> + Send,
+) -> Ids<'py> {
+    let group = py.detach(|| cluster(&weights.graph.work.graph, &weights.op_time, &weights.tensor_time));
+    by_index(py, weights, group)
+}
+
+/// Linear clustering (LC, Kim and Browne 1988).
+///
+/// The critical path becomes a group, then that of the ops left over, and so on. O((V + E) log V) where few
+/// levels change per path; O(V (V + E)) at worst.
+///
+/// Parameters
+/// ----------
+/// weights : Weights
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Group per op. The groups may depend on each other in a circle: they say what goes together, and are
+///     not for :func:`contract`.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> fast.linear_clusters(fast.Weights(g, np.ones(3), np.full(3, 1.0))).tolist()
+/// [0, 0, 1]
+#[pyfunction]
+pub fn linear_clusters<'py>(py: Python<'py>, weights: &Weights) -> Ids<'py> {
+    clustered(py, weights, linear::linear)
+}
+
+/// Dominant sequence clustering (DSC, Yang and Gerasoulis 1994).
+///
+/// Ops by t-level + b-level, each at the end of the producer's group that lets it start earliest, or in a
+/// group of its own. O((V + E) log V).
+///
+/// Parameters
+/// ----------
+/// weights : Weights
+///
+/// Returns
+/// -------
+/// int32 [n_ops]
+///     Group per op. The groups may depend on each other in a circle: they say what goes together, and are
+///     not for :func:`contract`.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
+/// >>> fast.dominant_sequences(fast.Weights(g, np.ones(3), np.full(3, 0.5))).tolist()
+/// [0, 0, 1]
+#[pyfunction]
+pub fn dominant_sequences<'py>(py: Python<'py>, weights: &Weights) -> Ids<'py> {
+    clustered(py, weights, dominant::dominant)
 }
 
 /// Source, destination, tensor id (-1: no data), bytes, and whether the tensor is there at time 0.

@@ -8,13 +8,74 @@ use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph as CoreOpGraph};
 use loadmaster_core::workload::{Columns, Workload};
-use loadmaster_core::{colocate, reduce};
+use loadmaster_core::{reduce, topo};
 use numpy::{IntoPyArray, PyArray1};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::convert;
 use crate::errors::Raised;
+
+pub type Ids<'py> = Bound<'py, PyArray1<i32>>;
+pub type Floats<'py> = Bound<'py, PyArray1<f64>>;
+
+/// Columns that [`Graph`] and [`OpGraph`] take by keyword.
+const GRAPH_COLUMNS: &[&str] =
+    &["tensor_bytes", "resident", "workspace", "output_bytes", "colocation", "allowed"];
+const OP_COLUMNS: &[&str] =
+    &["view", "placeholder", "alias_of", "colocation", "output_bytes", "resident", "workspace"];
+
+/// Columns given by keyword, each taken out by its name.
+struct GivenColumns<'a, 'py> {
+    class: &'static str,
+    columns: Option<&'a Bound<'py, PyDict>>,
+}
+
+impl<'a, 'py> GivenColumns<'a, 'py> {
+    /// Checks that every keyword is one of `names`.
+    fn new(class: &'static str, columns: Option<&'a Bound<'py, PyDict>>, names: &[&str]) -> PyResult<Self> {
+        for key in columns.iter().flat_map(|columns| columns.keys()) {
+            let key: String = key.extract()?;
+            if !names.contains(&key.as_str()) {
+                let reason = format!("{class}() got an unexpected keyword argument {key:?}");
+                return Err(PyTypeError::new_err(reason));
+            }
+        }
+        Ok(Self { class, columns })
+    }
+
+    /// A column, or none where it is absent or None.
+    fn get<T>(
+        &self,
+        name: &str,
+        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
+    ) -> PyResult<Option<Vec<T>>> {
+        let Some(columns) = self.columns else { return Ok(None) };
+        let column = columns.get_item(name)?.filter(|column| !column.is_none());
+        column.map(|column| convert(name, &column)).transpose()
+    }
+
+    /// A column; empty where it is absent.
+    fn optional<T>(
+        &self,
+        name: &str,
+        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
+    ) -> PyResult<Vec<T>> {
+        Ok(self.get(name, convert)?.unwrap_or_default())
+    }
+
+    /// A column that must be given.
+    fn required<T>(
+        &self,
+        name: &str,
+        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
+    ) -> PyResult<Vec<T>> {
+        let missing =
+            || PyTypeError::new_err(format!("{}() wants the keyword argument {name:?}", self.class));
+        self.get(name, convert)?.ok_or_else(missing)
+    }
+}
 
 /// What the op of a user's index is called in messages.
 pub type Names = Arc<dyn Fn(u32) -> Option<String> + Send + Sync>;
@@ -57,7 +118,8 @@ pub type Names = Arc<dyn Fn(u32) -> Option<String> + Send + Sync>;
 /// >>> g = fast.Graph(3, np.array([0, 0]), np.array([1, 2]))
 /// >>> g.n_ops, g.n_edges
 /// (3, 2)
-#[pyclass(frozen, module = "loadmaster.fast")]
+#[pyclass(frozen, skip_from_py_object, module = "loadmaster.fast")]
+#[derive(Clone)]
 pub struct Graph {
     /// Its ops are numbered as they run, not as the user numbers them: every column and every list of
     /// ops comes in through [`Graph::by_op`], [`Graph::op`] and goes out through [`Graph::by_index`],
@@ -77,33 +139,26 @@ type Flows<'py> = (
 #[pymethods]
 impl Graph {
     #[new]
-    #[pyo3(signature = (n_ops, src, dst, tensor=None, *, tensor_bytes=None, resident=None, workspace=None,
-                        output_bytes=None, colocation=None, allowed=None))]
-    #[expect(clippy::too_many_arguments, reason = "one per column")]
+    #[pyo3(signature = (n_ops, src, dst, tensor=None, **columns))]
     fn new(
         py: Python<'_>,
         n_ops: &Bound<'_, PyAny>,
         src: &Bound<'_, PyAny>,
         dst: &Bound<'_, PyAny>,
         tensor: Option<&Bound<'_, PyAny>>,
-        tensor_bytes: Option<&Bound<'_, PyAny>>,
-        resident: Option<&Bound<'_, PyAny>>,
-        workspace: Option<&Bound<'_, PyAny>>,
-        output_bytes: Option<&Bound<'_, PyAny>>,
-        colocation: Option<&Bound<'_, PyAny>>,
-        allowed: Option<&Bound<'_, PyAny>>,
+        columns: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let given = GivenColumns::new("Graph", columns, GRAPH_COLUMNS)?;
         let n_ops = convert::count("n_ops", n_ops)?;
         let src = convert::integers("src", src)?;
         let dst = convert::integers("dst", dst)?;
         let tensor = tensor.map(|t| convert::integers("tensor", t)).transpose()?;
-        let colocation =
-            colocation.map(|c| convert::integers("colocation", c)).transpose()?.unwrap_or_default();
-        let tensor_bytes = convert::optional_sizes("tensor_bytes", tensor_bytes)?;
-        let resident = convert::optional_sizes("resident", resident)?;
-        let workspace = convert::optional_sizes("workspace", workspace)?;
-        let output_bytes = convert::optional_sizes("output_bytes", output_bytes)?;
-        let allowed = convert::optional_sizes("allowed", allowed)?;
+        let colocation = given.optional("colocation", convert::integers)?;
+        let tensor_bytes = given.optional("tensor_bytes", convert::sizes)?;
+        let resident = given.optional("resident", convert::sizes)?;
+        let workspace = given.optional("workspace", convert::sizes)?;
+        let output_bytes = given.optional("output_bytes", convert::sizes)?;
+        let allowed = given.optional("allowed", convert::sizes)?;
         let work = py.detach(|| {
             let graph = CoreGraph::numbered(n_ops, &src, &dst, tensor.as_deref())?;
             let columns = Columns {
@@ -190,67 +245,6 @@ impl Graph {
         ids(py, self.by_index(self.work.set_of.clone()).into_iter())
     }
 
-    /// The same graph with every op decided for by the first of its colocated set: without the advice
-    /// to keep the update of a parameter where the parameter is read. O(V + E).
-    fn without_advice(&self) -> Self {
-        let work = &self.work;
-        let lead = work.set_of.iter().map(|&s| work.sets.row(s as usize)[0]).collect();
-        Self { work: Arc::new(Workload { lead, ..(**work).clone() }), names: self.names.clone() }
-    }
-
-    /// The same graph with ops kept to some of the device types they allow. Colocated ops keep to what
-    /// all of them may use. O(V + E).
-    ///
-    /// Parameters
-    /// ----------
-    /// masks : uint64 [n_ops]
-    ///     Bit k: may run on device type k, if the graph allows it.
-    ///
-    /// Raises
-    /// ------
-    /// InputError
-    ///     Colocated ops that are left without a type in common.
-    /// ValueError
-    ///     A wrong dtype or length; an op that is left without a type.
-    fn restricted(&self, masks: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let work = &self.work;
-        let masks = convert::sizes("masks", masks)?;
-        if masks.len() != work.n_ops() {
-            let wants = format!("{} (one per op)", work.n_ops());
-            return Err(convert::wrong_length("masks", masks.len(), wants));
-        }
-        let mut allowed = self.by_op(masks, 1);
-        allowed.iter_mut().zip(&work.allowed).for_each(|(mask, allowed)| *mask &= allowed);
-        if let Some(op) = allowed.iter().position(|&mask| mask == 0) {
-            let index = work.graph.index(OpId::new(op));
-            return Err(PyValueError::new_err(format!("masks[{index}] leaves the op no device type")));
-        }
-        colocate::share_allowed(&work.sets, &mut allowed).map_err(|e| self.name(e))?;
-        Ok(Self { work: Arc::new(Workload { allowed, ..(**work).clone() }), names: self.names.clone() })
-    }
-
-    /// The same graph with every op kept to a device, as if devices were types: no group that a
-    /// coarsener makes has ops of two. O(V + E).
-    ///
-    /// Parameters
-    /// ----------
-    /// devices : int32 [n_ops]
-    ///     Below 64, the same for colocated ops.
-    ///
-    /// Raises
-    /// ------
-    /// InputError
-    ///     Colocated ops on two devices.
-    /// ValueError
-    ///     A wrong dtype or length; a device out of range.
-    fn kept_to(&self, devices: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let work = &self.work;
-        let devices = convert::indices("devices", devices, work.n_ops(), u64::BITS as usize)?;
-        let mut allowed: Vec<u64> = self.by_op(devices, 1).into_iter().map(|d| 1 << d).collect();
-        colocate::share_allowed(&work.sets, &mut allowed).map_err(|e| self.name(e))?;
-        Ok(Self { work: Arc::new(Workload { allowed, ..(**work).clone() }), names: self.names.clone() })
-    }
-
     /// Source, destination, distinct tensors and bytes between each pair of ops.
     fn flows<'py>(&self, py: Python<'py>) -> Flows<'py> {
         let flows = py.detach(|| contract::flows(&self.work));
@@ -290,6 +284,18 @@ impl Graph {
     /// The op of a user's index.
     pub fn op(&self, index: u32) -> OpId {
         self.work.graph.numbering().op(index)
+    }
+
+    /// An order, checked to be topological.
+    pub fn topological(&self, order: &Bound<'_, PyAny>) -> PyResult<Vec<OpId>> {
+        let n = self.work.n_ops();
+        let order: Vec<OpId> =
+            convert::indices("order", order, n, n)?.into_iter().map(|index| self.op(index)).collect();
+        if topo::is_topological(&self.work.graph, &order) {
+            return Ok(order);
+        }
+        let reason = "order: must list every op once, producers before consumers";
+        Err(PyValueError::new_err(format!("{reason} (see m_topo, dfs_topo, cpd_topo)")))
     }
 
     /// The user's indices of ops.
@@ -349,9 +355,7 @@ type ReducedGraph<'py> =
 #[pymethods]
 impl OpGraph {
     #[new]
-    #[pyo3(signature = (name, src, dst, tensor, bytes, *, view, placeholder, alias_of, colocation,
-                        output_bytes, resident, workspace))]
-    #[expect(clippy::too_many_arguments, reason = "one per column")]
+    #[pyo3(signature = (name, src, dst, tensor, bytes, **columns))]
     fn new(
         py: Python<'_>,
         name: Vec<String>,
@@ -359,27 +363,22 @@ impl OpGraph {
         dst: &Bound<'_, PyAny>,
         tensor: Option<&Bound<'_, PyAny>>,
         bytes: &Bound<'_, PyAny>,
-        view: &Bound<'_, PyAny>,
-        placeholder: &Bound<'_, PyAny>,
-        alias_of: &Bound<'_, PyAny>,
-        colocation: &Bound<'_, PyAny>,
-        output_bytes: &Bound<'_, PyAny>,
-        resident: &Bound<'_, PyAny>,
-        workspace: &Bound<'_, PyAny>,
+        columns: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let given = GivenColumns::new("OpGraph", columns, OP_COLUMNS)?;
         let columns = OpColumns {
             name,
             src: convert::integers("src", src)?,
             dst: convert::integers("dst", dst)?,
             tensor: tensor.map(|t| convert::integers("tensor", t)).transpose()?,
             bytes: convert::sizes("bytes", bytes)?,
-            view: convert::flags("view", view)?,
-            placeholder: convert::flags("placeholder", placeholder)?,
-            alias_of: convert::integers("alias_of", alias_of)?,
-            colocation: convert::integers("colocation", colocation)?,
-            output_bytes: convert::sizes("output_bytes", output_bytes)?,
-            resident: convert::sizes("resident", resident)?,
-            workspace: convert::sizes("workspace", workspace)?,
+            view: given.required("view", convert::flags)?,
+            placeholder: given.required("placeholder", convert::flags)?,
+            alias_of: given.required("alias_of", convert::integers)?,
+            colocation: given.required("colocation", convert::integers)?,
+            output_bytes: given.required("output_bytes", convert::sizes)?,
+            resident: given.required("resident", convert::sizes)?,
+            workspace: given.required("workspace", convert::sizes)?,
         };
         let core = py.detach(|| CoreOpGraph::new(columns)).map_err(Raised::from)?;
         Ok(Self { core: Arc::new(core) })

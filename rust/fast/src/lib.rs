@@ -6,12 +6,16 @@ mod cluster;
 mod coarsening;
 mod convert;
 mod errors;
-mod functions;
+mod filling;
 mod graph;
+mod ordering;
 mod partitioning;
+mod problem;
 mod schedule;
 mod scheduling;
 mod searching;
+mod simulating;
+mod weights;
 
 use pyo3::prelude::*;
 
@@ -32,26 +36,33 @@ mod fast {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::coarsening::{
-        batch_merge, edges, exact_breakpoints, fuse, multilevel_partition, parallel_merge, repeated_groups,
+        batch_merge, breakpoints, contract, dominant_sequences, edges, exact_breakpoints, fuse,
+        linear_clusters, multilevel_partition, parallel_merge, repeated_groups, segments,
     };
     #[pymodule_export]
-    use super::functions::{
-        bounds, breakpoints, contract, cpd_topo, dfs_topo, fill_in_order, follow_bytes, heads_and_tails,
-        levels, m_topo, mean_time, needed_control, peak_bytes, round_robin, segments, simulate,
-    };
+    use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};
     #[pymodule_export]
+    use super::ordering::{
+        cpd_topo, critical_path, dfs_topo, levels, m_topo, needed_control, peak_bytes, priority_order,
+    };
+    #[pymodule_export]
     use super::partitioning::partition;
+    #[pymodule_export]
+    use super::problem::Problem;
     #[pymodule_export]
     use super::schedule::Schedule;
     #[pymodule_export]
     use super::scheduling::{
-        adjusting_placement, critical_path, dominant_sequences, linear_clusters, optimistic_costs,
-        placed_paths, priority_order, schedule, schedule_earliest, schedule_placed,
+        adjusting_placement, optimistic_costs, placed_paths, schedule, schedule_earliest, schedule_placed,
     };
     #[pymodule_export]
-    use super::searching::{refine_placement, search, search_windows};
+    use super::searching::{Stop, refine_placement, search, search_windows};
+    #[pymodule_export]
+    use super::simulating::{bounds, heads_and_tails, simulate, simulate_below};
+    #[pymodule_export]
+    use super::weights::Weights;
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::convert;
-use crate::functions::Ids;
+use crate::graph::Ids;
 
 /// What all weights add up to, at most.
 const MOST: u64 = 1 << 60;

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::graph::ids;
+use crate::graph::{Floats, Ids, ids};
 
 /// What :func:`simulate` saw. Times in seconds, sizes in bytes.
 ///
@@ -39,8 +39,6 @@ pub struct Schedule {
 
 /// Device, time, op or -1, bytes over, and tensors alive as (op, bytes, is a copy).
 type OverflowRow = (usize, f64, i64, u64, Vec<(u32, u64, bool)>);
-
-type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 #[pymethods]
 impl Schedule {
@@ -150,10 +148,7 @@ impl Schedule {
     }
 
     /// Memory in use over time: when, on which device, how many bytes from then on.
-    fn memory<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Floats<'py>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u64>>) {
+    fn memory<'py>(&self, py: Python<'py>) -> (Floats<'py>, Ids<'py>, Bound<'py, PyArray1<u64>>) {
         let samples = &self.core.memory;
         let times: Vec<Ticks> = samples.iter().map(|s| s.time).collect();
         (

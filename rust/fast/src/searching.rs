@@ -2,23 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use loadmaster_core::Error;
 use loadmaster_core::border::is_no_time;
-use loadmaster_core::clock::{Clock, Ticks};
-use loadmaster_core::ids::{DeviceId, OpId};
-use loadmaster_core::search::anneal::{Found, Stop};
+use loadmaster_core::clock::Ticks;
+use loadmaster_core::search::anneal::{Found, Stop as CoreStop};
 use loadmaster_core::search::chains::Chains;
-use loadmaster_core::search::problem::Problem;
+use loadmaster_core::search::problem::Problem as SearchProblem;
 use loadmaster_core::search::refine;
 use loadmaster_core::search::windows::Windows;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::cluster::Cluster;
 use crate::convert;
-use crate::functions::{Ids, MemoryRules, device_ids, memory_rules, times, topological};
-use crate::graph::Graph;
-use crate::scheduling::{leads, placement};
+use crate::graph::Ids;
+use crate::problem::Problem;
 
 /// Moves of each chain before their speed is known.
 const FIRST_SLICE: u64 = 32;
@@ -32,6 +28,78 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Devices, order, makespan, moves or windows done, visits.
 type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64, u64);
 
+/// When a search stops: at the first of these. At least one of `moves`, `visits` and `time_limit` is needed.
+///
+/// Parameters
+/// ----------
+/// moves : int, optional
+///     Moves that each chain makes.
+/// visits : int, optional
+///     Visits of ops by each chain: the time it takes, but the same on any machine.
+/// time_limit : float, optional
+///     Seconds on the clock.
+/// patience : int, optional
+///     Visits of ops without a better state.
+/// target : float
+///     A makespan, in seconds, that is short enough.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A bad value; nothing that stops the search.
+///
+/// Examples
+/// --------
+/// >>> from loadmaster import fast
+/// >>> fast.Stop()
+/// Traceback (most recent call last):
+/// ValueError: moves, visits and time_limit are absent: the search would never stop
+#[pyclass(frozen, module = "loadmaster.fast")]
+pub struct Stop {
+    moves: Option<u64>,
+    visits: Option<u64>,
+    time_limit: Option<Duration>,
+    patience: Option<u64>,
+    target: f64,
+}
+
+#[pymethods]
+impl Stop {
+    #[new]
+    #[pyo3(signature = (*, moves=None, visits=None, time_limit=None, patience=None, target=0.0))]
+    fn new(
+        moves: Option<&Bound<'_, PyAny>>,
+        visits: Option<&Bound<'_, PyAny>>,
+        time_limit: Option<f64>,
+        patience: Option<&Bound<'_, PyAny>>,
+        target: f64,
+    ) -> PyResult<Self> {
+        let moves = moves.map(|moves| convert::unsigned("moves", moves)).transpose()?;
+        let visits = visits.map(|visits| convert::unsigned("visits", visits)).transpose()?;
+        let time_limit = time_limit.map(seconds).transpose()?;
+        if moves.is_none() && visits.is_none() && time_limit.is_none() {
+            let reason = "moves, visits and time_limit are absent: the search would never stop";
+            return Err(PyValueError::new_err(reason));
+        }
+        let patience = patience.map(|patience| convert::unsigned("patience", patience)).transpose()?;
+        if is_no_time(target) {
+            let reason = format!("target is {target}: wants seconds, not negative");
+            return Err(PyValueError::new_err(reason));
+        }
+        Ok(Self { moves, visits, time_limit, patience, target })
+    }
+}
+
+impl Stop {
+    fn counted(&self, problem: &Problem) -> CoreStop {
+        CoreStop {
+            visits: self.visits.unwrap_or(u64::MAX),
+            patience: self.patience.unwrap_or(u64::MAX),
+            target: problem.clock.ticks(self.target),
+        }
+    }
+}
+
 /// Local search from a placement and an order: annealing over both, never worse than the start.
 ///
 /// What is searched for is the makespan of :func:`schedule_placed`, which is exactly the simulator's (policy
@@ -42,32 +110,12 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64, u64);
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// cluster : Cluster
+/// problem : Problem
 ///     At most 64 devices.
-/// time : float64 [n_ops, n_types]
-///     Seconds per op and device type.
-/// devices : int [n_ops]
-///     The placement to start from.
-/// order : int [n_ops]
-///     The topological order to start from.
-/// op_bytes : uint64 [n_ops], optional
-///     Bytes each op is charged for the whole step; if absent, residents and outputs.
-/// capacity : uint64 [n_devices], optional
-///     Bytes to fill; the devices' memory if absent.
-/// lead : int [n_ops], optional
-///     The op with which each op moves; its colocated set's first if absent.
+/// start : (int [n_ops], int [n_ops])
+///     The devices and the topological order to start from.
+/// stop : Stop
 /// seed : int
-/// moves : int, optional
-///     Moves that each chain makes.
-/// visits : int, optional
-///     Visits of ops after which a chain stops: the time it takes, but the same on any machine.
-/// time_limit : float, optional
-///     Seconds after which the search stops. Of `moves`, `visits` and this at least one is needed.
-/// patience : int, optional
-///     Visits of ops without a better state after which a chain stops.
-/// target : float
-///     A makespan, in seconds, that is short enough to stop at.
 /// chains : int
 ///     Independent chains, which learn the best state found after every 16,384 moves.
 /// threads : int
@@ -101,53 +149,35 @@ type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64, u64);
 /// >>> g = fast.Graph(4, np.array([0, 2]), np.array([1, 3]))
 /// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
 /// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
-/// >>> start = np.zeros(4, dtype=np.int32)
-/// >>> devices, order, makespan, *_ = fast.search(g, c, np.ones(4), start, fast.m_topo(g), moves=10_000)
+/// >>> p = fast.Problem(g, c, np.ones(4))
+/// >>> start = np.zeros(4, dtype=np.int32), fast.m_topo(g)
+/// >>> devices, order, makespan, *_ = fast.search(p, start, fast.Stop(moves=10_000))
 /// >>> makespan
 /// 2.0
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
-                    moves=None, visits=None, time_limit=None, patience=None, target=0.0, chains=1, threads=1, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
+#[pyo3(signature = (problem, start, stop, *, seed=None, chains=1, threads=1, progress=None))]
 pub fn search<'py>(
-    py: Python<'py>,
-    graph: &Graph,
-    cluster: &Cluster,
-    time: &Bound<'_, PyAny>,
-    devices: &Bound<'_, PyAny>,
-    order: &Bound<'_, PyAny>,
-    op_bytes: Option<&Bound<'_, PyAny>>,
-    capacity: Option<&Bound<'_, PyAny>>,
-    lead: Option<&Bound<'_, PyAny>>,
+    problem: &Bound<'py, Problem>,
+    start: (Bound<'py, PyAny>, Bound<'py, PyAny>),
+    stop: &Stop,
     seed: Option<&Bound<'_, PyAny>>,
-    moves: Option<&Bound<'_, PyAny>>,
-    visits: Option<&Bound<'_, PyAny>>,
-    time_limit: Option<f64>,
-    patience: Option<&Bound<'_, PyAny>>,
-    target: f64,
     chains: usize,
     threads: usize,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Search<'py>> {
-    let began = Instant::now();
+    let (py, problem, began) = (problem.py(), problem.get(), Instant::now());
     let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
-    let budget = moves.map(|moves| convert::unsigned("moves", moves)).transpose()?;
-    let limit = time_limit.map(seconds).transpose()?;
-    if budget.is_none() && visits.is_none() && limit.is_none() {
-        let reason = "moves, visits and time_limit are absent: the search would never stop";
-        return Err(PyValueError::new_err(reason));
-    }
     at_least_one(chains, threads)?;
-    let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
-    let is_counted = budget.is_some() || visits.is_some();
-    let stop = stop(clock, visits, patience, target)?;
-    let mut search = py.detach(|| Chains::new(&problem, &start, seed, chains, threads, stop));
+    let (start, inner) = started(py, problem, &start)?;
+    let is_counted = stop.moves.is_some() || stop.visits.is_some();
+    let core_stop = stop.counted(problem);
+    let mut search = py.detach(|| Chains::new(&inner, &start, seed, chains, threads, core_stop));
     let (mut done, mut slice) = (0, FIRST_SLICE);
     let first = if is_counted { FIRST_REPORT } else { 0 };
     let mut news = News { progress, told: search.best().makespan, next: first };
     loop {
-        let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
-        let until = budget.unwrap_or(u64::MAX).min(if is_counted { news.next } else { u64::MAX });
+        let left = stop.time_limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()));
+        let until = stop.moves.unwrap_or(u64::MAX).min(if is_counted { news.next } else { u64::MAX });
         let moves = slice.min(until - done);
         if left.is_zero() || moves == 0 || search.is_done() {
             break;
@@ -159,9 +189,9 @@ pub fn search<'py>(
         let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
         slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
         py.check_signals()?;
-        news.tell(done, search.best().makespan, || out(py, graph, clock, search.best()))?;
+        news.tell(done, search.best().makespan, || out(py, problem, search.best()))?;
     }
-    let (devices, order, makespan) = out(py, graph, clock, search.best());
+    let (devices, order, makespan) = out(py, problem, search.best());
     Ok((devices, order, makespan, search.moves(), search.visits()))
 }
 
@@ -175,31 +205,13 @@ pub fn search<'py>(
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// cluster : Cluster
+/// problem : Problem
 ///     At most 64 devices.
-/// time : float64 [n_ops, n_types]
-///     Seconds per op and device type.
-/// devices : int [n_ops]
-///     The placement to start from.
-/// order : int [n_ops]
-///     The topological order to start from.
-/// op_bytes : uint64 [n_ops], optional
-///     Bytes each op is charged for the whole step; if absent, residents and outputs.
-/// capacity : uint64 [n_devices], optional
-///     Bytes to fill; the devices' memory if absent.
-/// lead : int [n_ops], optional
-///     The op with which each op moves; its colocated set's first if absent.
+/// start : (int [n_ops], int [n_ops])
+///     The devices and the topological order to start from.
+/// stop : Stop
+///     Counts visits or seconds; a search in windows has no count of moves.
 /// seed : int
-/// visits : int, optional
-///     Visits of ops by each chain after which the search stops: the time it takes, but the same on any
-///     machine.
-/// time_limit : float, optional
-///     Seconds after which the search stops. Of `visits` and this at least one is needed.
-/// patience : int, optional
-///     Visits of ops without a better state after which it stops.
-/// target : float
-///     A makespan, in seconds, that is short enough to stop at.
 /// chains : int
 ///     Windows searched at a time, each in its part of the order; fewer if the order is shorter.
 /// threads : int
@@ -232,52 +244,40 @@ pub fn search<'py>(
 /// >>> g = fast.Graph(4, np.array([0, 2]), np.array([1, 3]))
 /// >>> both = [("a", "b", 1e9, 0.5, []), ("b", "a", 1e9, 0.5, [])]
 /// >>> c = fast.Cluster([("a", "gpu", 12), ("b", "gpu", 12)], both)
-/// >>> start = np.zeros(4, dtype=np.int32)
-/// >>> _, _, makespan, *_ = fast.search_windows(g, c, np.ones(4), start, fast.m_topo(g), visits=100_000)
+/// >>> p = fast.Problem(g, c, np.ones(4))
+/// >>> start = np.zeros(4, dtype=np.int32), fast.m_topo(g)
+/// >>> _, _, makespan, *_ = fast.search_windows(p, start, fast.Stop(visits=100_000))
 /// >>> makespan
 /// 2.0
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, time, devices, order, *, op_bytes=None, capacity=None, lead=None, seed=None,
-                    visits=None, time_limit=None, patience=None, target=0.0, chains=1, threads=1, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
+#[pyo3(signature = (problem, start, stop, *, seed=None, chains=1, threads=1, progress=None))]
 pub fn search_windows<'py>(
-    py: Python<'py>,
-    graph: &Graph,
-    cluster: &Cluster,
-    time: &Bound<'_, PyAny>,
-    devices: &Bound<'_, PyAny>,
-    order: &Bound<'_, PyAny>,
-    op_bytes: Option<&Bound<'_, PyAny>>,
-    capacity: Option<&Bound<'_, PyAny>>,
-    lead: Option<&Bound<'_, PyAny>>,
+    problem: &Bound<'py, Problem>,
+    start: (Bound<'py, PyAny>, Bound<'py, PyAny>),
+    stop: &Stop,
     seed: Option<&Bound<'_, PyAny>>,
-    visits: Option<&Bound<'_, PyAny>>,
-    time_limit: Option<f64>,
-    patience: Option<&Bound<'_, PyAny>>,
-    target: f64,
     chains: usize,
     threads: usize,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Search<'py>> {
-    let began = Instant::now();
+    let (py, problem, began) = (problem.py(), problem.get(), Instant::now());
     let seed = seed.map_or(Ok(0), |seed| convert::unsigned("seed", seed))?;
-    let limit = time_limit.map(seconds).transpose()?;
-    if visits.is_none() && limit.is_none() {
-        let reason = "visits and time_limit are absent: the search would never stop";
+    if stop.moves.is_some() {
+        let reason = "stop has moves: a search in windows counts visits or seconds";
         return Err(PyValueError::new_err(reason));
     }
     at_least_one(chains, threads)?;
-    let (start, clock, problem) = start(py, graph, cluster, time, devices, order, op_bytes, capacity, lead)?;
-    let stop = stop(clock, visits, patience, target)?;
-    let mut search = py.detach(|| Windows::new(&problem, &start, seed, chains, threads, stop));
+    let (start, inner) = started(py, problem, &start)?;
+    let core_stop = stop.counted(problem);
+    let mut search = py.detach(|| Windows::new(&inner, &start, seed, chains, threads, core_stop));
     let mut done = 0;
     let mut news = News { progress, told: search.makespan(), next: 1 };
-    while !search.is_done() && limit.is_none_or(|limit| began.elapsed() < limit) {
+    while !search.is_done() && stop.time_limit.is_none_or(|limit| began.elapsed() < limit) {
         done += py.detach(|| search.run());
         py.check_signals()?;
-        news.tell(done, search.makespan(), || out(py, graph, clock, &search.best()))?;
+        news.tell(done, search.makespan(), || out(py, problem, &search.best()))?;
     }
-    let (devices, order, makespan) = out(py, graph, clock, &search.best());
+    let (devices, order, makespan) = out(py, problem, &search.best());
     Ok((devices, order, makespan, done, search.visits_each()))
 }
 
@@ -319,57 +319,26 @@ impl<'py> News<'_, 'py> {
     }
 }
 
-/// What a search starts from.
-#[expect(clippy::too_many_arguments, reason = "a search's whole input")]
-fn start<'g>(
+/// What a search starts from: devices and an order, checked.
+fn started<'p>(
     py: Python<'_>,
-    graph: &'g Graph,
-    cluster: &'g Cluster,
-    time: &Bound<'_, PyAny>,
-    devices: &Bound<'_, PyAny>,
-    order: &Bound<'_, PyAny>,
-    op_bytes: Option<&Bound<'_, PyAny>>,
-    capacity: Option<&Bound<'_, PyAny>>,
-    lead: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Found, Clock, Problem<'g>)> {
-    let MemoryRules { bytes, capacity, .. } = memory_rules(graph, cluster, op_bytes, capacity, false)?;
-    let lead = lead.map(|lead| leads(graph, Some(lead))).transpose()?;
-    let start = Found {
-        device: placement(graph, cluster, devices)?,
-        order: topological("order", graph, order)?,
-        makespan: 0,
-    };
-    let time = times(graph, cluster, time)?;
-    let prepared = py.detach(|| -> Result<(Clock, Problem<'_>), Error> {
-        let (work, cluster) = (&*graph.work, &cluster.core);
-        let clock = work.clock(&time, cluster)?;
-        let ticks = time.ticks(clock);
-        let problem = Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead.as_deref())?;
-        problem.check(&start.device)?;
-        Ok((clock, problem))
+    problem: &'p Problem,
+    (devices, order): &(Bound<'_, PyAny>, Bound<'_, PyAny>),
+) -> PyResult<(Found, SearchProblem<'p>)> {
+    let device = problem.placement(devices)?;
+    let start = Found { device, order: problem.graph.topological(order)?, makespan: 0 };
+    let prepared = py.detach(|| {
+        let inner = problem.searched()?;
+        inner.check(&start.device)?;
+        Ok(inner)
     });
-    let (clock, problem) = prepared.map_err(|e| graph.name(e))?;
-    Ok((start, clock, problem))
+    let inner = prepared.map_err(|e| problem.graph.name(e))?;
+    Ok((start, inner))
 }
 
-/// When a search stops.
-fn stop(
-    clock: Clock,
-    visits: Option<&Bound<'_, PyAny>>,
-    patience: Option<&Bound<'_, PyAny>>,
-    target: f64,
-) -> PyResult<Stop> {
-    if is_no_time(target) {
-        return Err(PyValueError::new_err(format!("target is {target}: wants seconds, not negative")));
-    }
-    let visits = visits.map_or(Ok(u64::MAX), |visits| convert::unsigned("visits", visits))?;
-    let patience = patience.map_or(Ok(u64::MAX), |patience| convert::unsigned("patience", patience))?;
-    Ok(Stop { visits, patience, target: clock.ticks(target) })
-}
-
-fn out<'py>(py: Python<'py>, graph: &Graph, clock: Clock, found: &Found) -> (Ids<'py>, Ids<'py>, f64) {
-    let (device, order): (Vec<DeviceId>, &[OpId]) = (found.device.clone(), &found.order);
-    (device_ids(py, graph, device), graph.indices(py, order.iter().copied()), clock.seconds(found.makespan))
+fn out<'py>(py: Python<'py>, problem: &Problem, found: &Found) -> (Ids<'py>, Ids<'py>, f64) {
+    let order = problem.graph.indices(py, found.order.iter().copied());
+    (problem.devices(py, found.device.clone()), order, problem.clock.seconds(found.makespan))
 }
 
 fn seconds(limit: f64) -> PyResult<Duration> {
@@ -380,25 +349,18 @@ fn seconds(limit: f64) -> PyResult<Duration> {
 /// Moves groups of ops between devices where that shortens the step, level by level.
 ///
 /// Every group is offered the devices it exchanges most with and the one with least to do; the makespan of
-/// :func:`schedule_placed` in the given order judges. O(V + E) per move at worst, usually far less.
+/// :func:`schedule_placed` in the given order judges. A device that holds more than its capacity takes no more. O(V + E) per move at worst, usually far less.
 ///
 /// Parameters
 /// ----------
-/// graph : Graph
-/// cluster : Cluster
+/// problem : Problem
 ///     At most 64 devices.
-/// time : float64 [n_ops, n_types]
-///     Seconds.
 /// order : int [n_ops]
 ///     A topological order; on a device, ops run in it.
 /// devices : int [n_ops]
 ///     The placement to begin with.
 /// levels : list of int [n_ops]
 ///     Group per op, coarse levels first.
-/// op_bytes : uint64 [n_ops], optional
-///     Bytes each op counts on its device; resident and output bytes if absent.
-/// capacity : uint64 [n_devices], optional
-///     Bytes per device; its memory if absent. A device that holds more takes no more.
 /// budget : int
 ///     Most visits of ops, over all moves tried: the time it takes, but the same on any machine.
 ///
@@ -423,45 +385,29 @@ fn seconds(limit: f64) -> PyResult<Duration> {
 /// >>> link = ("b", "a", 1e9, 0.0, [])
 /// >>> c = fast.Cluster([("a", "gpu", 9), ("b", "gpu", 9)], [link, ("a", "b", 1e9, 0.0, [])])
 /// >>> both, one = np.array([0, 1]), np.array([0, 0])
-/// >>> devices, makespan, _ = fast.refine_placement(g, c, np.ones(2), both, one, [both])
+/// >>> p = fast.Problem(g, c, np.ones(2))
+/// >>> devices, makespan, _ = fast.refine_placement(p, both, one, [both])
 /// >>> sorted(devices.tolist()), makespan
 /// ([0, 1], 1.0)
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, time, order, devices, levels, *, op_bytes=None, capacity=None,
-                    budget=100_000_000))]
-#[expect(clippy::too_many_arguments, reason = "a problem and a placement")]
+#[pyo3(signature = (problem, order, devices, levels, *, budget=100_000_000))]
 pub fn refine_placement<'py>(
     py: Python<'py>,
-    graph: &Graph,
-    cluster: &Cluster,
-    time: &Bound<'py, PyAny>,
+    problem: &Problem,
     order: &Bound<'py, PyAny>,
     devices: &Bound<'py, PyAny>,
     levels: Vec<Bound<'py, PyAny>>,
-    op_bytes: Option<&Bound<'py, PyAny>>,
-    capacity: Option<&Bound<'py, PyAny>>,
     budget: u64,
 ) -> PyResult<(Ids<'py>, f64, u64)> {
-    let n = graph.work.n_ops();
-    let order = topological("order", graph, order)?;
-    let rules = memory_rules(graph, cluster, op_bytes, capacity, false)?;
-    let time = times(graph, cluster, time)?;
-    let placement = placement(graph, cluster, devices)?;
+    let (graph, n) = (&problem.graph, problem.work().n_ops());
+    let order = graph.topological(order)?;
+    let placement = problem.placement(devices)?;
     let levels: Vec<Vec<u32>> = levels
         .iter()
         .map(|level| Ok(graph.by_op(convert::indices("levels", level, n, n)?, 1)))
         .collect::<PyResult<_>>()?;
-    let refined = py.detach(|| {
-        let request = refine::Request {
-            order: &order,
-            placement: &placement,
-            levels: &levels,
-            op_bytes: &rules.bytes,
-            capacity: &rules.capacity,
-            budget,
-        };
-        refine::refine(&graph.work, &cluster.core, &time, &request)
-    });
-    let refined = refined.map_err(|e| graph.name(e))?;
-    Ok((device_ids(py, graph, refined.placement), refined.makespan, refined.visits))
+    let request = refine::Request { order: &order, placement: &placement, levels: &levels, budget };
+    let refined = problem.run(py, |p| refine::refine(&p.searched()?, &request))?;
+    let makespan = problem.clock.seconds(refined.makespan);
+    Ok((problem.devices(py, refined.placement), makespan, refined.visits))
 }

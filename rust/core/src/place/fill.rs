@@ -5,32 +5,25 @@
 //!   Baechi's *m-TOPO*.
 //! * [`round_robin`]: deal the ops out.
 
-use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::free_memory::{Memory, OnOom, charge_to_leads, follow_leads};
+use crate::free_memory::Memory;
 use crate::ids::{DeviceId, OpId};
-use crate::workload::Workload;
 
 /// Ops in `order` on the first of `devices` until one does not fit, then on the second, and so on;
 /// when the last device is full, wherever there is room left. Ops a device may not run go to the next
 /// that may, without closing it. O(V + D) placements, O(V D) at worst.
 ///
 /// # Errors
-/// An op that fits nowhere, unless `on_oom` is best effort.
+/// An op that fits nowhere, unless the memory is for best effort.
 pub fn in_order(
-    work: &Workload,
-    cluster: &Cluster,
+    mut memory: Memory<'_>,
     order: &[OpId],
     devices: &[DeviceId],
-    bytes: &[u64],
-    capacity: &[u64],
-    on_oom: OnOom,
 ) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
+    let Memory { work, cluster, lead, .. } = memory;
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut filling = 0;
-    for op in deciding(work, order) {
+    for op in deciding(lead, order) {
         let (before, after) = devices.split_at(filling);
         let found = after.iter().chain(before).copied().find(|&d| memory.fits(op, d));
         let chosen = match found {
@@ -45,26 +38,18 @@ pub fn in_order(
         memory.take(op, chosen);
         device[op.ix()] = chosen;
     }
-    Ok(follow_leads(work, |lead| device[lead.ix()]))
+    Ok(lead.iter().map(|lead| device[lead.ix()]).collect())
 }
 
 /// The i-th op of `order` on device i mod k, or on the next one that may run it and has room.
 ///
 /// # Errors
-/// An op that fits nowhere, unless `on_oom` is best effort.
-pub fn round_robin(
-    work: &Workload,
-    cluster: &Cluster,
-    order: &[OpId],
-    bytes: &[u64],
-    capacity: &[u64],
-    on_oom: OnOom,
-) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
+/// An op that fits nowhere, unless the memory is for best effort.
+pub fn round_robin(mut memory: Memory<'_>, order: &[OpId]) -> Result<Vec<DeviceId>, Error> {
+    let Memory { work, cluster, lead, .. } = memory;
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let k = cluster.n_devices();
-    for (i, op) in deciding(work, order).into_iter().enumerate() {
+    for (i, op) in deciding(lead, order).into_iter().enumerate() {
         let found = (0..k).map(|step| DeviceId::new((i + step) % k)).find(|&d| memory.fits(op, d));
         let chosen = match found {
             Some(d) => d,
@@ -73,12 +58,12 @@ pub fn round_robin(
         memory.take(op, chosen);
         device[op.ix()] = chosen;
     }
-    Ok(follow_leads(work, |lead| device[lead.ix()]))
+    Ok(lead.iter().map(|lead| device[lead.ix()]).collect())
 }
 
 /// The deciding ops, each when the first op it decides for comes up.
-fn deciding(work: &Workload, order: &[OpId]) -> Vec<OpId> {
-    let mut seen = vec![false; work.n_ops()];
-    let leads = order.iter().map(|op| work.lead[op.ix()]);
+fn deciding(lead: &[OpId], order: &[OpId]) -> Vec<OpId> {
+    let mut seen = vec![false; lead.len()];
+    let leads = order.iter().map(|op| lead[op.ix()]);
     leads.filter(|lead| !std::mem::replace(&mut seen[lead.ix()], true)).collect()
 }

@@ -9,38 +9,28 @@
 
 use std::cmp::Reverse;
 
-use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::free_memory::{Memory, OnOom, charge_to_leads};
+use crate::free_memory::Memory;
 use crate::ids::{DeviceId, OpId};
 use crate::schedule::sent::Sent;
-use crate::workload::Workload;
 
 /// Places ops in `order`, each with its largest inputs.
 ///
 /// # Errors
-/// An op that fits nowhere, unless `on_oom` is best effort.
-pub fn follow_bytes(
-    work: &Workload,
-    cluster: &Cluster,
-    order: &[OpId],
-    bytes: &[u64],
-    capacity: &[u64],
-    on_oom: OnOom,
-) -> Result<Vec<DeviceId>, Error> {
-    let charge = charge_to_leads(&work.lead, bytes);
-    let mut memory = Memory::new(work, cluster, &work.lead, &charge, capacity, on_oom);
+/// An op that fits nowhere, unless the memory is for best effort.
+pub fn follow_bytes(mut memory: Memory<'_>, order: &[OpId]) -> Result<Vec<DeviceId>, Error> {
+    let Memory { work, cluster, lead: leads, charge, .. } = memory;
     let mut device = vec![DeviceId::NONE; work.n_ops()];
     let mut bound = vec![DeviceId::NONE; work.n_ops()];
     let mut sent = Sent::new(&work.graph);
     let mut filling = DeviceId(0);
     let mut here = vec![0u64; cluster.n_devices()];
     for &op in order {
-        let lead = work.lead[op.ix()];
+        let lead = leads[op.ix()];
         if bound[lead.ix()].is_none() {
             here.fill(0);
             for &t in work.graph.inputs(op).iter().chain(work.graph.pulls(op)) {
-                let at = bound[work.lead[work.graph.source(t).ix()].ix()];
+                let at = bound[leads[work.graph.source(t).ix()].ix()];
                 let holders = sent.of(t).iter().map(|&(d, ())| d).filter(|&d| d != at);
                 for d in holders.chain((!at.is_none()).then_some(at)) {
                     here[d.ix()] = here[d.ix()].saturating_add(work.tensor_bytes[t.ix()]);

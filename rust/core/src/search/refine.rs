@@ -13,7 +13,6 @@
 //! Whole sets of colocated ops move; memory is counted statically, per op as given.
 
 use crate::clock::Ticks;
-use crate::cluster::Cluster;
 use crate::csr::Csr;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
@@ -21,7 +20,6 @@ use crate::search::anneal::MOVE;
 use crate::search::problem::Problem;
 use crate::search::state::State;
 use crate::topo;
-use crate::workload::{Times, Workload};
 
 /// A sweep over the groups of one level that gains no more than this share of the makespan is the level's
 /// last.
@@ -39,8 +37,8 @@ const OFFERS: usize = 3;
 pub struct Refined {
     /// Device per op.
     pub placement: Vec<DeviceId>,
-    /// Estimated seconds of a step.
-    pub makespan: f64,
+    /// Estimated ticks of a step.
+    pub makespan: Ticks,
     /// Visits of ops over all moves that were tried, and what else takes time counted as visits of ops.
     pub visits: u64,
 }
@@ -54,51 +52,32 @@ pub struct Request<'a> {
     pub placement: &'a [DeviceId],
     /// Group per op, level by level, coarse to fine.
     pub levels: &'a [Vec<u32>],
-    /// Bytes that each op is charged.
-    pub op_bytes: &'a [u64],
-    /// Most bytes per device. A device that holds more from the start is given no more.
-    pub capacity: &'a [u64],
     /// Most visits of ops, over all moves.
     pub budget: u64,
 }
 
 /// Moves groups between devices while that shortens the schedule.
 ///
+/// A device that `problem` gives less room than it is charged from the start is given no more.
+///
 /// # Errors
-/// An order that is not topological, a placement that breaks a rule, columns of the wrong length, times that
-/// cannot be counted, more devices than [`MAX_DEVICES`](super::problem::MAX_DEVICES).
-pub fn refine(
-    work: &Workload,
-    cluster: &Cluster,
-    times: &Times,
-    request: &Request<'_>,
-) -> Result<Refined, Error> {
-    let n = work.n_ops();
-    times.check_types(cluster)?;
-    work.check_placement(cluster, request.placement)?;
-    if !topo::is_topological(&work.graph, request.order) {
+/// An order that is not topological, a placement that breaks a rule, a level of the wrong length.
+pub fn refine(problem: &Problem<'_>, request: &Request<'_>) -> Result<Refined, Error> {
+    let n = problem.n_ops();
+    problem.work.check_placement(problem.cluster, request.placement)?;
+    if !topo::is_topological(&problem.work.graph, request.order) {
         let reason = "must list every op once, producers before consumers".into();
         return Err(Error::BadArgument { argument: "order", reason });
     }
-    let wrong = |argument, got, want, per| Err(Error::WrongLength { argument, got, want, per });
     if let Some(level) = request.levels.iter().find(|level| level.len() != n) {
-        return wrong("level", level.len(), n, "op");
+        return Err(Error::WrongLength { argument: "level", got: level.len(), want: n, per: "op" });
     }
-    if request.op_bytes.len() != n {
-        return wrong("op_bytes", request.op_bytes.len(), n, "op");
-    }
-    if request.capacity.len() != cluster.n_devices() {
-        return wrong("capacity", request.capacity.len(), cluster.n_devices(), "device");
-    }
-    let clock = work.clock(times, cluster)?;
-    let ticks = times.ticks(clock);
-    let problem = Problem::new(work, cluster, clock, &ticks, request.op_bytes, request.capacity, None)?;
-    let mut search = Search::new(&problem, request);
+    let mut search = Search::new(problem, request);
     for level in request.levels {
         search.level(level);
     }
     Ok(Refined {
-        makespan: clock.seconds(search.state.makespan()),
+        makespan: search.state.makespan(),
         placement: search.state.device().to_vec(),
         visits: search.visits(),
     })

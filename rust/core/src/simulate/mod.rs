@@ -33,6 +33,7 @@ use channels::Channels;
 use memory::Memory;
 use messages::Messages;
 use ready::Ready;
+use std::borrow::Cow;
 
 /// Which ready op a free device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,7 @@ pub struct Simulator<'a> {
     cluster: &'a Cluster,
     clock: Clock,
     /// Ticks per op and device type, row-major.
-    time: Vec<Ticks>,
+    time: Cow<'a, [Ticks]>,
 }
 
 impl<'a> Simulator<'a> {
@@ -139,7 +140,12 @@ impl<'a> Simulator<'a> {
     pub fn new(work: &'a Workload, cluster: &'a Cluster, times: &Times) -> Result<Self, Error> {
         times.check_types(cluster)?;
         let clock = work.clock(times, cluster)?;
-        Ok(Self { work, cluster, clock, time: times.ticks(clock) })
+        Ok(Self { work, cluster, clock, time: Cow::Owned(times.ticks(clock)) })
+    }
+
+    /// Prepares with times that are counted already, in ticks per op and device type, row-major.
+    pub fn counted(work: &'a Workload, cluster: &'a Cluster, clock: Clock, time: &'a [Ticks]) -> Self {
+        Self { work, cluster, clock, time: Cow::Borrowed(time) }
     }
 
     /// The clock that ticks in the results are counted on.
