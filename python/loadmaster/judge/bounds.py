@@ -31,7 +31,7 @@ class Bound:
 
 def bound(problem: Problem) -> Bound:
     """The bound of a problem at hand."""
-    found = fast.bounds(problem.graph, problem.links, problem.time)
+    found = fast.bounds(problem.core)
     parts = {
         "critical path": found["critical_path"],
         "work over capacity": found["work"],

@@ -59,6 +59,25 @@ class CoarseProblem:
         """Seconds of each group per device type, float64 [n_groups, n_types]."""
         return np.stack([self.sum(column) for column in self.problem.time.T], axis=1)
 
+    @cached_property
+    def core(self) -> fast.Problem:
+        """The problem of placing the groups, as Rust sees it."""
+        groups = fast.Problem(self.contracted, self.problem.links, self.time)
+        return groups.within(best_effort=self.problem.best_effort)
+
+    @cached_property
+    def weights(self) -> fast.Weights:
+        """What orders and levels of the groups count: the mean times of their ops together, and
+        transfers between an average pair of devices.
+        """
+        problem, groups = self.problem, self.contracted
+        return fast.Weights(
+            groups,
+            self.sum(problem.op_time),
+            problem.tensor_time(groups),
+            control_time=problem.control_time,
+        )
+
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a float64 column of the reduced graph over each group."""
         sums = np.bincount(self.group, weights=per_op, minlength=self.n_groups)

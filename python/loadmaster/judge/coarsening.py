@@ -221,13 +221,7 @@ def coarsen_problem(
         group, obstacles = _fuse(problem, limits, rules)
     else:
         group, obstacles = _MERGERS[method](
-            problem.graph,
-            problem.op_time,
-            problem.tensor_time(problem.graph),
-            groups,
-            control_time=problem.control_time,
-            max_time=limits.max_time,
-            max_bytes=max_bytes,
+            problem.weights, groups, max_time=limits.max_time, max_bytes=max_bytes
         )
     return Coarse(problem, group, _report(problem, method, limits, group, obstacles))
 
@@ -257,16 +251,12 @@ def _sequential(
     problem: Problem, limits: _Limits, order: Order
 ) -> tuple[NDArray[np.int32], Mapping[str, Any]]:
     graph = problem.graph
-    tensor_time = problem.tensor_time(graph)
     found: list[tuple[tuple[int, float], NDArray[np.int32]]] = []
     for sequence in _orders(problem, order):
         cuts, _ = fast.exact_breakpoints(
-            graph,
+            problem.weights,
             sequence,
-            tensor_time,
             limits.groups,
-            control_time=problem.control_time,
-            op_time=problem.op_time,
             max_time=limits.max_time,
             max_bytes=limits.max_bytes,
         )
@@ -279,7 +269,7 @@ def _sequential(
 
 
 def _orders(problem: Problem, order: Order) -> list[NDArray[np.int32]]:
-    graph, control = problem.graph, problem.control_time
+    graph = problem.graph
 
     def program() -> NDArray[np.int32]:
         src, dst, _, _, home = fast.edges(graph)
@@ -290,9 +280,7 @@ def _orders(problem: Problem, order: Order) -> list[NDArray[np.int32]]:
         "program": program,
         "m-topo": lambda: fast.m_topo(graph),
         "dfs": lambda: fast.dfs_topo(graph),
-        "cpd": lambda: fast.cpd_topo(
-            graph, problem.op_time, problem.tensor_time(graph), control_time=control
-        ),
+        "cpd": lambda: fast.cpd_topo(problem.weights),
     }
     return [make() for make in makers.values()] if order == "best" else [makers[order]()]
 
@@ -329,8 +317,7 @@ def _fuse(
         for chain in chains
     ]
     return fast.fuse(
-        problem.graph,
-        problem.op_time,
+        fast.Weights(problem.graph, problem.op_time),
         np.array([numbers[kind] for kind in kinds], dtype=np.int64),
         numbered,
         limits.groups,

@@ -74,9 +74,22 @@ class Problem:
         return self.cluster._core
 
     @cached_property
+    def core(self) -> fast.Problem:
+        """The problem as Rust sees it, by the rules of its graph."""
+        problem = fast.Problem(self.graph, self.links, self.time)
+        return problem.within(best_effort=self.best_effort)
+
+    @cached_property
+    def weights(self) -> fast.Weights:
+        """What orders, levels and groups count: :attr:`op_time`, and transfers between an average
+        pair of devices.
+        """
+        return self.core.weights
+
+    @cached_property
     def op_time(self) -> NDArray[np.float64]:
         """Mean seconds per reduced op over the devices it may run on."""
-        return fast.mean_time(self.graph, self.links, self.time)
+        return self.core.mean_time
 
     def tensor_time(self, graph: fast.Graph) -> NDArray[np.float64]:
         """Seconds that each tensor takes between an average pair of devices, by tensor id."""
@@ -142,17 +155,15 @@ class Problem:
         record_memory: bool = False,
     ) -> fast.Schedule:
         """A step of a placement of the reduced ops, as the judge sees it in every detail."""
-        schedule = self.simulate_below(
-            float("inf"),
+        return fast.simulate(
+            self.core if contention else self.core.without_contention(),
             devices,
             priority,
             policy=policy,
-            contention=contention,
             link_order=link_order,
+            seed=self.seed,
             record_memory=record_memory,
         )
-        assert schedule is not None, "every makespan is below infinity"
-        return schedule
 
     def simulate_below(
         self,
@@ -161,23 +172,10 @@ class Problem:
         priority: NDArray[np.int32],
         *,
         policy: str = "priority",
-        contention: bool = True,
-        link_order: str = "fifo",
-        record_memory: bool = False,
     ) -> fast.Schedule | None:
         """The same; none, and sooner, where the makespan is certain not to be below a limit."""
-        return fast.simulate(
-            self.graph,
-            self.links,
-            self.time,
-            devices,
-            priority,
-            policy=policy,
-            contention=contention,
-            link_order=link_order,
-            seed=self.seed,
-            record_memory=record_memory,
-            below=limit,
+        return fast.simulate_below(
+            self.core, limit, devices, priority, policy=policy, seed=self.seed
         )
 
     def verdict(self, assignment: Assignment) -> Verdict:
@@ -211,6 +209,6 @@ def by_start(
 
 def parallelism(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
     """Work / critical path: how many devices could be busy at most, if transfers were free."""
-    _, bottom = fast.levels(graph, op_time, np.zeros(graph.n_tensor_ids))
+    _, bottom = fast.levels(fast.Weights(graph, op_time))
     longest = float(bottom.max())
     return float(op_time.sum()) / longest if longest else 1.0

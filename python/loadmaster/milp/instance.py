@@ -307,7 +307,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         float(m.max()) * len(bundle.readers) for bundle, m in zip(sent, transfers, strict=True)
     )
     tick = _tick(horizon, [seconds[allowed], *(m.ravel() for m in transfers)])
-    heads, tails = fast.heads_and_tails(graph, links, problem.time)
+    heads, tails = fast.heads_and_tails(problem.core)
     columns = (seconds, heads[:, kinds], tails[:, kinds])
     time, head, tail = (_ticks(np.where(allowed, column, 0.0), tick) for column in columns)
     every = np.concatenate([seconds[allowed], *(m.ravel() for m in transfers)])

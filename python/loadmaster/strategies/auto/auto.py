@@ -725,6 +725,7 @@ class _Run:
         order = by_start(problem.graph, schedule.start, schedule.finish)
         lead = problem.graph.lead
         follows = np.array_equal(devices[lead], devices)
+        core = problem.core.led_by(lead) if follows else problem.core
         held = problem.reduced.held_at_peak
         used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
         np.add.at(used, devices, held)
@@ -740,19 +741,15 @@ class _Run:
             watch = _Watch(self, 0.0 if until is None else PAUSE * self.judging)
             room = (problem.capacity.astype(np.float64) * share).astype(np.uint64)
             found = search(
-                problem.graph,
-                problem.links,
-                problem.time,
-                devices,
-                order,
-                op_bytes=held,
-                capacity=np.maximum(room, used),
-                lead=lead if follows else None,
+                core.within(op_bytes=held, capacity=np.maximum(room, used)),
+                (devices, order),
+                fast.Stop(
+                    visits=visits if until is None else None,
+                    time_limit=None if left is None else left - self.judging,
+                    patience=int(patience),
+                    target=self.target,
+                ),
                 seed=problem.seed,
-                visits=visits if until is None else None,
-                time_limit=None if left is None else left - self.judging,
-                patience=int(patience),
-                target=self.target,
                 progress=watch,
             )
             budget.spent += found[4] / rate

@@ -84,14 +84,13 @@ def _passed(
     visits = 0
     for share in SHARES:
         devices, _, visited = fast.refine_placement(
-            problem.graph,
-            problem.links,
-            problem.time,
+            problem.core.within(
+                op_bytes=problem.reduced.held_at_peak,
+                capacity=(problem.capacity * share).astype(np.uint64),
+            ),
             order,
             candidate.assignment.devices,
             levels,
-            op_bytes=problem.reduced.held_at_peak,
-            capacity=(problem.capacity * share).astype(np.uint64),
             budget=budget // 2 if visits else budget,
         )
         visits += visited + AROUND_PASS * problem.graph.n_ops
@@ -109,12 +108,7 @@ def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:
         if 2 * groups > graph.n_ops:
             break
         group, _ = fast.batch_merge(
-            graph,
-            op_time,
-            problem.tensor_time(graph),
-            groups,
-            control_time=problem.control_time,
-            max_time=EVENNESS * float(op_time.sum()) / groups,
+            problem.weights, groups, max_time=EVENNESS * float(op_time.sum()) / groups
         )
         levels.append(group)
     return [*levels, np.arange(graph.n_ops, dtype=np.int32)]
@@ -124,14 +118,9 @@ def repeats(problem: Problem, rounds: int) -> list[NDArray[np.int32]]:
     """Groups of ops that play the same part in every layer or step, ever finer; ops are alike as
     far as ``rounds`` steps around them show (:func:`loadmaster.fast.repeated_groups`).
     """
-    graph, op_time = problem.graph, problem.op_time
+    total = float(problem.op_time.sum())
     return fast.repeated_groups(
-        graph,
-        op_time,
-        problem.tensor_time(graph),
-        rounds,
-        [share * float(op_time.sum()) for share in REPEATED_SHARES],
-        control_time=problem.control_time,
+        problem.weights, rounds, [share * total for share in REPEATED_SHARES]
     )
 
 
@@ -143,7 +132,5 @@ def _own_order(problem: Problem, candidate: Candidate) -> NDArray[np.int32]:
 def _rank_order(problem: Problem, _candidate: Candidate) -> NDArray[np.int32]:
     """By b-level (HEFT's upward rank)."""
     graph = problem.graph
-    _, b_level = fast.levels(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    _, b_level = fast.levels(problem.weights)
     return np.lexsort((ranks(fast.m_topo(graph)), -b_level)).astype(np.int32)

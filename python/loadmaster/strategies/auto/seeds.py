@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,6 +205,16 @@ class Metered(Problem):
         """The same problem, with a meter of its own."""
         return cls(**{f.name: getattr(problem, f.name) for f in fields(Problem)})
 
+    def simulate(
+        self, devices: NDArray[np.int32], priority: NDArray[np.int32], **options: Any
+    ) -> fast.Schedule:
+        """Counted; see :meth:`.Problem.simulate`."""
+        self.meter.count()
+        schedule = super().simulate(devices, priority, **options)
+        if options.keys() <= {"policy"}:
+            self._keep(devices, priority, schedule, options.get("policy", "priority"))
+        return schedule
+
     def simulate_below(
         self,
         limit: float,
@@ -212,24 +222,23 @@ class Metered(Problem):
         priority: NDArray[np.int32],
         *,
         policy: str = "priority",
-        contention: bool = True,
-        link_order: str = "fifo",
-        record_memory: bool = False,
     ) -> fast.Schedule | None:
         """Counted; see :meth:`.Problem.simulate_below`."""
         self.meter.count()
-        schedule = super().simulate_below(
-            limit,
-            devices,
-            priority,
-            policy=policy,
-            contention=contention,
-            link_order=link_order,
-            record_memory=record_memory,
-        )
-        is_judged = contention and link_order == "fifo" and policy in get_args(PlanPolicy)
-        if schedule is not None and is_judged:
-            kept = cast(PlanPolicy, policy)
-            seen = Verdict.of(schedule, self.cluster.memory)
-            self.meter.keep(Candidate(self, Assignment(devices, priority, kept), seen))
+        schedule = super().simulate_below(limit, devices, priority, policy=policy)
+        if schedule is not None:
+            self._keep(devices, priority, schedule, policy)
         return schedule
+
+    def _keep(
+        self,
+        devices: NDArray[np.int32],
+        priority: NDArray[np.int32],
+        schedule: fast.Schedule,
+        policy: str,
+    ) -> None:
+        if policy in get_args(PlanPolicy):
+            seen = Verdict.of(schedule, self.cluster.memory)
+            self.meter.keep(
+                Candidate(self, Assignment(devices, priority, cast(PlanPolicy, policy)), seen)
+            )

@@ -249,12 +249,7 @@ def _coarsened(
         graph = finer.graph
         visits += BUILDING * graph.n_ops
         group, _ = fast.batch_merge(
-            graph.kept_to(devices),
-            finer.op_time,
-            finer.tensor_time(graph),
-            groups,
-            control_time=finer.control_time,
-            max_time=evenness * total / groups,
+            finer.weights.kept_to(devices), groups, max_time=evenness * total / groups
         )
         coarse = CoarseProblem.of(finer, group)
         if coarse.graph.n_ops > SHRINKS * graph.n_ops:

@@ -18,6 +18,7 @@ from loadmaster.judge.problem import Problem, by_start
 from loadmaster.milp import cpsat, ilp
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.timing import Timed, settled
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.exact.ilp import MAX_ROWS
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import GROUPS
@@ -42,19 +43,12 @@ def raised(problem: Problem, known: Bound, seconds: float) -> Bound:
 def _listed(problem: Problem, instance: Instance) -> Timed:
     """A list schedule, for which memory is no matter."""
     graph = problem.graph
-    _, rank = fast.levels(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    _, rank = fast.levels(problem.weights)
     most = np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max)
     order = fast.priority_order(graph, rank)
     free = np.zeros(graph.n_ops, dtype=np.uint64)
     devices, begin, finish = fast.schedule(
-        graph.without_advice(),
-        problem.links,
-        order,
-        problem.time,
-        op_bytes=free,
-        capacity=most,
+        problem.core.led_by(deciders(graph)[0]).within(op_bytes=free, capacity=most), order
     )
     return settled(instance, instance.canonical(devices), by_start(graph, begin, finish))
 

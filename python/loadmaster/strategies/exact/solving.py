@@ -357,22 +357,14 @@ def start_from_list(level: Level, memory: MemoryModel, seconds: float = 0.0) -> 
     """HEFT on a level, in as much memory as lets the simulator find that the plan fits."""
     problem = level.problem
     graph = problem.graph
-    _, upward = fast.levels(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    _, upward = fast.levels(problem.weights)
     rank = fast.priority_order(graph, upward)
+    core = problem.core.led_by(deciders(graph)[0]).within(best_effort=level.finest.best_effort)
     tried: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]] = []
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         devices, begin, finish = fast.schedule(
-            graph,
-            problem.links,
-            rank,
-            problem.time,
-            lead=deciders(graph)[0],
-            op_bytes=level.charge(bytes_),
-            capacity=capacity,
-            best_effort=level.finest.best_effort,
+            core.within(op_bytes=level.charge(bytes_), capacity=capacity), rank
         )
         order = by_start(graph, begin, finish)
         tried.append((devices, order, capacity))
@@ -408,15 +400,10 @@ def start_from_search(
     if share == 0 or (used > start.capacity).any():
         return start
     devices, order, *_ = fast.search(
-        level.problem.graph,
-        level.problem.links,
-        level.problem.time,
-        start.devices,
-        start.order,
-        op_bytes=start.charge,
-        capacity=start.capacity,
+        level.problem.core.within(op_bytes=start.charge, capacity=start.capacity),
+        (start.devices, start.order),
+        fast.Stop(time_limit=share),
         seed=level.problem.seed,
-        time_limit=share,
     )
     plan = level.finest.objective.better(start.plan, level.plan(devices, order))
     return replace(start, plan=plan, devices=devices, order=order)

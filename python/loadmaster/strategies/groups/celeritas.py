@@ -81,14 +81,8 @@ def adjusting_placement(
     capacity: NDArray[np.uint64],
 ) -> Assignment:
     """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
-    problem = segments.problem
     devices, _, _ = fast.adjusting_placement(
-        segments.contracted,
-        problem.links,
+        segments.core.within(op_bytes=segments.charge(bytes_, decides), capacity=capacity),
         segments.group_order,
-        segments.time,
-        op_bytes=segments.charge(bytes_, decides),
-        capacity=capacity,
-        best_effort=problem.best_effort,
     )
     return Assignment(devices.take(decides), segments.priority)

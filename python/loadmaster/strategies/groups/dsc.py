@@ -13,8 +13,5 @@ from loadmaster.strategies.registry import strategy
 @strategy("dsc", "dominant sequences as groups, mapped by load (DSC + GLB)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Groups by :func:`loadmaster.fast.dominant_sequences`, mapped by guided load balancing."""
-    graph = problem.graph
-    group = fast.dominant_sequences(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    group = fast.dominant_sequences(problem.weights)
     return by_load(problem, group, memory=memory)

@@ -27,28 +27,21 @@ GROUPS = 300
 
 def place(problem: Problem) -> Candidate:
     """Merges to 300 groups, places them by upward rank, orders their ops."""
-    graph, control = problem.graph, problem.control_time
-    group, _ = fast.parallel_merge(
-        graph, problem.op_time, problem.tensor_time(graph), GROUPS, control_time=control
-    )
+    group, _ = fast.parallel_merge(problem.weights, GROUPS)
     coarse = CoarseProblem(problem, group)
-    groups, op_time = coarse.contracted, coarse.sum(problem.op_time)
-    _, rank = fast.levels(groups, op_time, problem.tensor_time(groups), control_time=control)
-    order = fast.priority_order(groups, rank)
+    _, rank = fast.levels(coarse.weights)
+    order = fast.priority_order(coarse.contracted, rank)
 
     def attempt(
         lead: NDArray[np.int32], bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
     ) -> Assignment:
         devices, _, _ = fast.schedule(
-            groups,
-            problem.links,
+            coarse.core.within(op_bytes=coarse.charge(bytes_, group[lead]), capacity=capacity),
             order,
-            coarse.time,
-            op_bytes=coarse.charge(bytes_, group[lead]),
-            capacity=capacity,
-            best_effort=problem.best_effort,
         )
         return ordered(problem, devices[group[lead]]).assignment
 
-    outcomes = [try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(graph)]
+    outcomes = [
+        try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(problem.graph)
+    ]
     return accepted(problem, reduce(partial(better_outcome, problem), outcomes))

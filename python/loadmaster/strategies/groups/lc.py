@@ -13,8 +13,5 @@ from loadmaster.strategies.registry import strategy
 @strategy("lc", "critical paths as groups, mapped by load (LC + GLB)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     """Groups by :func:`loadmaster.fast.linear_clusters`, mapped by guided load balancing."""
-    graph = problem.graph
-    group = fast.linear_clusters(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    group = fast.linear_clusters(problem.weights)
     return by_load(problem, group, memory=memory)

@@ -13,29 +13,23 @@ import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import SHARES, Outcome, attempts
+from loadmaster.strategies.deciders import deciders
 
 
 def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
     """What comes of taking ops in ``order`` and in Kahn order, with and without the advice to keep
     the update of a parameter where the parameter is read.
     """
-    graphs = (problem.graph, problem.graph.without_advice())
+    cores = (problem.core, problem.core.led_by(deciders(problem.graph)[0]))
     orders = (order, fast.m_topo(problem.graph))
-    return [_outcome(problem, graph, by) for by in orders for graph in graphs]
+    return [_outcome(problem, core, by) for by in orders for core in cores]
 
 
-def _outcome(problem: Problem, graph: fast.Graph, order: NDArray[np.int32]) -> Outcome:
-    _, held = fast.peak_bytes(graph, order)
+def _outcome(problem: Problem, core: fast.Problem, order: NDArray[np.int32]) -> Outcome:
+    _, held = fast.peak_bytes(problem.graph, order)
 
     def attempt(capacity: NDArray[np.uint64]) -> Assignment:
-        devices = fast.follow_bytes(
-            graph,
-            problem.links,
-            order,
-            op_bytes=held,
-            capacity=capacity,
-            best_effort=problem.best_effort,
-        )
+        devices = fast.follow_bytes(core.within(op_bytes=held, capacity=capacity), order)
         return Assignment(devices, ranks(order))
 
     return attempts(problem, attempt, SHARES)

@@ -72,12 +72,7 @@ def guided_load_balancing(
     taken = np.zeros(n, dtype=np.uint64)
     np.add.at(taken, lead, bytes_)
     first = np.full(n, np.inf)
-    top, _ = fast.levels(
-        problem.graph,
-        problem.op_time,
-        problem.tensor_time(problem.graph),
-        control_time=problem.control_time,
-    )
+    top, _ = fast.levels(problem.weights)
     np.minimum.at(first, lead, top)
 
     types = np.array(problem.cluster.device_types)

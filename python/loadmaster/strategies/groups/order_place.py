@@ -49,14 +49,9 @@ def order_place(
     capacity: NDArray[np.uint64],
 ) -> Assignment:
     """One attempt, given the deciding group and bytes per op, and capacity per device."""
-    problem = segments.problem
     devices = fast.fill_in_order(
-        segments.contracted,
-        problem.links,
+        segments.core.within(op_bytes=segments.charge(bytes_, decides), capacity=capacity),
         segments.group_order,
-        devices=problem.fastest_first,
-        op_bytes=segments.charge(bytes_, decides),
-        capacity=capacity,
-        best_effort=problem.best_effort,
+        devices=segments.problem.fastest_first,
     )
     return Assignment(devices.take(decides), segments.priority)

@@ -36,13 +36,7 @@ class Segments(CoarseProblem):
     @cached_property
     def group_order(self) -> NDArray[np.int32]:
         """CPD-TOPO order of the groups, int32 [n_groups]."""
-        problem = self.problem
-        return fast.cpd_topo(
-            self.contracted,
-            self.sum(problem.op_time),
-            problem.tensor_time(self.contracted),
-            control_time=problem.control_time,
-        )
+        return fast.cpd_topo(self.weights)
 
     @cached_property
     def priority(self) -> NDArray[np.int32]:
@@ -67,15 +61,10 @@ def segmented(
     checks.number("max_bytes (M)", max_bytes, wants, lambda v: 0 < v <= 1)
     if max_time is not None:
         checks.number("max_time", max_time, "seconds > 0", lambda v: v > 0)
-    graph, op_time = problem.graph, problem.op_time
-    tensor_time, control = problem.tensor_time(graph), problem.control_time
-    order = fast.cpd_topo(graph, op_time, tensor_time, control_time=control)
+    order = fast.cpd_topo(problem.weights)
     cuts = fast.breakpoints(
-        graph,
+        problem.weights,
         order,
-        tensor_time,
-        control_time=control,
-        op_time=op_time,
         max_ops=max_ops,
         max_bytes=int(max_bytes * min(problem.cluster.memory)),
         max_time=max_time,

@@ -15,7 +15,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -24,15 +24,14 @@ def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:
     """``contention=False`` is the paper's model: any number of transfers at once."""
-    graph, control = problem.graph, problem.control_time
-    tensor_time = problem.tensor_time(graph)
-    down, up = fast.levels(graph, problem.op_time, tensor_time, control_time=control)
+    graph = problem.graph
+    down, up = fast.levels(problem.weights)
     order = fast.priority_order(graph, up + down)
-    critical = fast.critical_path(graph, problem.op_time, tensor_time, control_time=control)
+    critical = fast.critical_path(problem.weights)
     pinned = np.full(graph.n_ops, -1, dtype=np.int32)
     pinned[critical] = problem.fastest_for(critical)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        yield fast.schedule(core, order, pinned=pinned)
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -19,7 +19,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -29,49 +29,49 @@ def place(
 ) -> Candidate:
     """``contention=False, memory="static"`` is the paper's model."""
     graph = problem.graph
-    op_time, tensor_time, control = slowest_times(problem)
-    _, rank = fast.levels(graph, op_time, tensor_time, control_time=control)
+    weights = slowest_times(problem)
+    _, rank = fast.levels(weights)
     order = fast.priority_order(graph, rank)
-    critical = fast.critical_path(graph, op_time, tensor_time, control_time=control)
+    critical = fast.critical_path(weights)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        pinned = critical_devices(problem, critical, rules)
-        yield fast.schedule(graph, problem.links, order, problem.time, pinned=pinned, **vars(rules))
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        pinned = critical_devices(problem, critical, core)
+        yield fast.schedule(core, order, pinned=pinned)
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)
 
 
-def slowest_times(
-    problem: Problem,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+def slowest_times(problem: Problem) -> fast.Weights:
     """Largest seconds per op over the types it may use, per tensor over links, and of a message."""
     allowed = problem.allowed_types
     op_time = np.where(allowed, problem.time, 0.0).max(axis=1)
     latency, per_byte = problem.links.slowest_link
-    return op_time, latency + problem.graph.tensor_bytes.astype(np.float64) * per_byte, latency
+    tensor_time = latency + problem.graph.tensor_bytes.astype(np.float64) * per_byte
+    return fast.Weights(problem.graph, op_time, tensor_time, control_time=latency)
 
 
 def critical_devices(
-    problem: Problem, critical: NDArray[np.int32], rules: Rules
+    problem: Problem, critical: NDArray[np.int32], core: fast.Problem
 ) -> NDArray[np.int32]:
     """A device for each op of the critical path, -1 for others.
 
     Devices take the path in turn, fastest for the common prefix first, each as much as it holds of
     what the ops keep for the whole step (or are charged).
     """
-    charge = problem.graph.resident if rules.op_bytes is None else rules.op_bytes
+    charge = problem.graph.resident if core.op_bytes is None else core.op_bytes
+    capacity = core.capacity
     held = np.cumsum(charge[critical].astype(np.float64))
-    prefix = max(int(np.searchsorted(held, float(rules.capacity.min()), side="right")), 1)
+    prefix = max(int(np.searchsorted(held, float(capacity.min()), side="right")), 1)
     path_time = problem.time[critical[:prefix]].sum(axis=0)
     devices = sorted(
         range(problem.cluster.n_devices),
-        key=lambda d: (path_time[problem.cluster.device_types[d]], -int(rules.capacity[d]), d),
+        key=lambda d: (path_time[problem.cluster.device_types[d]], -int(capacity[d]), d),
     )
     pinned = np.full(problem.graph.n_ops, -1, dtype=np.int32)
     begin = 0
     for device in devices:
         before = held[begin - 1] if begin else 0.0
-        end = int(np.searchsorted(held, before + float(rules.capacity[device]), side="right"))
+        end = int(np.searchsorted(held, before + float(capacity[device]), side="right"))
         pinned[critical[begin:end]] = device
         begin = max(begin, end)
         if begin == len(critical):

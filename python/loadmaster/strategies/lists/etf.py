@@ -14,7 +14,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -25,10 +25,8 @@ def place(
     """``contention=False`` is the paper's model: any number of transfers at once."""
     ties = by_static_level(problem)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        yield fast.schedule_earliest(
-            problem.graph, problem.links, problem.time, ties, **vars(rules)
-        )
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(core, ties)
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)
 
@@ -36,5 +34,5 @@ def place(
 def by_static_level(problem: Problem) -> NDArray[np.int32]:
     """Ops by descending static level; ops of no time are told apart topologically."""
     graph = problem.graph
-    _, level = fast.levels(graph, problem.op_time, np.zeros(len(graph.tensor_bytes)))
+    _, level = fast.levels(fast.Weights(graph, problem.op_time))
     return fast.priority_order(graph, level)

@@ -14,7 +14,7 @@ from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.etf import by_static_level
 from loadmaster.strategies.lists.getf_groups import type_masks
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -26,9 +26,9 @@ def place(
     types = type_masks(problem)
     ties = by_static_level(problem)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        graph = problem.graph.restricted(types.masks[rules.lead])
-        yield fast.schedule_earliest(graph, problem.links, problem.time, ties, **vars(rules))
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        grouped = core.restricted(types.masks[core.lead])
+        yield fast.schedule_earliest(grouped, ties)
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
     return found.noted(*types.notes)

@@ -22,7 +22,7 @@ from loadmaster.base import checks
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 ROUNDS = 6
@@ -49,18 +49,14 @@ def place(
     """
     checks.integer("rounds", rounds)
     graph = problem.graph
-    _, upward = fast.levels(
-        graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-    )
+    _, upward = fast.levels(problem.weights)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
         rank = upward
         for weight in islice(chain(DELAY_WEIGHTS, repeat(DELAY_WEIGHTS[-1])), rounds):
             order = fast.priority_order(graph, rank)
-            scheduled = fast.schedule(
-                graph, problem.links, order, problem.time, delay_weight=weight, **vars(rules)
-            )
+            scheduled = fast.schedule(core, order, delay_weight=weight)
             yield scheduled
-            rank, _ = fast.placed_paths(graph, problem.links, problem.time, scheduled[0])
+            rank, _ = fast.placed_paths(core, scheduled[0])
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

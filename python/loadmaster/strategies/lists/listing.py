@@ -1,14 +1,14 @@
 """What list schedulers share: memory and colocation tried in turn, and one device as the yardstick.
 
 A list scheduler yields what :func:`loadmaster.fast.schedule` or
-:func:`loadmaster.fast.schedule_earliest` returns under some :class:`Rules`, once or round by round;
-the rest is here.
+:func:`loadmaster.fast.schedule_earliest` returns for a :class:`loadmaster.fast.Problem`, which says
+what to heed, once or round by round; the rest is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 
 import numpy as np
@@ -27,29 +27,8 @@ from loadmaster.strategies.simple import single
 Scheduled = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a list scheduler must heed; the engine's arguments of the same names.
-
-    Attributes
-    ----------
-    lead : int32 [n_reduced]
-        The op whose device each op takes.
-    op_bytes : uint64 [n_reduced] or None
-        Bytes that each op takes for the whole step; None: tensors count while they live.
-    capacity : uint64 [n_devices]
-    best_effort, contention : bool
-    """
-
-    lead: NDArray[np.int32]
-    op_bytes: NDArray[np.uint64] | None
-    capacity: NDArray[np.uint64]
-    best_effort: bool
-    contention: bool
-
-
 #: A list scheduler: one round or several, of which the best counts.
-ListScheduler = Callable[[Rules], Iterator[Scheduled]]
+ListScheduler = Callable[[fast.Problem], Iterator[Scheduled]]
 
 #: What becomes of a way to decide for colocated ops; pauses after each round.
 Way = Generator[None, None, Outcome]
@@ -74,10 +53,11 @@ def list_scheduled(
         Nothing that fits was found.
     """
     check_memory(memory)
+    core = problem.core if contention else problem.core.without_contention()
     # Readers decide first: better most often in large graphs, where a meter may stop short of the
     # other way.
     ways = [
-        _first_that_fits(problem, scheduler, partial(Rules, lead), memory, contention)
+        _first_that_fits(problem, scheduler, core.led_by(lead), memory)
         for lead in reversed(deciders(problem.graph))
     ]
     outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(ways)))
@@ -109,16 +89,15 @@ def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Assignment:
 def _first_that_fits(
     problem: Problem,
     scheduler: ListScheduler,
-    rules: Callable[..., Rules],
+    core: fast.Problem,
     memory: MemoryModel,
-    contention: bool,
 ) -> Way:
     closest = Outcome(None, 1.0)
     for op_bytes, shares in _ways_to_count(problem, memory):
         for share in shares:
             capacity = (problem.capacity * share).astype(np.uint64)
-            allowed = rules(op_bytes, capacity, problem.best_effort, contention)
-            outcome = yield from _best_round(problem, scheduler(allowed), share)
+            within = core.within(capacity=capacity, op_bytes=op_bytes)
+            outcome = yield from _best_round(problem, scheduler(within), share)
             closest = better_outcome(problem, closest, outcome)
             if closest.fits:
                 return closest
@@ -185,18 +164,16 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
     By start in the engine's list schedule, and by b-level where only what changes devices takes
     time.
     """
-    b_level, _ = fast.placed_paths(problem.graph, problem.links, problem.time, devices)
+    b_level, _ = fast.placed_paths(problem.core, devices)
     order = fast.priority_order(problem.graph, b_level)
     scheduled = fast.schedule(
-        problem.graph,
-        problem.links,
+        problem.core.led_by(deciders(problem.graph)[0]).within(
+            capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max)
+        ),
         order,
-        problem.time,
         pinned=devices,
-        lead=deciders(problem.graph)[0],
-        capacity=np.full(problem.cluster.n_devices, np.iinfo(np.uint64).max),
     )
-    _, finish = fast.schedule_placed(problem.graph, problem.links, order, problem.time, devices)
+    _, finish = fast.schedule_placed(problem.core, order, devices)
     assignments = (
         in_order_of_start(problem, scheduled),
         Assignment(devices, ranks(order), "fixed", float(finish.max())),

@@ -11,7 +11,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -22,9 +22,7 @@ def place(
     """``contention=False, memory="static"`` is the paper's model."""
     ties = fast.m_topo(problem.graph)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        yield fast.schedule_earliest(
-            problem.graph, problem.links, problem.time, ties, **vars(rules)
-        )
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(core, ties)
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -14,7 +14,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.favourites import favourite_children
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -26,15 +26,8 @@ def place(
     ties = fast.m_topo(problem.graph)
     favourites = favourite_children(problem)
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        yield fast.schedule_earliest(
-            problem.graph,
-            problem.links,
-            problem.time,
-            ties,
-            favourite=favourites.child,
-            **vars(rules),
-        )
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        yield fast.schedule_earliest(core, ties, favourite=favourites.child)
 
     found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
     return found.noted(*favourites.notes)

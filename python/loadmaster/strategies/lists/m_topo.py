@@ -28,13 +28,9 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
         np.add.at(together, problem.graph.lead, bytes_)
         cap = int(bytes_.sum()) // k + int(together.max())
         devices = fast.fill_in_order(
-            problem.graph,
-            problem.links,
+            problem.core.within(op_bytes=bytes_, capacity=np.minimum(capacity, np.uint64(cap))),
             order,
             devices=problem.fastest_first,
-            op_bytes=bytes_,
-            capacity=np.minimum(capacity, np.uint64(cap)),
-            best_effort=problem.best_effort,
         )
         return Assignment(devices, ranks(order))
 

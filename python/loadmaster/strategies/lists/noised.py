@@ -19,7 +19,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.heft import DELAY_WEIGHTS
-from loadmaster.strategies.lists.listing import Rules, Scheduled, in_order_of_start, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, in_order_of_start, list_scheduled
 
 #: Schedules tried, and the shares of transfer times that the first two are ranked by.
 ROUNDS = 100
@@ -45,18 +45,13 @@ def place(problem: Problem) -> Candidate:
     """The best of 100 schedules, by ranks that each come from the best before."""
     graph = problem.graph
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
         def tried(op_time: Times, sent: Times) -> _Tried:
-            _, rank = fast.levels(graph, op_time, sent, control_time=problem.control_time)
-            order = fast.priority_order(graph, rank)
-            scheduled = fast.schedule(
-                graph,
-                problem.links,
-                order,
-                problem.time,
-                delay_weight=DELAY_WEIGHTS[0],
-                **vars(rules),
+            _, rank = fast.levels(
+                fast.Weights(graph, op_time, sent, control_time=problem.control_time)
             )
+            order = fast.priority_order(graph, rank)
+            scheduled = fast.schedule(core, order, delay_weight=DELAY_WEIGHTS[0])
             found = judged(problem, in_order_of_start(problem, scheduled))
             return _Tried(found.verdict, scheduled, op_time, sent)
 

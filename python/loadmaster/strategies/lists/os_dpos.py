@@ -99,8 +99,7 @@ def place(
 
     def schedule(of: Problem) -> tuple[Candidate, NDArray[np.int32], float]:
         candidate = dpos.place(of, memory=memory, contention=contention)
-        op_time, tensor_time, control = dpos.slowest_times(of)
-        path = fast.critical_path(of.graph, op_time, tensor_time, control_time=control)
+        path = fast.critical_path(dpos.slowest_times(of))
         expected = candidate.assignment.estimate
         return (
             candidate,

@@ -13,7 +13,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Rules, Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
 
@@ -24,15 +24,11 @@ def place(
     """``contention=False`` is the paper's model: any number of transfers at once."""
     graph = problem.graph
     costs = fast.optimistic_costs(
-        graph,
-        problem.links,
-        problem.time,
-        problem.tensor_time(graph),
-        control_time=problem.control_time,
+        problem.core, problem.tensor_time(graph), control_time=problem.control_time
     )
-    order = fast.priority_order(graph, fast.mean_time(graph, problem.links, costs))
+    order = fast.priority_order(graph, problem.core.mean(costs))
 
-    def scheduler(rules: Rules) -> Iterator[Scheduled]:
-        yield fast.schedule(graph, problem.links, order, problem.time, bias=costs, **vars(rules))
+    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
+        yield fast.schedule(core, order, bias=costs)
 
     return list_scheduled(problem, scheduler, memory=memory, contention=contention)

@@ -160,13 +160,11 @@ class Seen:
     def of(cls, groups: Choices) -> Seen:
         """Figures of groups, devices and routes, free of units."""
         problem = groups.problem
-        cluster, graph = problem.cluster, problem.graph
+        cluster = problem.cluster
         types = cluster.device_types
         seconds = groups.time[:, types]
         even = float(seconds.mean(axis=1).sum()) / cluster.n_devices or 1.0
-        _, b_level = fast.levels(
-            graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-        )
+        _, b_level = fast.levels(problem.weights)
         urgency = np.zeros(groups.n_groups)
         np.maximum.at(urgency, groups.group, b_level)
         latency, per_byte = np.zeros((2, cluster.n_devices, cluster.n_devices))

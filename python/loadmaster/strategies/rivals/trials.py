@@ -125,9 +125,7 @@ class Trials:
         self.deadline = float("inf")
         self._tell = tell
         graph = problem.graph
-        _, rank = fast.levels(
-            graph, problem.op_time, problem.tensor_time(graph), control_time=problem.control_time
-        )
+        _, rank = fast.levels(problem.weights)
         self._priority = ranks(fast.priority_order(graph, rank))
 
     @property

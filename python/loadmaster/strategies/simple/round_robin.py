@@ -19,14 +19,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     order = fast.m_topo(problem.graph)
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
-        devices = fast.round_robin(
-            problem.graph,
-            problem.links,
-            order,
-            op_bytes=bytes_,
-            capacity=capacity,
-            best_effort=problem.best_effort,
-        )
+        devices = fast.round_robin(problem.core.within(op_bytes=bytes_, capacity=capacity), order)
         return Assignment(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)
