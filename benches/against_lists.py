@@ -22,7 +22,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 from quality import DATA, HERE, KINDS, Task, package_digest, records, table, tasks
 
 from loadmaster import fast
@@ -105,7 +104,7 @@ def least(fractions: dict[str, float]) -> tuple[str, float]:
 def parallelism(problem: Problem) -> float:
     """Work over critical path, transfers free."""
     graph = problem.graph
-    top, bottom = fast.levels(graph, problem.op_time, np.zeros(len(graph.tensor_bytes)))
+    top, bottom = fast.levels(fast.Weights(graph, problem.op_time))
     return float(problem.op_time.sum() / (top + bottom).max())
 
 

@@ -76,7 +76,7 @@ def report_cut(seed: int, repeat: int) -> None:
     orders = {
         "m-topo": fast.m_topo(graph),
         "dfs": fast.dfs_topo(graph),
-        "cpd": fast.cpd_topo(graph, data.op_seconds, data.tensor_seconds),
+        "cpd": fast.cpd_topo(fast.Weights(graph, data.op_seconds, data.tensor_seconds)),
     }
     for groups, balance in ((250, None), (250, 1.35), (16, 1.1)):
         most = balance and balance * float(data.op_seconds.sum()) / groups
@@ -84,11 +84,9 @@ def report_cut(seed: int, repeat: int) -> None:
         for name, order in orders.items():
             ms, (cuts, _) = timed(
                 lambda order=order, groups=groups, most=most: fast.exact_breakpoints(
-                    graph,
+                    fast.Weights(graph, data.op_seconds, data.tensor_seconds),
                     order,
-                    data.tensor_seconds,
                     groups,
-                    op_time=data.op_seconds,
                     max_time=most,
                 ),
                 repeat,
@@ -99,7 +97,7 @@ def report_cut(seed: int, repeat: int) -> None:
                 continue
             ms, (group, _) = timed(
                 lambda merge=merge, groups=groups, most=most: merge(
-                    graph, data.op_seconds, data.tensor_seconds, groups, max_time=most
+                    fast.Weights(graph, data.op_seconds, data.tensor_seconds), groups, max_time=most
                 ),
                 repeat if name == "batch" else 1,
             )
@@ -161,7 +159,7 @@ def report_large() -> None:
         before = resident_mib("VmRSS")
         ms, (group, _) = timed(
             lambda merge=merge, most=most: merge(
-                graph, data.op_seconds, data.tensor_seconds, 1000, max_time=most
+                fast.Weights(graph, data.op_seconds, data.tensor_seconds), 1000, max_time=most
             ),
             1,
         )

@@ -385,7 +385,7 @@ def show_bounds() -> None:
     for name, found in sorted(best_known().items()):
         coarse = Coarse.read(name)
         began = time.process_time()
-        bounds = fast.bounds(coarse.graph, coarse.cluster, coarse.time)
+        bounds = fast.bounds(fast.Problem(coarse.graph, coarse.cluster, coarse.time))
         took = time.process_time() - began
         best = found["makespan"] * 1e-6
         gap = max(1 - bounds["best"] / best, 0.0)
@@ -400,7 +400,7 @@ def show_bounds() -> None:
         speed = np.random.default_rng(0).uniform(1, 4, (graph.n_ops, types))
         seconds = graph.op_seconds[:, None] * speed
         began = time.process_time()
-        fast.bounds(work, cluster, seconds)
+        fast.bounds(fast.Problem(work, cluster, seconds))
         took = time.process_time() - began
         print(f"50,000 ops, 8 devices of {types} types: {1e3 * took:.0f} ms")
     for size, some in gaps.items():

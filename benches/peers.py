@@ -32,8 +32,9 @@ METIS = f"METIS: {PARTS} parts"
 
 def coarsen(graph: fast.Graph, data: Layered, max_bytes: int) -> fast.Graph:
     """Levels, CPD-TOPO, sequential fusion and contraction."""
-    order = fast.cpd_topo(graph, data.op_seconds, data.tensor_seconds)
-    cuts = fast.breakpoints(graph, order, data.tensor_seconds, max_ops=R, max_bytes=max_bytes)
+    weights = fast.Weights(graph, data.op_seconds, data.tensor_seconds)
+    order = fast.cpd_topo(weights)
+    cuts = fast.breakpoints(weights, order, max_ops=R, max_bytes=max_bytes)
     return fast.contract(graph, fast.segments(order, cuts))
 
 
@@ -147,8 +148,9 @@ def report_memory() -> None:
     coarse = coarsen(graph, data, max_bytes)
     cluster = mesh(data, 1.1 / DEVICES)
     order = fast.m_topo(graph)
-    devices = fast.fill_in_order(graph, cluster._core, order)
-    schedule = fast.simulate(graph, cluster._core, data.op_seconds, devices)
+    problem = fast.Problem(graph, cluster._core, data.op_seconds)
+    devices = fast.fill_in_order(problem, order)
+    schedule = fast.simulate(problem, devices)
     took = time.process_time() - began
     print(
         f"{data.n_ops} ops: graph, coarsening ({coarse.n_ops} groups), placement and simulation "
@@ -166,22 +168,27 @@ def schedulers(data: Layered) -> dict[str, Callable[[], object]]:
     cluster = lm.Cluster.mesh(devices, memory=1 << 50, bandwidth=bandwidth)._core
     time = data.op_seconds.reshape(-1, 1)
 
+    def problem(contention: bool = True) -> fast.Problem:
+        shared = fast.Problem(graph, cluster, time)
+        return shared if contention else shared.without_contention()
+
     def heft(contention: bool) -> object:
-        _, rank = fast.levels(graph, data.op_seconds, data.tensor_seconds)
+        _, rank = fast.levels(fast.Weights(graph, data.op_seconds, data.tensor_seconds))
         order = fast.priority_order(graph, rank)
-        return fast.schedule(graph, cluster, order, time, contention=contention)
+        return fast.schedule(problem(contention), order)
 
     def dpos() -> object:
-        _, rank = fast.levels(graph, data.op_seconds, data.tensor_seconds)
+        weights = fast.Weights(graph, data.op_seconds, data.tensor_seconds)
+        _, rank = fast.levels(weights)
         order = fast.priority_order(graph, rank)
         pinned = np.full(data.n_ops, -1, dtype=np.int32)
-        pinned[fast.critical_path(graph, data.op_seconds, data.tensor_seconds)] = 0
-        return fast.schedule(graph, cluster, order, time, pinned=pinned)
+        pinned[fast.critical_path(weights)] = 0
+        return fast.schedule(problem(), order, pinned=pinned)
 
     def etf(contention: bool) -> object:
-        _, level = fast.levels(graph, data.op_seconds, np.zeros(data.n_ops))
+        _, level = fast.levels(fast.Weights(graph, data.op_seconds))
         ties = fast.priority_order(graph, level)
-        return fast.schedule_earliest(graph, cluster, time, ties, contention=contention)
+        return fast.schedule_earliest(problem(contention), ties)
 
     return {
         "HEFT, contention-free": lambda: heft(False),
@@ -189,7 +196,7 @@ def schedulers(data: Layered) -> dict[str, Callable[[], object]]:
         "ETF, contention-free": lambda: etf(False),
         "ETF": lambda: etf(True),
         "DPOS": dpos,
-        "m-ETF": lambda: fast.schedule_earliest(graph, cluster, time, fast.m_topo(graph)),
+        "m-ETF": lambda: fast.schedule_earliest(problem(), fast.m_topo(graph)),
         METIS: metis(data),
     }
 

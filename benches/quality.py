@@ -304,13 +304,7 @@ def coarsening_rows() -> list[list[str]]:
 
 def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     """Celeritas' Adjusting Placement on groups: the same placer, whoever made them."""
-    order = fast.cpd_topo(
-        problem.graph,
-        problem.op_time,
-        problem.tensor_time(problem.graph),
-        control_time=problem.control_time,
-    )
-    segments = Segments(problem, coarse.group, order)
+    segments = Segments(problem, coarse.group, fast.cpd_topo(problem.weights))
     best: Candidate | None = None
     for lead in deciders(problem.graph):
         decides = segments.group.take(lead)
@@ -350,7 +344,7 @@ def work(task: Task, answers: Connection) -> None:
     if task.kind == "planted":
         bound = planted_instance(task.graph).optimum
     else:
-        bound = float(fast.bounds(problem.graph, problem.links, problem.time)["best"])
+        bound = float(fast.bounds(problem.core)["best"])
     for method in task.methods:
         answers.send(None)
         answers.send(planned(task, problem, method, one, bound))

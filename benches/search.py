@@ -116,20 +116,21 @@ class Coarse:
             ample,
         )
 
+    @property
+    def problem(self) -> fast.Problem:
+        """The instance as the package has it."""
+        problem = fast.Problem(self.graph, self.cluster, self.time)
+        return problem.within(op_bytes=self.op_bytes, capacity=self.capacity)
+
     def start(self) -> tuple[Ids, Ids]:
         """HEFT's placement and order; where it finds no room, the first that fits in order."""
         rank = self.time.mean(axis=1)
-        _, upward = fast.levels(self.graph, rank, self.graph.tensor_bytes * 1e-6)
+        _, upward = fast.levels(fast.Weights(self.graph, rank, self.graph.tensor_bytes * 1e-6))
         order = fast.priority_order(self.graph, upward)
-        rules = {"op_bytes": self.op_bytes, "capacity": self.capacity}
         try:
-            devices, begin, finish = fast.schedule(
-                self.graph, self.cluster, order, self.time, **rules
-            )
+            devices, begin, finish = fast.schedule(self.problem, order)
         except InfeasibleError:
-            return fast.fill_in_order(
-                self.graph, self.cluster, order, op_bytes=self.op_bytes, capacity=self.capacity
-            ), order
+            return fast.fill_in_order(self.problem, order), order
         position = np.argsort(order)
         return devices, np.lexsort((position, finish, begin)).astype(np.int32)
 
@@ -159,15 +160,7 @@ class Coarse:
         """So many moves from the start."""
         devices, order = self.start()
         devices, order, *_ = fast.search(
-            self.graph,
-            self.cluster,
-            self.time,
-            devices,
-            order,
-            op_bytes=self.op_bytes,
-            capacity=self.capacity,
-            seed=seed,
-            moves=moves,
+            self.problem, (devices, order), fast.Stop(moves=moves), seed=seed
         )
         return devices, order
 
@@ -236,12 +229,9 @@ def speed(moves: int, only: str) -> None:
         for _ in range(3):
             began = time.process_time()
             fast.search(
-                problem.graph,
-                problem.links,
-                problem.time,
-                found.assignment.devices,
-                order,
-                moves=moves,
+                problem.core,
+                (found.assignment.devices, order),
+                fast.Stop(moves=moves),
             )
             taken.append(time.process_time() - began)
         print(f"{name:36} {problem.graph.n_ops:5} {moves / min(taken):10.0f}", flush=True)

@@ -203,7 +203,7 @@ def test_what_repeats_is_grouped_in_all_layers():
     layers = np.arange(12)
     graph = fast.Graph(12, layers[:-1], layers[1:])
     op_time, sent = np.tile([1.0, 2.0, 3.0], 4), np.tile([1.0, 9.0, 1.0], 4)
-    *joined, colors = fast.repeated_groups(graph, op_time, sent, 1, [24.0, 17.0, 0.0])
+    *joined, colors = fast.repeated_groups(fast.Weights(graph, op_time, sent), 1, [24.0, 17.0, 0.0])
     # The first op reads nothing, and nothing reads the last: colors of their own.
     inner = [colors[layer : 9 + layer : 3].tolist() for layer in (3, 4)]
     assert [len(set(group)) for group in inner] == [1, 1]

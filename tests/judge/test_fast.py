@@ -34,6 +34,8 @@ def diamond(**columns) -> fast.Graph:
 TWO = ms_mesh(2)._core
 ONES = np.ones(4)
 ORDER = np.arange(4)
+G = diamond()
+P = fast.Problem(G, TWO, ONES)
 
 # -- levels and orders -----------------------------------------------------------------------
 
@@ -44,13 +46,13 @@ def test_levels_are_the_longest_paths(graph, data):
     tensor = data.draw(st.lists(st.integers(0, 5), min_size=k, max_size=k))
     control = data.draw(st.integers(0, 3))
     top, bottom = fast.levels(
-        graph.fast(), graph.seconds, seconds(tensor), control_time=control * MS
+        fast.Weights(graph.fast(), graph.seconds, seconds(tensor), control_time=control * MS)
     )
     assert (in_ms(top), in_ms(bottom)) == reference.levels(graph, tensor, control)
 
 
 def test_levels_by_hand():
-    top, bottom = fast.levels(diamond(), seconds([1, 2, 3, 1]), seconds([1, 1, 5]))
+    top, bottom = fast.levels(fast.Weights(diamond(), seconds([1, 2, 3, 1]), seconds([1, 1, 5])))
     assert in_ms(top) == [0, 2, 2, 10]
     assert in_ms(bottom) == [11, 4, 9, 1]
 
@@ -59,7 +61,7 @@ def all_orders(graph: fast.Graph, op_time, tensor_time, control=0.0):
     return {
         "m": fast.m_topo(graph),
         "dfs": fast.dfs_topo(graph),
-        "cpd": fast.cpd_topo(graph, op_time, tensor_time, control_time=control),
+        "cpd": fast.cpd_topo(fast.Weights(graph, op_time, tensor_time, control_time=control)),
     }
 
 
@@ -76,7 +78,9 @@ def test_orders_follow_their_rules(graph):
     """A queue, a stack, and a stack with the longest path on top (Celeritas, 4.2 and 5.1.3)."""
     times = graph.seconds, seconds(graph.tensor_bytes)
     got = all_orders(graph.fast(), *times)
-    top, bottom = (np.array(in_ms(level)) for level in fast.levels(graph.fast(), *times))
+    top, bottom = (
+        np.array(in_ms(level)) for level in fast.levels(fast.Weights(graph.fast(), *times))
+    )
     path = (top + bottom).tolist()
 
     def kahn(stack: bool, rank):
@@ -117,12 +121,14 @@ def test_breakpoints_cut_the_least(graph, data):
     work = graph.fast()
     order = fast.dfs_topo(work)
     cuts = fast.breakpoints(
-        work,
+        fast.Weights(
+            work,
+            graph.seconds,
+            seconds(tensor),
+            control_time=control * MS,
+            op_bytes=np.array(size, dtype=U64),
+        ),
         order,
-        seconds(tensor),
-        control_time=control * MS,
-        op_time=graph.seconds,
-        op_bytes=np.array(size, dtype=U64),
         max_ops=max_ops,
         max_bytes=max_bytes,
         max_time=None if max_time is None else max_time * MS,
@@ -169,10 +175,10 @@ def test_breakpoints_of_long_orders_match_the_plain_recurrence(n, max_ops, seed)
     order = np.arange(n)
     ids = graph.n_tensor_ids
     cuts = fast.breakpoints(
-        graph,
+        fast.Weights(
+            graph, np.zeros(graph.n_ops), seconds(tensor[:ids]), op_bytes=size.astype(U64)
+        ),
         order,
-        seconds(tensor[:ids]),
-        op_bytes=size.astype(U64),
         max_ops=max_ops,
         max_bytes=max_bytes,
     )
@@ -203,16 +209,22 @@ def test_breakpoints_of_long_orders_match_the_plain_recurrence(n, max_ops, seed)
 
 def test_of_equal_costs_the_longer_segments_win():
     graph = fast.Graph(6, np.arange(5), np.arange(1, 6))
-    cuts = fast.breakpoints(graph, np.arange(6), seconds([0] * 5), max_ops=6)
+    cuts = fast.breakpoints(
+        fast.Weights(graph, np.zeros(graph.n_ops), seconds([0] * 5)), np.arange(6), max_ops=6
+    )
     assert cuts.tolist() == []
-    cuts = fast.breakpoints(graph, np.arange(6), seconds([1] * 5), max_ops=4)
+    cuts = fast.breakpoints(
+        fast.Weights(graph, np.zeros(graph.n_ops), seconds([1] * 5)), np.arange(6), max_ops=4
+    )
     assert len(cuts) == 1
 
 
 def test_an_op_over_a_limit_is_a_segment_of_its_own():
     graph = fast.Graph(3, np.array([0, 1]), np.array([1, 2]))
     cuts = fast.breakpoints(
-        graph, np.arange(3), seconds([1, 1]), op_bytes=np.array([1, 9, 1]), max_bytes=4
+        fast.Weights(graph, np.zeros(graph.n_ops), seconds([1, 1]), op_bytes=np.array([1, 9, 1])),
+        np.arange(3),
+        max_bytes=4,
     )
     assert cuts.tolist() == [1, 2]
 
@@ -221,7 +233,9 @@ def test_ops_of_other_device_types_never_share_a_segment():
     graph = fast.Graph(
         3, np.array([0, 1]), np.array([1, 2]), allowed=np.array([1, 3, 3], dtype=U64)
     )
-    assert fast.breakpoints(graph, np.arange(3), seconds([9, 0])).tolist() == [1]
+    assert fast.breakpoints(
+        fast.Weights(graph, np.zeros(graph.n_ops), seconds([9, 0])), np.arange(3)
+    ).tolist() == [1]
 
 
 @given(plain_graphs(max_ops=8), st.data())
@@ -324,7 +338,10 @@ def test_peak_bytes_by_brute_force_and_as_simulated(graph, data):
     assert int(held.sum()) <= peak <= int(held.sum()) + max(graph.workspace)
     rank = np.argsort(order).astype(I32)
     alone = fast.simulate(
-        work, ms_mesh(1)._core, graph.seconds, np.zeros(graph.n, dtype=I32), rank, policy="fixed"
+        fast.Problem(work, ms_mesh(1)._core, graph.seconds),
+        np.zeros(graph.n, dtype=I32),
+        rank,
+        policy="fixed",
     )
     assert alone.peak.tolist() == [peak]
 
@@ -347,11 +364,11 @@ def test_no_placement_beats_the_bounds(data):
         dtype=F64,
     ).reshape(graph.n, kinds)
     work = graph.fast()
-    found = fast.bounds(work, cluster._core, time * MS)
+    found = fast.bounds(fast.Problem(work, cluster._core, time * MS))
     parts = ("critical_path", "work", "forced_transfers", "heads_and_tails")
     assert found["best"] == max(found[part] for part in parts)
     best = min(
-        fast.simulate(work, cluster._core, time * MS, np.array(devices)).makespan
+        fast.simulate(fast.Problem(work, cluster._core, time * MS), np.array(devices)).makespan
         for devices in itertools.product(range(cluster.n_devices), repeat=graph.n)
     )
     assert found["best"] <= best * (1 + 1e-9)
@@ -363,25 +380,19 @@ def test_mean_time_is_over_the_devices_an_op_may_use():
         [(x, y, 1.0, 0.0, []) for x, y in itertools.permutations("abc", 2)],
     )
     graph = fast.Graph(2, np.array([0]), np.array([1]), allowed=np.array([3, 2], dtype=U64))
-    mean = fast.mean_time(graph, cluster, np.array([[1.0, 4.0], [1.0, 4.0]]))
+    mean = fast.Problem(graph, cluster, np.array([[1.0, 4.0], [1.0, 4.0]])).mean_time
     assert mean.tolist() == [2.0, 4.0]
 
 
 # -- placing ---------------------------------------------------------------------------------
 
 PLACERS = {
-    "fill_in_order": lambda g, c, **k: fast.fill_in_order(g, c, fast.m_topo(g), **k),
-    "round_robin": lambda g, c, **k: fast.round_robin(g, c, fast.m_topo(g), **k),
-    "follow_bytes": lambda g, c, **k: fast.follow_bytes(g, c, fast.m_topo(g), **k),
-    "schedule": lambda g, c, **k: fast.schedule(
-        g, c, fast.m_topo(g), np.ones((g.n_ops, len(c.types))), **k
-    )[0],
-    "schedule_earliest": lambda g, c, **k: fast.schedule_earliest(
-        g, c, np.ones((g.n_ops, len(c.types))), fast.m_topo(g), **k
-    )[0],
-    "adjusting_placement": lambda g, c, **k: fast.adjusting_placement(
-        g, c, fast.m_topo(g), np.ones((g.n_ops, len(c.types))), **k
-    )[0],
+    "fill_in_order": lambda p: fast.fill_in_order(p, fast.m_topo(p.graph)),
+    "round_robin": lambda p: fast.round_robin(p, fast.m_topo(p.graph)),
+    "follow_bytes": lambda p: fast.follow_bytes(p, fast.m_topo(p.graph)),
+    "schedule": lambda p: fast.schedule(p, fast.m_topo(p.graph))[0],
+    "schedule_earliest": lambda p: fast.schedule_earliest(p, fast.m_topo(p.graph))[0],
+    "adjusting_placement": lambda p: fast.adjusting_placement(p, fast.m_topo(p.graph))[0],
 }
 
 
@@ -403,10 +414,11 @@ def test_placers_obey_memory_and_colocation(name, data):
         ),
         dtype=U64,
     )
-    work = graph.fast()
+    problem = fast.Problem(graph.fast(), cluster._core, np.ones((graph.n, len(cluster.types))))
+    within = problem.within(op_bytes=size, capacity=capacity)
 
-    def place(**options):
-        return PLACERS[name](work, cluster._core, op_bytes=size, capacity=capacity, **options)
+    def place(best_effort=False):
+        return PLACERS[name](within.within(best_effort=best_effort))
 
     devices, error = tried(place)
     if error is not None:
@@ -433,7 +445,7 @@ def test_adjusting_placement_expects_what_runs_without_contention(data):
     time = np.repeat(graph.seconds[:, None], len(cluster.types), axis=1)
     order = fast.m_topo(work)
     devices, start, finish = fast.adjusting_placement(
-        work, cluster._core, order, time, contention=False
+        fast.Problem(work, cluster._core, time).without_contention(), order
     )
     assert in_ms(finish - start) == graph.time
     for d in range(cluster.n_devices):
@@ -441,23 +453,26 @@ def test_adjusting_placement_expects_what_runs_without_contention(data):
         mine = mine[np.argsort(start[mine])]
         assert (start[mine][1:] >= finish[mine][:-1] - 1e-9).all()
     rank = np.argsort(np.argsort(start, kind="stable"), kind="stable")
-    seen = fast.simulate(work, cluster._core, time, devices, rank, policy="fixed", contention=False)
+    seen = fast.simulate(
+        fast.Problem(work, cluster._core, time).without_contention(), devices, rank, policy="fixed"
+    )
     assert (seen.start <= start + 1e-9).all()
 
 
 def test_round_robin_deals_out():
     graph = fast.Graph(5, np.array([], dtype=I64), np.array([], dtype=I64))
-    assert fast.round_robin(graph, TWO, np.arange(5)).tolist() == [0, 1, 0, 1, 0]
+    assert fast.round_robin(
+        fast.Problem(graph, TWO, np.ones(graph.n_ops)), np.arange(5)
+    ).tolist() == [0, 1, 0, 1, 0]
 
 
 def test_fill_in_order_fills_one_device_after_another():
     graph = fast.Graph(5, np.array([], dtype=I64), np.array([], dtype=I64))
     devices = fast.fill_in_order(
-        graph,
-        TWO,
+        fast.Problem(graph, TWO, np.ones(graph.n_ops)).within(
+            op_bytes=np.array([4, 4, 4, 2, 2]), capacity=np.array([10, 10])
+        ),
         np.arange(5),
-        op_bytes=np.array([4, 4, 4, 2, 2]),
-        capacity=np.array([10, 10]),
     )
     # 4 + 4 on the first; the third closes it, though the fourth would still fit.
     assert devices.tolist() == [0, 0, 1, 1, 1]
@@ -472,7 +487,10 @@ def test_follow_bytes_goes_where_the_inputs_are():
         tensor_bytes=np.array([3, 5]),
     )
     devices = fast.follow_bytes(
-        graph, TWO, np.arange(3), op_bytes=np.array([5, 5, 1]), capacity=np.array([6, 6])
+        fast.Problem(graph, TWO, np.ones(graph.n_ops)).within(
+            op_bytes=np.array([5, 5, 1]), capacity=np.array([6, 6])
+        ),
+        np.arange(3),
     )
     assert devices.tolist() == [0, 1, 1]
 
@@ -482,7 +500,8 @@ def test_an_op_that_fits_nowhere_says_how_much_is_missing():
         InfeasibleError, match=r"op 0 needs 9 bytes.* 5 bytes, on gpu1: 4 bytes"
     ) as e:
         fast.fill_in_order(
-            diamond(), TWO, ORDER, op_bytes=np.array([9, 0, 0, 0]), capacity=np.array([3, 5])
+            P.within(op_bytes=np.array([9, 0, 0, 0]), capacity=np.array([3, 5])),
+            ORDER,
         )
     assert e.value.shortfall == {"gpu1": 4}
 
@@ -501,9 +520,9 @@ def test_ids_of_either_width_and_any_stride(dtype):
         graph = fast.Graph(4, s, d, np.array([0, 0, 1, 2], dtype=dtype))
         assert graph.n_edges == 4
         order = fast.m_topo(graph).astype(dtype)
-        assert len(fast.breakpoints(graph, order, np.zeros(3), max_ops=2)) >= 1
+        assert len(fast.breakpoints(fast.Weights(graph, ONES), order, max_ops=2)) >= 1
         devices = np.array([0, 1, 0, 1], dtype=dtype)
-        assert fast.simulate(graph, TWO, ONES, devices, order).makespan == 3.0
+        assert fast.simulate(fast.Problem(graph, TWO, ONES), devices, order).makespan == 3.0
         assert fast.contract(graph, np.array([0, 0, 0, 1], dtype=dtype)).n_ops == 2
 
 
@@ -513,42 +532,45 @@ def test_floats_and_sizes_of_any_stride_and_read_only_arrays():
     frozen.flags.writeable = False
     sizes = np.arange(8, dtype=U64)[::2]
     for t in (time, frozen, np.ones(8)[::2]):
-        assert fast.bounds(diamond(), TWO, t)["critical_path"] == 3.0
+        assert fast.bounds(fast.Problem(diamond(), TWO, t))["critical_path"] == 3.0
     graph = diamond(resident=sizes, workspace=sizes.astype(I64))
     assert graph.resident.tolist() == graph.workspace.tolist() == [0, 2, 4, 6]
-    levels = fast.levels(graph, np.ones(8)[::2], np.zeros(6)[::2])
+    levels = fast.levels(fast.Weights(graph, np.ones(8)[::2], np.zeros(6)[::2]))
     assert levels[0].tolist() == [0.0, 1.0, 1.0, 2.0]
 
 
 def test_results_have_the_dtypes_the_design_says():
     graph = diamond(tensor_bytes=np.array([4, 4, 4]))
     zeros = np.zeros(3)
+    problem, weights = fast.Problem(graph, TWO, ONES), fast.Weights(graph, ONES, zeros)
     int_results = [
         fast.m_topo(graph),
         fast.dfs_topo(graph),
-        fast.cpd_topo(graph, ONES, zeros),
-        fast.breakpoints(graph, ORDER, zeros),
+        fast.cpd_topo(weights),
+        fast.breakpoints(weights, ORDER),
         fast.segments(ORDER, np.array([2])),
-        *[place(graph, TWO) for place in PLACERS.values()],
+        *[place(problem) for place in PLACERS.values()],
         fast.priority_order(graph, ONES),
-        fast.critical_path(graph, ONES, zeros),
-        fast.placed_paths(graph, TWO, ONES, ORDER * 0)[1],
-        fast.linear_clusters(graph, ONES, zeros),
-        fast.dominant_sequences(graph, ONES, zeros),
+        fast.critical_path(weights),
+        fast.placed_paths(problem, ORDER * 0)[1],
+        fast.linear_clusters(weights),
+        fast.dominant_sequences(weights),
         graph.lead,
+        problem.lead,
         graph.colocation,
     ]
     assert {a.dtype for a in int_results} == {np.dtype(I32)}
-    seen = fast.simulate(graph, TWO, ONES, np.array([0, 0, 1, 1]), record_memory=True)
+    seen = fast.simulate(problem, np.array([0, 0, 1, 1]), record_memory=True)
     columns = seen.transfers()
     floats = [
-        *fast.levels(graph, ONES, zeros),
-        fast.mean_time(graph, TWO, ONES),
-        *fast.schedule(graph, TWO, ORDER, ONES)[1:],
-        *fast.schedule_earliest(graph, TWO, ONES, ORDER)[1:],
-        *fast.schedule_placed(graph, TWO, ORDER, ONES, ORDER * 0),
-        fast.optimistic_costs(graph, TWO, ONES[:, None], zeros),
-        fast.placed_paths(graph, TWO, ONES, ORDER * 0)[0],
+        *fast.levels(weights),
+        problem.mean_time,
+        problem.mean(ONES),
+        *fast.schedule(problem, ORDER)[1:],
+        *fast.schedule_earliest(problem, ORDER)[1:],
+        *fast.schedule_placed(problem, ORDER, ORDER * 0),
+        fast.optimistic_costs(problem, zeros),
+        fast.placed_paths(problem, ORDER * 0)[0],
         seen.start,
         seen.finish,
         seen.device_busy,
@@ -562,6 +584,8 @@ def test_results_have_the_dtypes_the_design_says():
         graph.static_bytes,
         graph.resident,
         graph.allowed,
+        problem.capacity,
+        problem.within(op_bytes=ORDER).op_bytes,
         seen.peak,
         seen.static_bytes,
         seen.memory()[2],
@@ -575,8 +599,8 @@ def test_results_have_the_dtypes_the_design_says():
 
 # -- what is refused -------------------------------------------------------------------------
 
-G = diamond()
 Z = np.zeros(3)
+W = fast.Weights(G, np.zeros(4), Z)
 BAD = {
     "src is a list": (lambda: fast.Graph(2, [0], np.array([1])), "src: got list.*int32 or int64"),
     "src is float": (
@@ -638,63 +662,81 @@ BAD = {
         ),
         "op 0 and op 1 must share a device",
     ),
-    "op_time is int": (lambda: fast.levels(G, ORDER, Z), r"op_time: got int64.*float64.*\(4,\)"),
-    "op_time is float32": (lambda: fast.levels(G, ONES.astype("f4"), Z), "op_time: got float32"),
+    "op_time is int": (
+        lambda: fast.levels(fast.Weights(G, ORDER, Z)),
+        r"op_time: got int64.*float64.*\(4,\)",
+    ),
+    "op_time is float32": (
+        lambda: fast.levels(fast.Weights(G, ONES.astype("f4"), Z)),
+        "op_time: got float32",
+    ),
     "op_time is long": (
-        lambda: fast.levels(G, np.ones(5), Z),
+        lambda: fast.levels(fast.Weights(G, np.ones(5), Z)),
         r"op_time: got .*\[5\], wants.*\(4,\)",
     ),
     "op_time is NaN": (
-        lambda: fast.levels(G, np.array([0, np.nan, 0, 0]), Z),
+        lambda: fast.levels(fast.Weights(G, np.array([0, np.nan, 0, 0]), Z)),
         r"op_time\[1\] is NaN",
     ),
-    "op_time is negative": (lambda: fast.cpd_topo(G, -ONES, Z), r"op_time\[0\] is -1"),
+    "op_time is negative": (
+        lambda: fast.cpd_topo(fast.Weights(G, -ONES, Z)),
+        r"op_time\[0\] is -1",
+    ),
     "tensor_time is short": (
-        lambda: fast.cpd_topo(G, ONES, np.zeros(2)),
+        lambda: fast.cpd_topo(fast.Weights(G, ONES, np.zeros(2))),
         r"tensor_time: got .*\[2\], wants .*\(3,\) or longer",
     ),
     "tensor_time is infinite": (
-        lambda: fast.levels(G, ONES, np.array([0, 0, np.inf])),
+        lambda: fast.levels(fast.Weights(G, ONES, np.array([0, 0, np.inf]))),
         r"tensor_time\[2\] is inf",
     ),
     "control_time is NaN": (
-        lambda: fast.levels(G, ONES, Z, control_time=float("nan")),
+        lambda: fast.levels(fast.Weights(G, ONES, Z, control_time=float("nan"))),
         "control_time is NaN",
     ),
-    "times without end": (lambda: fast.levels(G, ONES * 1e300, Z), "too long to be counted"),
+    "times without end": (
+        lambda: fast.levels(fast.Weights(G, ONES * 1e300, Z)),
+        "too long to be counted",
+    ),
     "order is no permutation": (
-        lambda: fast.breakpoints(G, np.array([0, 0, 1, 2]), Z),
+        lambda: fast.breakpoints(W, np.array([0, 0, 1, 2])),
         "order: must list every op once",
     ),
     "order is not topological": (
-        lambda: fast.fill_in_order(G, TWO, np.array([3, 2, 1, 0])),
+        lambda: fast.fill_in_order(P, np.array([3, 2, 1, 0])),
         "order: must list.*producers before consumers",
     ),
     "order is short": (lambda: fast.peak_bytes(G, np.array([0])), "order: got 1 value, wants 4"),
     "order is out of range": (
-        lambda: fast.round_robin(G, TWO, np.array([0, 1, 2, 4])),
+        lambda: fast.round_robin(P, np.array([0, 1, 2, 4])),
         r"order\[3\] is 4: it must be 0 to 3",
     ),
-    "order is float": (lambda: fast.follow_bytes(G, TWO, ONES), "order: got float64"),
+    "order is float": (
+        lambda: fast.follow_bytes(P, ONES),
+        "order: got float64",
+    ),
     "op_bytes is short": (
-        lambda: fast.fill_in_order(G, TWO, ORDER, op_bytes=np.array([1])),
+        lambda: fast.fill_in_order(P.within(op_bytes=np.array([1])), ORDER),
         "op_bytes: got 1 value, wants 4",
     ),
     "op_bytes is float": (
-        lambda: fast.breakpoints(G, ORDER, Z, op_bytes=ONES),
+        lambda: fast.breakpoints(fast.Weights(G, np.zeros(G.n_ops), Z, op_bytes=ONES), ORDER),
         "op_bytes: got float64",
     ),
     "capacity is short": (
-        lambda: fast.round_robin(G, TWO, ORDER, capacity=np.array([1])),
+        lambda: fast.round_robin(P.within(capacity=np.array([1])), ORDER),
         "capacity: got 1 value, wants 2",
     ),
     "capacity is negative": (
-        lambda: fast.follow_bytes(G, TWO, ORDER, capacity=np.array([1, -1])),
+        lambda: fast.follow_bytes(P.within(capacity=np.array([1, -1])), ORDER),
         r"capacity\[1\] is -1",
     ),
-    "max_ops is 0": (lambda: fast.breakpoints(G, ORDER, Z, max_ops=0), "max_ops is 0"),
+    "max_ops is 0": (
+        lambda: fast.breakpoints(W, ORDER, max_ops=0),
+        "max_ops is 0",
+    ),
     "breakpoints' op_time": (
-        lambda: fast.breakpoints(G, ORDER, Z, op_time=np.ones(3)),
+        lambda: fast.Weights(G, np.ones(3)),
         "op_time: got",
     ),
     "cuts descend": (lambda: fast.segments(ORDER, np.array([2, 1])), "cuts: must ascend"),
@@ -714,77 +756,84 @@ BAD = {
         "makes a cycle",
     ),
     "time has another shape": (
-        lambda: fast.bounds(G, TWO, np.ones((4, 2))),
+        lambda: fast.bounds(fast.Problem(G, TWO, np.ones((4, 2)))),
         r"time: got .*\[4, 2\], wants .*\(4, 1\)",
     ),
-    "time is int": (lambda: fast.simulate(G, TWO, ORDER, ORDER * 0), "time: got int64"),
+    "time is int": (
+        lambda: fast.simulate(fast.Problem(G, TWO, ORDER), ORDER * 0),
+        "time: got int64",
+    ),
     "time is NaN": (
-        lambda: fast.mean_time(G, TWO, np.array([0, 0, np.nan, 0])),
+        lambda: fast.Problem(G, TWO, np.array([0, 0, np.nan, 0])).mean_time,
         "time of op 2 is NaN",
     ),
-    "time is a list": (lambda: fast.bounds(G, TWO, [1.0] * 4), "time: got list"),
+    "time is a list": (lambda: fast.bounds(fast.Problem(G, TWO, [1.0] * 4)), "time: got list"),
     "adjusting_placement's time": (
-        lambda: fast.adjusting_placement(G, TWO, ORDER, np.ones(3)),
+        lambda: fast.adjusting_placement(fast.Problem(G, TWO, np.ones(3)), ORDER),
         "time: got",
     ),
     "schedule's order": (
-        lambda: fast.schedule(G, TWO, ORDER[::-1], ONES),
+        lambda: fast.schedule(P, ORDER[::-1]),
         "order: must list.*producers before consumers",
     ),
     "pinned is short": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0])),
+        lambda: fast.schedule(P, ORDER, pinned=np.array([0])),
         "pinned: got 1 value, wants 4",
     ),
     "pinned is out of range": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([0, -1, 2, 0])),
+        lambda: fast.schedule(P, ORDER, pinned=np.array([0, -1, 2, 0])),
         r"pinned\[2\] is 2: it must be -1 to 1",
     ),
     "pinned is below -1": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, pinned=np.array([-2, 0, 0, 0])),
+        lambda: fast.schedule(P, ORDER, pinned=np.array([-2, 0, 0, 0])),
         r"pinned\[0\] is -2",
     ),
     "bias is infinite": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, bias=np.full((4, 1), np.inf)),
+        lambda: fast.schedule(P, ORDER, bias=np.full((4, 1), np.inf)),
         r"bias\[0, 0\] is inf",
     ),
     "bias has another shape": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, bias=np.ones((4, 2))),
+        lambda: fast.schedule(P, ORDER, bias=np.ones((4, 2))),
         r"bias: got .*\[4, 2\], wants .*\(4, 1\)",
     ),
     "delay_weight is negative": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, delay_weight=-1),
+        lambda: fast.schedule(P, ORDER, delay_weight=-1),
         "delay_weight is -1: wants an integer, at least 0",
     ),
     "lead makes a chain": (
-        lambda: fast.schedule(G, TWO, ORDER, ONES, lead=np.array([0, 0, 1, 3])),
+        lambda: fast.schedule(P.led_by(np.array([0, 0, 1, 3])), ORDER),
         r"lead\[2\] is 1: that op follows another one",
     ),
     "lead splits a set": (
         lambda: fast.schedule(
-            diamond(colocation=np.array([0, 0, -1, -1])), TWO, ORDER, ONES, lead=ORDER
+            fast.Problem(diamond(colocation=np.array([0, 0, -1, -1])), TWO, ONES).led_by(ORDER),
+            ORDER,
         ),
         r"lead\[1\] is 1: other ops of its colocation set follow another one",
     ),
     "lead is of another type": (
         lambda: fast.schedule(
-            diamond(allowed=np.array([1, 3, 3, 3], dtype=U64)), TWO, ORDER, ONES, lead=ORDER * 0
+            fast.Problem(diamond(allowed=np.array([1, 3, 3, 3], dtype=U64)), TWO, ONES).led_by(
+                ORDER * 0
+            ),
+            ORDER,
         ),
         r"lead\[1\] is 0: that op may run on other device types",
     ),
     "ties twice": (
-        lambda: fast.schedule_earliest(G, TWO, ONES, np.array([0, 0, 1, 2])),
+        lambda: fast.schedule_earliest(P, np.array([0, 0, 1, 2])),
         "ties: must list every op once",
     ),
     "favourite out of range": (
-        lambda: fast.schedule_earliest(G, TWO, ONES, ORDER, favourite=ORDER + 1),
+        lambda: fast.schedule_earliest(P, ORDER, favourite=ORDER + 1),
         r"favourite\[3\] is 4: it must be -1 to 3",
     ),
     "placed on no device": (
-        lambda: fast.schedule_placed(G, TWO, ORDER, ONES, ORDER),
+        lambda: fast.schedule_placed(P, ORDER, ORDER),
         r"devices\[2\] is 2",
     ),
     "placed_paths' devices": (
-        lambda: fast.placed_paths(G, TWO, ONES, np.array([0])),
+        lambda: fast.placed_paths(P, np.array([0])),
         "devices: got 1 value, wants 4",
     ),
     "priority is NaN": (
@@ -792,60 +841,77 @@ BAD = {
         r"priority\[1\] is NaN",
     ),
     "optimistic_costs' time": (
-        lambda: fast.optimistic_costs(G, TWO, np.full((4, 1), np.nan), Z),
-        r"time\[0, 0\] is NaN",
+        lambda: fast.optimistic_costs(fast.Problem(G, TWO, np.full((4, 1), np.nan)), Z),
+        "time of op 0 is NaN",
     ),
     "linear_clusters' tensor_time": (
-        lambda: fast.linear_clusters(G, ONES, np.zeros(2)),
+        lambda: fast.linear_clusters(fast.Weights(G, ONES, np.zeros(2))),
         r"tensor_time: got .*\[2\]",
     ),
     "dominant_sequences' op_time": (
-        lambda: fast.dominant_sequences(G, -ONES, Z),
+        lambda: fast.dominant_sequences(fast.Weights(G, -ONES, Z)),
         r"op_time\[0\] is -1",
     ),
     "devices is short": (
-        lambda: fast.simulate(G, TWO, ONES, np.array([0])),
+        lambda: fast.simulate(P, np.array([0])),
         "devices: got 1 value, wants 4",
     ),
     "devices out of range": (
-        lambda: fast.simulate(G, TWO, ONES, np.array([0, 0, 2, 0])),
+        lambda: fast.simulate(P, np.array([0, 0, 2, 0])),
         r"devices\[2\] is 2: it must be 0 to 1",
     ),
-    "devices is float": (lambda: fast.simulate(G, TWO, ONES, ONES), "devices: got float64"),
+    "devices is float": (
+        lambda: fast.simulate(P, ONES),
+        "devices: got float64",
+    ),
     "priority is short": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, np.array([1])),
+        lambda: fast.simulate(P, ORDER * 0, np.array([1])),
         "priority: got 1 value, wants 4",
     ),
     "priority is wide": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, ORDER + 2**40),
+        lambda: fast.simulate(P, ORDER * 0, ORDER + 2**40),
         r"priority\[0\] is .*32 bits",
     ),
     "policy": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, policy="lucky"),
+        lambda: fast.simulate(P, ORDER * 0, policy="lucky"),
         'policy: got "lucky", wants "priority"',
     ),
     "link_order": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, link_order="lucky"),
+        lambda: fast.simulate(P, ORDER * 0, link_order="lucky"),
         'link_order: got "lucky", wants "fifo"',
     ),
-    "below is negative": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, below=-1.0),
-        "below is -1: it must be a number >= 0",
+    "limit is negative": (
+        lambda: fast.simulate_below(P, -1.0, ORDER * 0),
+        "limit is -1: it must be a number >= 0",
     ),
-    "below is NaN": (
-        lambda: fast.simulate(G, TWO, ONES, ORDER * 0, below=float("nan")),
-        "below is NaN: it must be a number >= 0",
+    "limit is NaN": (
+        lambda: fast.simulate_below(P, float("nan"), ORDER * 0),
+        "limit is NaN: it must be a number >= 0",
+    ),
+    "masks leave nothing": (
+        lambda: P.restricted(np.array([1, 0, 1, 1], dtype=U64)),
+        r"masks\[1\] leaves the op no device type",
+    ),
+    "values of another shape": (lambda: P.mean(np.ones((4, 2))), r"values: got .*\[4, 2\]"),
+    "values are infinite": (
+        lambda: P.mean(np.full((4, 1), np.inf)),
+        r"values\[0, 0\] is inf",
+    ),
+    "nothing stops a search": (lambda: fast.Stop(patience=9), "the search would never stop"),
+    "windows count no moves": (
+        lambda: fast.search_windows(P, (ORDER * 0, ORDER), fast.Stop(moves=9)),
+        "stop has moves: a search in windows counts visits or seconds",
     ),
 }
 
 
 def test_a_simulation_goes_on_only_below_a_limit():
     devices = ORDER * 0
-    whole = fast.simulate(G, TWO, ONES, devices)
-    assert fast.simulate(G, TWO, ONES, devices, below=whole.makespan) is None
+    whole = fast.simulate(P, devices)
+    assert fast.simulate_below(P, whole.makespan, devices) is None
     longer = np.nextafter(whole.makespan, np.inf) + 1e-9
     for limit in (longer, float("inf")):
-        seen = fast.simulate(G, TWO, ONES, devices, below=limit)
+        seen = fast.simulate_below(P, limit, devices)
         assert seen is not None
         assert seen.makespan == whole.makespan
         assert seen.start.tolist() == whole.start.tolist()
@@ -863,13 +929,23 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wanted(case):
     [
         pytest.param(lambda: fast.segments(np.array([0, 0, 0]), np.array([1])), id="segments"),
         pytest.param(
-            lambda: fast.breakpoints(G, ORDER, Z, max_time=float("nan")), id="max_time is NaN"
+            lambda: fast.breakpoints(W, ORDER, max_time=float("nan")),
+            id="max_time is NaN",
         ),
-        pytest.param(lambda: fast.breakpoints(G, ORDER, Z, max_time=-1.0), id="max_time < 0"),
-        pytest.param(lambda: fast.breakpoints(G, ORDER, Z, max_bytes=-1), id="max_bytes < 0"),
-        pytest.param(lambda: fast.breakpoints(G, ORDER, Z, max_ops=-1), id="max_ops < 0"),
+        pytest.param(
+            lambda: fast.breakpoints(W, ORDER, max_time=-1.0),
+            id="max_time < 0",
+        ),
+        pytest.param(
+            lambda: fast.breakpoints(W, ORDER, max_bytes=-1),
+            id="max_bytes < 0",
+        ),
+        pytest.param(
+            lambda: fast.breakpoints(W, ORDER, max_ops=-1),
+            id="max_ops < 0",
+        ),
         pytest.param(lambda: fast.Graph(-1, ORDER, ORDER), id="n_ops < 0"),
-        pytest.param(lambda: fast.simulate(G, TWO, ONES, ORDER * 0, seed=-1), id="seed < 0"),
+        pytest.param(lambda: fast.simulate(P, ORDER * 0, seed=-1), id="seed < 0"),
     ],
 )
 def test_bad_scalars_are_value_errors(call):
@@ -889,34 +965,39 @@ def test_a_cluster_checks_its_indices():
 
 def everything(graph, cluster, time, tensor_time) -> list[np.ndarray]:
     """Every function's result on one graph."""
-    order = fast.cpd_topo(graph, time[:, 0].copy(), tensor_time)
-    group = fast.segments(order, fast.breakpoints(graph, order, tensor_time, max_ops=20))
+    problem = fast.Problem(graph, cluster, time)
+    weights = fast.Weights(graph, time[:, 0].copy(), tensor_time)
+    order = fast.cpd_topo(weights)
+    group = fast.segments(
+        order,
+        fast.breakpoints(weights, order, max_ops=20),
+    )
     coarse = fast.contract(graph, group)
-    devices = fast.round_robin(graph, cluster, order)
-    seen = fast.simulate(graph, cluster, time, devices, policy="random", seed=3)
+    devices = fast.round_robin(problem, order)
+    seen = fast.simulate(problem, devices, policy="random", seed=3)
     return [
-        *fast.levels(graph, time[:, 0].copy(), tensor_time),
+        *fast.levels(weights),
         fast.m_topo(graph),
         fast.dfs_topo(graph),
         order,
         group,
         *coarse.flows(),
         devices,
-        fast.follow_bytes(graph, cluster, order),
-        fast.fill_in_order(graph, cluster, order),
-        *fast.adjusting_placement(graph, cluster, order, time),
-        *fast.schedule(graph, cluster, order, time),
-        *fast.schedule_earliest(graph, cluster, time, order),
-        *fast.schedule_placed(graph, cluster, order, time, devices),
-        *fast.placed_paths(graph, cluster, time, devices),
-        fast.optimistic_costs(graph, cluster, time, tensor_time),
+        fast.follow_bytes(problem, order),
+        fast.fill_in_order(problem, order),
+        *fast.adjusting_placement(problem, order),
+        *fast.schedule(problem, order),
+        *fast.schedule_earliest(problem, order),
+        *fast.schedule_placed(problem, order, devices),
+        *fast.placed_paths(problem, devices),
+        fast.optimistic_costs(problem, tensor_time),
         fast.priority_order(graph, time[:, 0].copy()),
-        fast.critical_path(graph, time[:, 0].copy(), tensor_time),
-        fast.linear_clusters(graph, time[:, 0].copy(), tensor_time),
-        fast.dominant_sequences(graph, time[:, 0].copy(), tensor_time),
+        fast.critical_path(weights),
+        fast.linear_clusters(weights),
+        fast.dominant_sequences(weights),
         fast.peak_bytes(graph, order)[1],
-        fast.mean_time(graph, cluster, time),
-        np.array(list(fast.bounds(graph, cluster, time).values())[:4]),
+        problem.mean_time,
+        np.array(list(fast.bounds(problem).values())[:4]),
         seen.start,
         seen.finish,
         seen.peak,
@@ -947,7 +1028,7 @@ def test_other_threads_run_while_the_simulator_does():
     devices = np.arange(n, dtype=I32) % 2
     count = 0
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(fast.simulate, graph, TWO, time, devices)
+        job = pool.submit(fast.simulate, fast.Problem(graph, TWO, time), devices)
         while not job.done():
             count += 1
         assert job.result().n_transfers == n - 1

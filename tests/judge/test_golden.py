@@ -35,7 +35,7 @@ def test_celeritas_figure_3():
     assert cut(graph, fast.dfs_topo(graph)) == 0
     # CPD-TOPO does the same, heaviest branch first.
     time = np.array([1.0, 1, 1, 1, 1, 2, 4, 3])
-    order = fast.cpd_topo(graph, time, np.zeros(4))
+    order = fast.cpd_topo(fast.Weights(graph, time, np.zeros(4)))
     assert order.tolist() == [2, 6, 3, 7, 1, 5, 0, 4]
     assert cut(graph, order) == 0
 

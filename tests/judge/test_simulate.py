@@ -47,15 +47,14 @@ def test_every_schedule_is_the_reference_schedule(data):
         for t, extra in zip(graph.time, slower, strict=True)
     ]
 
+    problem = fast.Problem(graph.fast(), cluster._core, np.array(time, dtype=np.float64) * MS)
+
     def run():
         return fast.simulate(
-            graph.fast(),
-            cluster._core,
-            np.array(time, dtype=np.float64) * MS,
+            problem if contention else problem.without_contention(),
             np.array(device),
             np.array(priority),
             policy=policy,
-            contention=contention,
             link_order=link_order,
             record_memory=True,
         )
@@ -334,11 +333,11 @@ def test_priorities_of_a_run_replayed_as_fixed_give_the_run(data):
         )
     )
     work, time = graph.fast(), np.repeat(graph.seconds[:, None], len(cluster.types), axis=1)
-    first = fast.simulate(work, cluster._core, time, device)
+    first = fast.simulate(fast.Problem(work, cluster._core, time), device)
     order = np.argsort(first.start, kind="stable")
     rank = np.empty(graph.n, dtype=np.int64)
     rank[order] = np.arange(graph.n)
-    again = fast.simulate(work, cluster._core, time, device, rank, policy="fixed")
+    again = fast.simulate(fast.Problem(work, cluster._core, time), device, rank, policy="fixed")
     assert first.start.tolist() == again.start.tolist()
 
 

@@ -113,41 +113,60 @@ BOTH = [("a", "b", 1e9, 1e-6, []), ("b", "a", 1e9, 1e-6, [])]
 TWO = fast.Cluster([("a", "gpu", 100), ("b", "gpu", 100)], BOTH)
 ORDER, ONES, NONE_LEFT = np.arange(3), np.ones(3), np.zeros(2, dtype=np.uint64)
 CALLS = {
-    "levels": lambda g, a, b: fast.levels(g, a, b),
-    "cpd_topo": lambda g, a, b: fast.cpd_topo(g, a, b),
-    "breakpoints": lambda g, a, b: fast.breakpoints(g, a, b),
+    "levels": lambda g, a, b: fast.levels(fast.Weights(g, a, b)),
+    "cpd_topo": lambda g, a, b: fast.cpd_topo(fast.Weights(g, a, b)),
+    "breakpoints": lambda g, a, b: fast.breakpoints(fast.Weights(g, np.zeros(g.n_ops), b), a),
     "segments": lambda g, a, b: fast.segments(a, b),
     "contract": lambda g, a, b: fast.contract(g, a),
     "peak_bytes": lambda g, a, b: fast.peak_bytes(g, a),
-    "fill_in_order": lambda g, a, b: fast.fill_in_order(g, TWO, a, op_bytes=b),
-    "follow_bytes": lambda g, a, b: fast.follow_bytes(g, TWO, a, capacity=b),
-    "adjusting_placement": lambda g, a, b: fast.adjusting_placement(g, TWO, a, b),
-    "simulate": lambda g, a, b: fast.simulate(g, TWO, b, a, policy="fixed"),
-    "bounds": lambda g, a, b: fast.bounds(g, TWO, a),
-    "schedule": lambda g, a, b: fast.schedule(g, TWO, a, b),
-    "schedule, bent": lambda g, a, b: fast.schedule(g, TWO, ORDER, ONES, pinned=a, bias=b),
-    "schedule, leads": lambda g, a, b: fast.schedule(g, TWO, ORDER, ONES, lead=a, op_bytes=b),
-    "schedule_placed": lambda g, a, b: fast.schedule_placed(g, TWO, ORDER, a, b),
-    "schedule_earliest": lambda g, a, b: fast.schedule_earliest(g, TWO, b, a),
+    "fill_in_order": lambda g, a, b: fast.fill_in_order(
+        fast.Problem(g, TWO, np.ones(g.n_ops)).within(op_bytes=b), a
+    ),
+    "follow_bytes": lambda g, a, b: fast.follow_bytes(
+        fast.Problem(g, TWO, np.ones(g.n_ops)).within(capacity=b), a
+    ),
+    "adjusting_placement": lambda g, a, b: fast.adjusting_placement(fast.Problem(g, TWO, b), a),
+    "simulate": lambda g, a, b: fast.simulate(fast.Problem(g, TWO, b), a, policy="fixed"),
+    "bounds": lambda g, a, b: fast.bounds(fast.Problem(g, TWO, a)),
+    "schedule": lambda g, a, b: fast.schedule(fast.Problem(g, TWO, b), a),
+    "schedule, bent": lambda g, a, b: fast.schedule(
+        fast.Problem(g, TWO, ONES), ORDER, pinned=a, bias=b
+    ),
+    "schedule, leads": lambda g, a, b: fast.schedule(
+        fast.Problem(g, TWO, ONES).led_by(a).within(op_bytes=b), ORDER
+    ),
+    "schedule_placed": lambda g, a, b: fast.schedule_placed(fast.Problem(g, TWO, a), ORDER, b),
+    "schedule_earliest": lambda g, a, b: fast.schedule_earliest(fast.Problem(g, TWO, b), a),
     "schedule_earliest, bytes": lambda g, a, b: fast.schedule_earliest(
-        g, TWO, ONES, ORDER, favourite=a, capacity=b
+        fast.Problem(g, TWO, ONES).within(capacity=b), ORDER, favourite=a
     ),
     "schedule_earliest, best effort": lambda g, a, b: fast.schedule_earliest(
-        g, TWO, ONES, ORDER, lead=a, op_bytes=b, capacity=NONE_LEFT, best_effort=True
+        fast.Problem(g, TWO, ONES)
+        .led_by(a)
+        .within(op_bytes=b, capacity=NONE_LEFT, best_effort=True),
+        ORDER,
     ),
     "priority_order": lambda g, a, b: fast.priority_order(g, a),
-    "optimistic_costs": lambda g, a, b: fast.optimistic_costs(g, TWO, a, b),
-    "critical_path": lambda g, a, b: fast.critical_path(g, a, b),
-    "placed_paths": lambda g, a, b: fast.placed_paths(g, TWO, a, b),
-    "linear_clusters": lambda g, a, b: fast.linear_clusters(g, a, b),
-    "dominant_sequences": lambda g, a, b: fast.dominant_sequences(g, a, b),
-    "batch_merge": lambda g, a, b: fast.batch_merge(g, a, b, 1),
-    "parallel_merge": lambda g, a, b: fast.parallel_merge(g, a, np.zeros(3), 2, op_bytes=b),
-    "multilevel_partition": lambda g, a, b: fast.multilevel_partition(g, a, b, 2, max_time=1.0),
-    "repeated_groups": lambda g, a, b: fast.repeated_groups(g, a, b, 3, [1.0, 0.0]),
-    "fuse": lambda g, a, b: fast.fuse(g, a, b, [[[0], [1]]], 1),
-    "exact_breakpoints": lambda g, a, b: fast.exact_breakpoints(g, a, b, 2),
-    "refine_placement": lambda g, a, b: fast.refine_placement(g, TWO, np.ones(3), a, b, [a]),
+    "optimistic_costs": lambda g, a, b: fast.optimistic_costs(fast.Problem(g, TWO, a), b),
+    "critical_path": lambda g, a, b: fast.critical_path(fast.Weights(g, a, b)),
+    "placed_paths": lambda g, a, b: fast.placed_paths(fast.Problem(g, TWO, a), b),
+    "linear_clusters": lambda g, a, b: fast.linear_clusters(fast.Weights(g, a, b)),
+    "dominant_sequences": lambda g, a, b: fast.dominant_sequences(fast.Weights(g, a, b)),
+    "batch_merge": lambda g, a, b: fast.batch_merge(fast.Weights(g, a, b), 1),
+    "parallel_merge": lambda g, a, b: fast.parallel_merge(
+        fast.Weights(g, a, np.zeros(3), op_bytes=b), 2
+    ),
+    "multilevel_partition": lambda g, a, b: fast.multilevel_partition(
+        fast.Weights(g, a, b), 2, max_time=1.0
+    ),
+    "repeated_groups": lambda g, a, b: fast.repeated_groups(fast.Weights(g, a, b), 3, [1.0, 0.0]),
+    "fuse": lambda g, a, b: fast.fuse(fast.Weights(g, a), b, [[[0], [1]]], 1),
+    "exact_breakpoints": lambda g, a, b: fast.exact_breakpoints(
+        fast.Weights(g, np.zeros(g.n_ops), b), a, 2
+    ),
+    "refine_placement": lambda g, a, b: fast.refine_placement(
+        fast.Problem(g, TWO, np.ones(3)), a, b, [a]
+    ),
 }
 
 

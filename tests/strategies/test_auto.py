@@ -43,14 +43,14 @@ def diamonds(n):
 def test_the_search_depends_on_chains_not_on_threads(threads):
     graph, cluster, time = diamonds(5)
     start = np.zeros(10, dtype=np.int32)
-    args = (graph, cluster, time, start, fast.m_topo(graph))
-    one = fast.search(*args, moves=20_000, chains=3, seed=5)
-    other = fast.search(*args, moves=20_000, chains=3, seed=5, threads=threads)
+    args = fast.Problem(graph, cluster, time), (start, fast.m_topo(graph)), fast.Stop(moves=20_000)
+    one = fast.search(*args, chains=3, seed=5)
+    other = fast.search(*args, chains=3, seed=5, threads=threads)
     assert one[2] == other[2] == 5.0
     assert one[3] == other[3] == 60_000
     assert np.array_equal(one[0], other[0])
     assert np.array_equal(one[1], other[1])
-    placed = fast.schedule_placed(graph, cluster, one[1], time, one[0])
+    placed = fast.schedule_placed(fast.Problem(graph, cluster, time), one[1], one[0])
     assert placed[1].max() == one[2]
 
 
@@ -59,49 +59,55 @@ def test_the_search_stops_on_time_and_says_what_is_wrong():
     start, order = np.zeros(40, dtype=np.int32), fast.m_topo(graph)
     seen = []
     _, _, makespan, moves, _ = fast.search(
-        graph, cluster, time, start, order, time_limit=0.2, progress=lambda *news: seen.append(news)
+        fast.Problem(graph, cluster, time),
+        (start, order),
+        fast.Stop(time_limit=0.2),
+        progress=lambda *news: seen.append(news),
     )
     assert moves > 0
     assert seen[-1][2] == makespan < 40
     with pytest.raises(ValueError, match="never stop"):
-        fast.search(graph, cluster, time, start, order)
+        fast.Stop()
     with pytest.raises(ValueError, match="device 0 take"):
         fast.search(
-            graph, cluster, time, start, order, moves=1, capacity=np.array([1, 1], dtype=np.uint64)
+            fast.Problem(graph, cluster, time).within(capacity=np.array([1, 1], dtype=np.uint64)),
+            (start, order),
+            fast.Stop(moves=1),
         )
     with pytest.raises(ValueError, match="time_limit is -1"):
-        fast.search(graph, cluster, time, start, order, time_limit=-1.0)
+        fast.Stop(time_limit=-1.0)
 
 
 def test_windows_go_as_far_as_they_are_told_to():
     graph, cluster, time = diamonds(400)
-    args = (graph, cluster, time, np.zeros(800, dtype=np.int32), fast.m_topo(graph))
-    with pytest.raises(ValueError, match="never stop"):
-        fast.search_windows(*args)
+    start = np.zeros(800, dtype=np.int32), fast.m_topo(graph)
+    args = fast.Problem(graph, cluster, time), start
     seen = []
-    some = fast.search_windows(*args, visits=5000, progress=lambda *news: seen.append(news))
+    stop = fast.Stop(visits=5000)
+    some = fast.search_windows(*args, stop, progress=lambda *news: seen.append(news))
     assert some[3] == 1
     assert some[2] == seen[-1][2] < 800
-    more = fast.search_windows(*args, visits=2_000_000)
+    more = fast.search_windows(*args, fast.Stop(visits=2_000_000))
     assert more[3] > 1
     assert more[2] < some[2]
-    again = fast.search_windows(*args, visits=2_000_000)
+    again = fast.search_windows(*args, fast.Stop(visits=2_000_000))
     assert np.array_equal(more[0], again[0])
     assert np.array_equal(more[1], again[1])
-    placed = fast.schedule_placed(graph, cluster, more[1], time, more[0])
+    placed = fast.schedule_placed(fast.Problem(graph, cluster, time), more[1], more[0])
     assert placed[1].max() == more[2]
-    assert fast.search_windows(*args, visits=2_000_000, target=800.0)[3] == 0
+    assert fast.search_windows(*args, fast.Stop(visits=2_000_000, target=800.0))[3] == 0
 
 
 def test_several_windows_at_a_time_find_the_same_on_any_number_of_threads():
     graph, cluster, time = diamonds(800)
     one_byte = np.ones(1600, dtype=np.uint64)
-    args = (graph, cluster, time, np.zeros(1600, dtype=np.int32), fast.m_topo(graph))
-    limits = {"op_bytes": one_byte, "capacity": np.array([1600, 250], dtype=np.uint64)}
+    problem = fast.Problem(graph, cluster, time)
+    capacity = np.array([1600, 250], dtype=np.uint64)
+    within = problem.within(op_bytes=one_byte, capacity=capacity)
+    args = within, (np.zeros(1600, dtype=np.int32), fast.m_topo(graph)), fast.Stop(visits=300_000)
     for chains in (2, 5):
         found = [
-            fast.search_windows(*args, **limits, visits=300_000, chains=chains, threads=threads)
-            for threads in (1, 2, 3)
+            fast.search_windows(*args, chains=chains, threads=threads) for threads in (1, 2, 3)
         ]
         devices, order, makespan, windows, visits = found[0]
         assert windows % chains == 0
@@ -109,12 +115,12 @@ def test_several_windows_at_a_time_find_the_same_on_any_number_of_threads():
         assert 300_000 <= visits < 400_000
         assert makespan < 1600
         assert (devices == 1).sum() <= 250
-        assert fast.schedule_placed(graph, cluster, order, time, devices)[1].max() == makespan
+        assert fast.schedule_placed(problem, order, devices)[1].max() == makespan
         for again in found[1:]:
             assert np.array_equal(devices, again[0])
             assert np.array_equal(order, again[1])
     with pytest.raises(ValueError, match="chains is 0"):
-        fast.search_windows(*args, visits=1, chains=0)
+        fast.search_windows(*args, chains=0)
 
 
 @given(data=st.data())
@@ -272,21 +278,22 @@ def test_effort_is_counted_whatever_the_threads():
 
 def test_a_search_stops_where_it_is_told_to():
     graph, cluster, time = diamonds(20)
-    args = (graph, cluster, time, np.zeros(40, dtype=np.int32), fast.m_topo(graph))
-    _, _, near, few, _ = fast.search(*args, moves=1_000_000, target=30.0)
+    start = np.zeros(40, dtype=np.int32), fast.m_topo(graph)
+    args = fast.Problem(graph, cluster, time), start
+    _, _, near, few, _ = fast.search(*args, fast.Stop(moves=1_000_000, target=30.0))
     assert 20 < near <= 30
-    _, _, best, more, visits = fast.search(*args, moves=1_000_000, patience=400_000)
+    _, _, best, more, visits = fast.search(*args, fast.Stop(moves=1_000_000, patience=400_000))
     assert best == 20
     # A move visits no more ops than there are, and takes as long as eight more.
     assert 400_000 <= visits <= (8 + 3 * 40) * more
     assert few < more < 1_000_000
-    _, _, _, counted, visits = fast.search(*args, visits=20_000)
+    _, _, _, counted, visits = fast.search(*args, fast.Stop(visits=20_000))
     assert counted < 2500
     assert 20_000 <= visits < 21_000
-    assert 20_000 <= fast.search(*args, visits=20_000, chains=3, threads=2)[4] < 21_000
-    assert counted == fast.search(*args, visits=20_000, time_limit=60.0)[3]
+    assert 20_000 <= fast.search(*args, fast.Stop(visits=20_000), chains=3, threads=2)[4] < 21_000
+    assert counted == fast.search(*args, fast.Stop(visits=20_000, time_limit=60.0))[3]
     with pytest.raises(ValueError, match="target is NaN"):
-        fast.search(*args, moves=1, target=float("nan"))
+        fast.Stop(moves=1, target=float("nan"))
 
 
 # -- seeds that may spend so much ------------------------------------------------------------

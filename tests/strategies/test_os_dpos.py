@@ -22,11 +22,11 @@ def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
     """Ops by b-level, each where it finishes first; memory does not count."""
     graph = problem.graph
     tensor_time, control = problem.tensor_time(graph), problem.control_time
-    _, level = fast.levels(graph, problem.op_time, tensor_time, control_time=control)
+    _, level = fast.levels(fast.Weights(graph, problem.op_time, tensor_time, control_time=control))
     order = np.lexsort((ranks(fast.m_topo(graph)), -level)).astype(np.int32)
     unlimited = np.zeros(graph.n_ops, dtype=np.uint64)
     devices, _, _ = fast.adjusting_placement(
-        graph, problem.links, order, problem.time, op_bytes=unlimited
+        fast.Problem(graph, problem.links, problem.time).within(op_bytes=unlimited), order
     )
     src, dst, _, _ = graph.flows()
     path = [int(level.argmax())]

@@ -111,14 +111,12 @@ def test_ops_kept_to_devices_never_share_a_group():
     graph = problem.graph
     devices = np.arange(graph.n_ops, dtype=np.int32) % 3
     devices = devices[graph.colocation]
-    group, _ = fast.batch_merge(
-        graph.kept_to(devices), problem.op_time, problem.tensor_time(graph), 4
-    )
+    group, _ = fast.batch_merge(problem.weights.kept_to(devices), 4)
     assert len(np.unique(group)) < graph.n_ops
     for g in np.unique(group):
         assert len(np.unique(devices[group == g])) == 1
     with pytest.raises(ValueError, match=r"devices\[0\] is 64"):
-        graph.kept_to(np.full(graph.n_ops, 64, dtype=np.int32))
+        problem.weights.kept_to(np.full(graph.n_ops, 64, dtype=np.int32))
 
 
 @pytest.mark.parametrize("name", ["bert-large", "inception-v3"])
@@ -154,9 +152,11 @@ def test_devices_are_no_types_of_what_ops_allow():
         allowed=np.array([1, 1], dtype=np.uint64),
         colocation=np.array([0, 0]),
     )
-    assert graph.kept_to(np.array([1, 1], dtype=np.int32)).allowed.tolist() == [2, 2]
+    weights = fast.Weights(graph, np.ones(2))
+    group, _ = fast.batch_merge(weights.kept_to(np.array([1, 1], dtype=np.int32)), 1)
+    assert group.tolist() == [0, 0]
     with pytest.raises(lm.InputError, match="must share a device"):
-        graph.kept_to(np.array([0, 1], dtype=np.int32))
+        weights.kept_to(np.array([0, 1], dtype=np.int32))
 
 
 def test_a_refined_plan_still_says_how_it_came_about():

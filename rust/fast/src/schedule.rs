@@ -27,7 +27,8 @@ use crate::graph::{Floats, Ids, ids};
 /// >>> from loadmaster import fast
 /// >>> g = fast.Graph(2, np.array([0]), np.array([1]))
 /// >>> c = fast.Cluster([("a", "gpu", 1)], [])
-/// >>> fast.simulate(g, c, np.ones(2), np.zeros(2, dtype=int)).finish.tolist()
+/// >>> p = fast.Problem(g, c, np.ones(2))
+/// >>> fast.simulate(p, np.zeros(2, dtype=int)).finish.tolist()
 /// [1.0, 2.0]
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Schedule {
