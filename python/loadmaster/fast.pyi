@@ -5,12 +5,14 @@ float64 seconds, sizes uint64 or int64 bytes; results are new arrays. A wrong dt
 is a ``ValueError`` that says which argument, what it got and what it wants; a bad graph is an
 ``InputError`` (a ``ValueError`` too). The GIL is released; everything is safe from several threads.
 
-``tensor_time`` arguments have one value per tensor id (without ``tensor``: per op, since then each
-op has one output); messages without data take ``control_time``.
+Functions take a :class:`Problem` (a graph, a cluster and times, with the rules to obey), or
+:class:`Weights` (times of ops and transfers, for levels, orders and groups). ``tensor_time``
+arguments have one value per tensor id (without ``tensor``: per op, since then each op has one
+output); messages without data take ``control_time``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, final, overload
+from typing import Any, TypedDict, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,10 @@ __all__ = [
     "Cluster",
     "Graph",
     "OpGraph",
+    "Problem",
     "Schedule",
+    "Stop",
+    "Weights",
     "adjusting_placement",
     "batch_merge",
     "bounds",
@@ -38,7 +43,6 @@ __all__ = [
     "levels",
     "linear_clusters",
     "m_topo",
-    "mean_time",
     "multilevel_partition",
     "needed_control",
     "optimistic_costs",
@@ -57,6 +61,7 @@ __all__ = [
     "search_windows",
     "segments",
     "simulate",
+    "simulate_below",
 ]
 
 _Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -78,51 +83,77 @@ class _Obstacles(TypedDict):
     cycle: int
     slow: bool
 
+class _GraphColumns(TypedDict, total=False):
+    tensor_bytes: _Sizes | None
+    resident: _Sizes | None
+    workspace: _Sizes | None
+    output_bytes: _Sizes | None
+    colocation: _Ids | None
+    allowed: _Sizes | None
+
+class _OpColumns(TypedDict):
+    view: NDArray[np.bool_]
+    placeholder: NDArray[np.bool_]
+    alias_of: _Ids
+    colocation: _Ids
+    output_bytes: _Sizes
+    resident: _Sizes
+    workspace: _Sizes
+
 @final
 class Graph:
+    """A validated directed acyclic graph of ops joined by tensors. Immutable.
+
+    O(V + E). Edges that repeat another (same ends, same tensor) count once.
+    """
+
     def __new__(
         cls,
         n_ops: int,
         src: _Ids,
         dst: _Ids,
         tensor: _Ids | None = None,
-        *,
-        tensor_bytes: _Sizes | None = None,
-        resident: _Sizes | None = None,
-        workspace: _Sizes | None = None,
-        output_bytes: _Sizes | None = None,
-        colocation: _Ids | None = None,
-        allowed: _Sizes | None = None,
+        **columns: Unpack[_GraphColumns],
     ) -> Graph: ...
     @property
-    def n_ops(self) -> int: ...
+    def n_ops(self) -> int:
+        """Number of ops."""
     @property
-    def n_edges(self) -> int: ...
+    def n_edges(self) -> int:
+        """Number of edges: pairs of a tensor and an op that reads it."""
     @property
-    def n_tensor_ids(self) -> int: ...
+    def n_tensor_ids(self) -> int:
+        """One past the largest tensor id: how many values a column per tensor id needs."""
     @property
-    def tensor_bytes(self) -> NDArray[np.uint64]: ...
+    def tensor_bytes(self) -> NDArray[np.uint64]:
+        """Bytes per tensor id, uint64 [n_tensor_ids]."""
     @property
-    def static_bytes(self) -> NDArray[np.uint64]: ...
+    def static_bytes(self) -> NDArray[np.uint64]:
+        """Resident and output bytes per op, uint64 [n_ops]."""
     @property
-    def resident(self) -> NDArray[np.uint64]: ...
+    def resident(self) -> NDArray[np.uint64]:
+        """Bytes per op that stay for the whole step, uint64 [n_ops]."""
     @property
-    def workspace(self) -> NDArray[np.uint64]: ...
+    def workspace(self) -> NDArray[np.uint64]:
+        """Bytes per op needed while it runs, uint64 [n_ops]."""
     @property
-    def allowed(self) -> NDArray[np.uint64]: ...
+    def allowed(self) -> NDArray[np.uint64]:
+        """Mask of the device types that each op may run on, uint64 [n_ops]."""
     @property
-    def lead(self) -> NDArray[np.int32]: ...
+    def lead(self) -> NDArray[np.int32]:
+        """The op that decides where each op goes, int32 [n_ops]."""
     @property
-    def colocation(self) -> NDArray[np.int32]: ...
-    def without_advice(self) -> Graph: ...
-    def restricted(self, masks: _Sizes) -> Graph: ...
-    def kept_to(self, devices: _Ids) -> Graph: ...
+    def colocation(self) -> NDArray[np.int32]:
+        """Number of the set of colocated ops that each op is in, int32 [n_ops]."""
     def flows(
         self,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint64]]: ...
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint64]]:
+        """Source, destination, distinct tensors and bytes between each pair of ops."""
 
 @final
 class OpGraph:
+    """A model's graph with all its columns; :class:`loadmaster.OpGraph` is its face."""
+
     def __new__(
         cls,
         name: list[str],
@@ -130,353 +161,558 @@ class OpGraph:
         dst: _Ids,
         tensor: _Ids | None,
         bytes: _Sizes,
-        *,
-        view: NDArray[np.bool_],
-        placeholder: NDArray[np.bool_],
-        alias_of: _Ids,
-        colocation: _Ids,
-        output_bytes: _Sizes,
-        resident: _Sizes,
-        workspace: _Sizes,
+        **columns: Unpack[_OpColumns],
     ) -> OpGraph: ...
     @property
-    def n_ops(self) -> int: ...
+    def n_ops(self) -> int:
+        """Number of ops."""
     def reduce(
         self, allowed: _Sizes | None = None
-    ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]: ...
+    ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """The graph that algorithms run on."""
 
 @final
 class Cluster:
+    """Devices joined by channels, with a route for every pair; :class:`loadmaster.Cluster` is its
+    face.
+    """
+
     def __new__(
         cls,
         devices: list[tuple[str, str, int]],
         links: list[tuple[str, str, float, float, list[str]]],
     ) -> Cluster: ...
     @property
-    def n_devices(self) -> int: ...
+    def n_devices(self) -> int:
+        """Number of devices."""
     @property
-    def types(self) -> list[str]: ...
+    def types(self) -> list[str]:
+        """Names of the device types, in order of first use."""
     @property
-    def device_types(self) -> list[int]: ...
+    def device_types(self) -> list[int]:
+        """Index into `types` per device."""
     @property
-    def channels(self) -> list[str]: ...
+    def channels(self) -> list[str]:
+        """Names of the channels."""
     @property
-    def mean_link(self) -> tuple[float, float]: ...
+    def mean_link(self) -> tuple[float, float]:
+        """Mean over ordered pairs of devices of latency (s) and of seconds per byte."""
     @property
-    def slowest_link(self) -> tuple[float, float]: ...
-    def route(self, src: int, dst: int) -> tuple[float, float, list[int], list[int]]: ...
-    def transfer_time(self, src: int, dst: int, bytes: int) -> float: ...
+    def slowest_link(self) -> tuple[float, float]:
+        """Largest latency (s) and seconds per byte of any ordered pair of devices."""
+    def route(self, src: int, dst: int) -> tuple[float, float, list[int], list[int]]:
+        """Latency (s), bandwidth (B/s), channels and devices passed from one device to another."""
+    def transfer_time(self, src: int, dst: int, bytes: int) -> float:
+        """Seconds that some bytes take from one device to another."""
 
 @final
 class Schedule:
+    """What :func:`simulate` saw. Times in seconds, sizes in bytes.
+
+    ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel,
+    ``peak`` and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data),
+    op, src, dst, bytes, queued, start, finish. ``blame()`` is the chain of causes, last first:
+    (op or -1, transfer or -1, start, finish, what it waited for). ``overflow`` is None or
+    (device, time, op or -1, bytes over, largest tensors alive as (op, bytes, is a copy)).
+    """
+
     @property
-    def makespan(self) -> float: ...
+    def makespan(self) -> float:
+        """Finish of the last op, in seconds."""
     @property
-    def start(self) -> _Seconds: ...
+    def start(self) -> _Seconds:
+        """Start per op, in seconds."""
     @property
-    def finish(self) -> _Seconds: ...
+    def finish(self) -> _Seconds:
+        """Finish per op, in seconds."""
     @property
-    def device_busy(self) -> _Seconds: ...
+    def device_busy(self) -> _Seconds:
+        """Seconds that each device computes."""
     @property
-    def channel_busy(self) -> _Seconds: ...
+    def channel_busy(self) -> _Seconds:
+        """Seconds that each channel carries a transfer."""
     @property
-    def peak(self) -> NDArray[np.uint64]: ...
+    def peak(self) -> NDArray[np.uint64]:
+        """Most bytes that each device ever holds."""
     @property
-    def static_bytes(self) -> NDArray[np.uint64]: ...
+    def static_bytes(self) -> NDArray[np.uint64]:
+        """Resident and output bytes of the ops on each device."""
     @property
-    def bytes_moved(self) -> int: ...
+    def bytes_moved(self) -> int:
+        """Bytes sent between devices."""
     @property
-    def n_transfers(self) -> int: ...
+    def n_transfers(self) -> int:
+        """Number of transfers."""
     @property
     def overflow(
         self,
-    ) -> tuple[int, float, int, int, list[tuple[int, int, bool]]] | None: ...
-    def transfers(self) -> dict[str, NDArray[Any]]: ...
-    def blame(self) -> list[tuple[int, int, float, float, str]]: ...
-    def waited(self, op: int) -> tuple[str, int]: ...
-    def memory(self) -> tuple[_Seconds, NDArray[np.int32], NDArray[np.uint64]]: ...
+    ) -> tuple[int, float, int, int, list[tuple[int, int, bool]]] | None:
+        """The first overflow: device, time, op or -1, bytes over, and the largest tensors alive
+        there as (op, bytes, whether it is a copy).
+        """
+    def transfers(self) -> dict[str, NDArray[Any]]:
+        """Columns of the transfers."""
+    def blame(self) -> list[tuple[int, int, float, float, str]]:
+        """The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited
+        for.
+        """
+    def waited(self, op: int) -> tuple[str, int]:
+        """What one op's start waited for: a word, and the op or transfer."""
+    def memory(self) -> tuple[_Seconds, NDArray[np.int32], NDArray[np.uint64]]:
+        """Memory in use over time: when, on which device, how many bytes from then on."""
 
-def levels(
-    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
-) -> tuple[_Seconds, _Seconds]: ...
-def m_topo(graph: Graph) -> NDArray[np.int32]: ...
-def dfs_topo(graph: Graph) -> NDArray[np.int32]: ...
-def cpd_topo(
-    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
-) -> NDArray[np.int32]: ...
+@final
+class Problem:
+    """What there is to place, on what, and by which rules; checked once, used by many functions.
+
+    :meth:`within`, :meth:`led_by` and :meth:`without_contention` give the same problem under
+    other rules, which costs next to nothing: all share the graph, the cluster and the times.
+    """
+
+    def __new__(cls, graph: Graph, cluster: Cluster, time: _Seconds) -> Problem: ...
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+    @property
+    def mean_time(self) -> _Seconds:
+        """Mean seconds per op over the devices that it may run on, float64 [n_ops]."""
+    @property
+    def weights(self) -> Weights:
+        """What orders, levels and groups count: mean op times, and transfers between an average
+        pair of devices. O(V + E).
+        """
+    @property
+    def capacity(self) -> NDArray[np.uint64]:
+        """Bytes to fill, uint64 [n_devices]."""
+    @property
+    def op_bytes(self) -> NDArray[np.uint64] | None:
+        """Bytes that each op is charged for the whole step, uint64 [n_ops]; None if none are
+        given.
+        """
+    @property
+    def lead(self) -> NDArray[np.int32]:
+        """The op that decides where each op goes, int32 [n_ops]."""
+    def within(
+        self,
+        *,
+        capacity: _Sizes | None = None,
+        op_bytes: _Sizes | None = None,
+        best_effort: bool | None = None,
+    ) -> Problem:
+        """The same problem with other limits on memory; what is absent stays as it is."""
+    def led_by(self, lead: _Ids) -> Problem:
+        """The same problem with other ops deciding where each op goes. O(V)."""
+    def without_contention(self) -> Problem:
+        """The same problem with unlimited channels: the classic model, any number of transfers at
+        once.
+        """
+    def restricted(self, masks: _Sizes) -> Problem:
+        """The same problem with ops kept to some of the device types they allow. Colocated ops
+        keep to what all of them may use. O(V + E).
+        """
+    def mean(self, values: _Seconds) -> _Seconds:
+        """Mean over the devices that each op may run on, of a value per op and device type."""
+
+@final
+class Weights:
+    """Times of ops and of transfers, for levels, orders and groups; checked once, used by many
+    functions.
+    """
+
+    def __new__(
+        cls,
+        graph: Graph,
+        op_time: _Seconds,
+        tensor_time: _Seconds | None = None,
+        *,
+        control_time: float = 0.0,
+        op_bytes: _Sizes | None = None,
+    ) -> Weights: ...
+    def kept_to(self, devices: _Ids) -> Weights:
+        """The same weights with every op kept to a device, as if devices were types: no group that
+        a coarsener makes has ops of two devices. O(V).
+        """
+
+@final
+class Stop:
+    """When a search stops: at the first of these. At least one of `moves`, `visits` and
+    `time_limit` is needed.
+    """
+
+    def __new__(
+        cls,
+        *,
+        moves: int | None = None,
+        visits: int | None = None,
+        time_limit: float | None = None,
+        patience: int | None = None,
+        target: float = 0.0,
+    ) -> Stop: ...
+
+def levels(weights: Weights) -> tuple[_Seconds, _Seconds]:
+    """t-level and b-level of every op (Celeritas eq. (2), (3); b-level is HEFT's upward rank).
+
+    The t-level is the longest path to an op's start, the b-level the longest from its start to
+    the end, counting op times and the transfer time of each tensor followed. O(V + E).
+    """
+
+def m_topo(graph: Graph) -> NDArray[np.int32]:
+    """Kahn's topological order, first in first out (Baechi's m-TOPO). O(V + E)."""
+
+def dfs_topo(graph: Graph) -> NDArray[np.int32]:
+    """Depth-first topological order (Celeritas 4.2.2): an op is followed by the ops it makes
+    ready.
+
+    Ties: smaller index first. O(V + E) but for sorting ops that become ready together.
+    """
+
+def cpd_topo(weights: Weights) -> NDArray[np.int32]:
+    """CPD-TOPO (Celeritas 5.1.3): depth first, children on the longest path first.
+
+    Of the ops that become ready together, the one with the largest t-level + b-level comes
+    first; ties: smaller index. O(V + E) but for those small sorts.
+    """
+
+def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]:
+    """The topological order that always takes the ready op of highest priority.
+
+    With b-levels (upward ranks) it is HEFT's list. Ties: smaller op. O(E + V log V).
+    """
+
+def critical_path(weights: Weights) -> NDArray[np.int32]:
+    """The ops of a longest path, in order; of several paths the one of the smallest ops.
+
+    Paths count op times and the transfer time of each tensor followed, as in :func:`levels`.
+    O(V + E).
+    """
+
+def needed_control(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The control edges that no other path implies: their transitive reduction. Can be
+    interrupted.
+
+    Edges that carry data stay whatever they imply. What an op reaches without the other control
+    edges is what it reached with them. O((V + E) D / 512) for D destinations of control edges,
+    64 bytes per op.
+    """
+
+def peak_bytes(graph: Graph, order: _Ids | None = None) -> tuple[int, NDArray[np.uint64]]:
+    """What one device would hold at the worst moment of running ops one after another.
+
+    O(V + E).
+    """
+
 def breakpoints(
-    graph: Graph,
+    weights: Weights,
     order: _Ids,
-    tensor_time: _Seconds,
     *,
-    control_time: float = 0.0,
-    op_time: _Seconds | None = None,
-    op_bytes: _Sizes | None = None,
     max_ops: int | None = None,
     max_bytes: int | None = None,
     max_time: float | None = None,
-) -> NDArray[np.int32]: ...
+) -> NDArray[np.int32]:
+    """The cuts of an order that send least (Celeritas eq. (4)-(6); Kernighan 1971).
+
+    A tensor is charged once to every segment that reads it and did not make it. Equal costs
+    take the longer segment; an op over a limit is a segment of its own. O((V + E)
+    sqrt(max_ops)) at worst.
+    """
+
+def exact_breakpoints(
+    weights: Weights,
+    order: _Ids,
+    segments: int,
+    *,
+    max_bytes: int | None = None,
+    max_time: float | None = None,
+) -> tuple[NDArray[np.int32], float]:
+    """The cuts of an order into a given number of segments that send about least.
+
+    As :func:`breakpoints`, with a price per segment (Lagrange) that steers their number.
+    Optimal where the number is a corner of the lower hull of least cost over number, or comes
+    out of the two corners next to it put together; else what is missing is split off where that
+    costs least. O((V + E) α(V)) a price, about six prices.
+    """
+
+def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]:
+    """Number of the segment that each op of an order is in."""
+
 def batch_merge(
-    graph: Graph,
-    op_time: _Seconds,
-    tensor_time: _Seconds,
-    groups: int,
-    *,
-    control_time: float = 0.0,
-    op_bytes: _Sizes | None = None,
-    max_time: float | None = None,
-    max_bytes: int | None = None,
-) -> tuple[NDArray[np.int32], _Obstacles]: ...
-def repeated_groups(
-    graph: Graph,
-    op_time: _Seconds,
-    tensor_time: _Seconds,
-    rounds: int,
-    max_times: Sequence[float],
-    *,
-    control_time: float = 0.0,
-) -> list[NDArray[np.int32]]: ...
+    weights: Weights, groups: int, *, max_time: float | None = None, max_bytes: int | None = None
+) -> tuple[NDArray[np.int32], _Obstacles]:
+    """Batch merging (Pesto 3.3): rounds of conflict-free merges, heaviest edge first.
+
+    The quotient never has a cycle (the corrected Theorem 3.5). Stops at ``groups`` groups, or
+    where limits, device types or structure allow no merge. O(V + E log E) a round; rounds about
+    halve what is left.
+    """
+
 def multilevel_partition(
-    graph: Graph,
-    op_time: _Seconds,
-    tensor_time: _Seconds,
-    groups: int,
-    *,
-    control_time: float = 0.0,
-    op_bytes: _Sizes | None = None,
-    max_time: float | None = None,
-    max_bytes: int | None = None,
-) -> tuple[NDArray[np.int32], _Obstacles]: ...
+    weights: Weights, groups: int, *, max_time: float | None = None, max_bytes: int | None = None
+) -> tuple[NDArray[np.int32], _Obstacles]:
+    """Groups of about equal time between which the least data flows: a multilevel acyclic
+    partition.
+
+    The best of several orders, each cut into segments where that costs least, then V-cycles of
+    local search (dagP's and Moreira's manner) that count a tensor once per group that reads it.
+    Without ``max_time`` nothing keeps groups even. Exactly ``groups`` groups, or the fewest
+    that an order can be cut into within limits. Arguments, results and errors as for
+    :func:`batch_merge`.
+    """
+
 def parallel_merge(
-    graph: Graph,
-    op_time: _Seconds,
-    tensor_time: _Seconds,
-    groups: int,
-    *,
-    control_time: float = 0.0,
-    op_bytes: _Sizes | None = None,
-    max_time: float | None = None,
-    max_bytes: int | None = None,
-) -> tuple[NDArray[np.int32], _Obstacles]: ...
+    weights: Weights, groups: int, *, max_time: float | None = None, max_bytes: int | None = None
+) -> tuple[NDArray[np.int32], _Obstacles]:
+    """Merging that keeps parallelism: the merge that lengthens paths least goes first.
+
+    A group runs as one, so merging ops of parallel branches serialises them. Pairs that
+    lengthen no path go first (chains), then by how much they eat of the slack, then by how much
+    they lengthen the critical path; of equals, those that save most transfer time. Pairs are an
+    edge's ends, and ops that run at about the same time. Typically O((V + E) log V). Arguments,
+    results and errors as for :func:`batch_merge`.
+    """
+
 def fuse(
-    graph: Graph,
-    op_time: _Seconds,
+    weights: Weights,
     kind: _Ids,
     rules: list[list[list[int]]],
     groups: int,
     *,
-    op_bytes: _Sizes | None = None,
     max_time: float | None = None,
     max_bytes: int | None = None,
-) -> tuple[NDArray[np.int32], _Obstacles]: ...
-def exact_breakpoints(
+) -> tuple[NDArray[np.int32], _Obstacles]:
+    """Fusion by rules (Moirai's GCOF): chains of op kinds that one kernel runs become one group.
+
+    Ops that follow each other and match a rule fuse if every one but the last has one
+    successor. Of the rules that match at an op the longest wins, of these the first. O(V + E +
+    V R L) for R rules of at most L kinds.
+    """
+
+def repeated_groups(
+    weights: Weights, rounds: int, max_times: Sequence[float]
+) -> list[NDArray[np.int32]]:
+    """Groups of ops that play the same part wherever a graph repeats itself, in every layer and
+    step.
+
+    Color refinement (Weisfeiler and Leman 1968) by time, allowed types, inputs and readers;
+    colors that exchange most for the time they take then join. For moving ops together
+    (:func:`refine_placement`), not for placing: groups are neither connected nor acyclic.
+    O(rounds (V + E) + E log E) per limit.
+    """
+
+def linear_clusters(weights: Weights) -> NDArray[np.int32]:
+    """Linear clustering (LC, Kim and Browne 1988).
+
+    The critical path becomes a group, then that of the ops left over, and so on. O((V + E) log
+    V) where few levels change per path; O(V (V + E)) at worst.
+    """
+
+def dominant_sequences(weights: Weights) -> NDArray[np.int32]:
+    """Dominant sequence clustering (DSC, Yang and Gerasoulis 1994).
+
+    Ops by t-level + b-level, each at the end of the producer's group that lets it start
+    earliest, or in a group of its own. O((V + E) log V).
+    """
+
+def contract(graph: Graph, group: _Ids, *, colocated: bool = False) -> Graph:
+    """The coarse graph: one op per group, tensors between groups counted once per reading group.
+
+    Resident and output bytes add up, workspace is the largest. O(V + E).
+    """
+
+def edges(
     graph: Graph,
+) -> tuple[
+    NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64], NDArray[np.bool_]
+]:
+    """The edges of a graph, home tensors (there at time 0) included; their source is their home.
+    O(E).
+    """
+
+def partition(
+    weight: _Sizes, src: _Ids, dst: _Ids, edge: _Sizes, share: _Seconds
+) -> NDArray[np.int32]:
+    """Parts of an undirected graph, of given weights, between which edges weigh least.
+
+    Multilevel k-way partitioning (Karypis and Kumar 1998): coarsen by matching along heavy
+    edges, grow parts, refine on every level; each part keeps within 5 % of its share where
+    weights allow. O((V + E) log V).
+    """
+
+def fill_in_order(
+    problem: Problem, order: _Ids, *, devices: _Ids | None = None
+) -> NDArray[np.int32]:
+    """Ops in order on one device until it is full, then the next (Order-Place, m-TOPO).
+
+    Colocated ops go together, when the first of them comes up. O(V D) at worst.
+    """
+
+def round_robin(problem: Problem, order: _Ids) -> NDArray[np.int32]:
+    """The i-th op on device i mod k, or the next one that has room. O(V D) at worst."""
+
+def follow_bytes(problem: Problem, order: _Ids) -> NDArray[np.int32]:
+    """Each op on the device, of those with room, that holds most of the bytes it reads.
+
+    Keeps the backward pass with the activations it needs. O(D (V + E)).
+    """
+
+def schedule(
+    problem: Problem,
     order: _Ids,
-    tensor_time: _Seconds,
-    segments: int,
     *,
-    control_time: float = 0.0,
-    op_time: _Seconds | None = None,
-    op_bytes: _Sizes | None = None,
-    max_bytes: int | None = None,
-    max_time: float | None = None,
-) -> tuple[NDArray[np.int32], float]: ...
+    pinned: _Ids | None = None,
+    bias: _Seconds | None = None,
+    delay_weight: int = 2,
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds]:
+    """List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the
+    end.
+
+    HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and
+    PEFT with `pinned` or `bias`. With `contention` a transfer stands where first come, first
+    served puts it, and to an op's finish on a device is added `delay_weight` times the time by
+    which its transfers make others come later than they are wanted; as long as none does, the
+    simulator finds the same schedule when it runs ops in the order of their starts. Without it
+    channels are unlimited, and the simulator always does. Ties: smaller device. O(D (E + V log
+    V)), and with contention the transfers pushed back.
+    """
+
+def schedule_earliest(
+    problem: Problem, ties: _Ids, *, favourite: _Ids | None = None
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds]:
+    """Earliest time first (ETF): of all ready ops and devices, again and again the pair that
+    starts first.
+
+    Ops are appended to a device. With `favourite` it is Baechi's m-SCT: a device whose last op
+    has a favourite child that is ready, or waits for its inputs to arrive, takes nothing that
+    would delay it. O(D (E + V log V)) without contention.
+    """
+
+def adjusting_placement(
+    problem: Problem, order: _Ids
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds]:
+    """The paper's are those without contention. O(D (E + V log V))."""
+
+def schedule_placed(problem: Problem, order: _Ids, devices: _Ids) -> tuple[_Seconds, _Seconds]:
+    """When ops of a given placement and order run: each at the end of its device, every tensor
+    sent the moment it is produced.
+
+    Exactly what :func:`simulate` finds by its policy "fixed", where every channel serves one
+    pair of devices (or channels are unlimited); an estimate on shared channels. Memory is not
+    counted. O(V + E + transfers).
+    """
+
+def placed_paths(problem: Problem, devices: _Ids) -> tuple[_Seconds, NDArray[np.int32]]:
+    """b-levels and a critical path of a placed graph: only tensors that change devices take time.
+    O(V + E).
+    """
+
+def optimistic_costs(
+    problem: Problem, tensor_time: _Seconds, *, control_time: float = 0.0
+) -> _Seconds:
+    """PEFT's optimistic cost table (Arabnejad and Barbosa 2014, eq. (1)).
+
+    The least seconds from an op's finish on a device of each type to the end, if every later op
+    had its best device for itself. O(E K^2) for K device types.
+    """
+
+def search(
+    problem: Problem,
+    start: tuple[_Ids, _Ids],
+    stop: Stop,
+    *,
+    seed: int | None = None,
+    chains: int = 1,
+    threads: int = 1,
+    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]:
+    """Local search from a placement and an order: annealing over both, never worse than the start.
+
+    What is searched for is the makespan of :func:`schedule_placed`, which is exactly the
+    simulator's (policy "fixed") where every channel serves one pair of devices, and an estimate
+    on shared channels. Colocated sets stay together, device types and capacities are obeyed at
+    every step. Without `time_limit` the result depends on the input, `seed` and `chains` alone,
+    whatever the machine and the number of threads. O(V + E) per move at worst. Can be
+    interrupted.
+    """
+
+def search_windows(
+    problem: Problem,
+    start: tuple[_Ids, _Ids],
+    stop: Stop,
+    *,
+    seed: int | None = None,
+    chains: int = 1,
+    threads: int = 1,
+    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]:
+    """Local search in windows: stretches of the order, one after another, each with all else as it
+    is.
+
+    For large graphs, where moves of all ops cost too much. What a window finds is taken over
+    where the makespan of the whole, which is that of :func:`search`, gets no longer; where many
+    have found nothing better, one is searched hot and taken over even so, and the best is kept.
+    Colocated sets stay together, device types and capacities are obeyed. Without `time_limit`
+    the result depends on the input and `seed` alone. O(V + E) per window of some 300 ops at
+    worst. Can be interrupted.
+    """
+
 def refine_placement(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
+    problem: Problem,
     order: _Ids,
     devices: _Ids,
     levels: list[NDArray[np.int32]],
     *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
     budget: int = 100000000,
-) -> tuple[NDArray[np.int32], float, int]: ...
-def edges(
-    graph: Graph,
-) -> tuple[
-    NDArray[np.int32],
-    NDArray[np.int32],
-    NDArray[np.int32],
-    NDArray[np.uint64],
-    NDArray[np.bool_],
-]: ...
-def segments(order: _Ids, cuts: _Ids) -> NDArray[np.int32]: ...
-def needed_control(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
-def contract(graph: Graph, group: _Ids, *, colocated: bool = False) -> Graph: ...
-def fill_in_order(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    *,
-    devices: _Ids | None = None,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-) -> NDArray[np.int32]: ...
-def round_robin(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-) -> NDArray[np.int32]: ...
-def follow_bytes(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-) -> NDArray[np.int32]: ...
-def adjusting_placement(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    time: _Seconds,
-    *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-    contention: bool = True,
-) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
-def schedule(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    time: _Seconds,
-    *,
-    pinned: _Ids | None = None,
-    bias: _Seconds | None = None,
-    lead: _Ids | None = None,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-    contention: bool = True,
-    delay_weight: int = 2,
-) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
-def schedule_earliest(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
-    ties: _Ids,
-    *,
-    favourite: _Ids | None = None,
-    lead: _Ids | None = None,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    best_effort: bool = False,
-    contention: bool = True,
-) -> tuple[NDArray[np.int32], _Seconds, _Seconds]: ...
-def schedule_placed(
-    graph: Graph,
-    cluster: Cluster,
-    order: _Ids,
-    time: _Seconds,
-    devices: _Ids,
-    *,
-    contention: bool = True,
-) -> tuple[_Seconds, _Seconds]: ...
-def search(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
-    devices: _Ids,
-    order: _Ids,
-    *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    lead: _Ids | None = None,
-    seed: int | None = None,
-    moves: int | None = None,
-    visits: int | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    target: float = 0.0,
-    chains: int = 1,
-    threads: int = 1,
-    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]: ...
-def search_windows(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
-    devices: _Ids,
-    order: _Ids,
-    *,
-    op_bytes: _Sizes | None = None,
-    capacity: _Sizes | None = None,
-    lead: _Ids | None = None,
-    seed: int | None = None,
-    visits: int | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    target: float = 0.0,
-    chains: int = 1,
-    threads: int = 1,
-    progress: Callable[[NDArray[np.int32], NDArray[np.int32], float], object] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]: ...
-def partition(
-    weight: _Sizes, src: _Ids, dst: _Ids, edge: _Sizes, share: _Seconds
-) -> NDArray[np.int32]: ...
-def priority_order(graph: Graph, priority: _Seconds) -> NDArray[np.int32]: ...
-def optimistic_costs(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
-    tensor_time: _Seconds,
-    *,
-    control_time: float = 0.0,
-) -> _Seconds: ...
-def critical_path(
-    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
-) -> NDArray[np.int32]: ...
-def linear_clusters(
-    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
-) -> NDArray[np.int32]: ...
-def dominant_sequences(
-    graph: Graph, op_time: _Seconds, tensor_time: _Seconds, *, control_time: float = 0.0
-) -> NDArray[np.int32]: ...
-def placed_paths(
-    graph: Graph, cluster: Cluster, time: _Seconds, devices: _Ids
-) -> tuple[_Seconds, NDArray[np.int32]]: ...
-def peak_bytes(graph: Graph, order: _Ids | None = None) -> tuple[int, NDArray[np.uint64]]: ...
-def mean_time(graph: Graph, cluster: Cluster, time: _Seconds) -> _Seconds: ...
-@overload
+) -> tuple[NDArray[np.int32], float, int]:
+    """Moves groups of ops between devices where that shortens the step, level by level.
+
+    Every group is offered the devices it exchanges most with and the one with least to do; the
+    makespan of :func:`schedule_placed` in the given order judges. A device that holds more than
+    its capacity takes no more. O(V + E) per move at worst, usually far less.
+    """
+
 def simulate(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
+    problem: Problem,
     devices: _Ids,
     priority: _Ids | None = None,
     *,
     policy: str = "priority",
-    contention: bool = True,
     link_order: str = "fifo",
     seed: int | None = None,
     record_memory: bool = False,
-    below: None = None,
-) -> Schedule: ...
-@overload
-def simulate(
-    graph: Graph,
-    cluster: Cluster,
-    time: _Seconds,
+) -> Schedule:
+    """Simulates one step of a placed graph: the judge of every strategy.
+
+    O((V + E + T) log V) for T transfers.
+    """
+
+def simulate_below(
+    problem: Problem,
+    limit: float,
     devices: _Ids,
     priority: _Ids | None = None,
     *,
     policy: str = "priority",
-    contention: bool = True,
     link_order: str = "fifo",
     seed: int | None = None,
-    record_memory: bool = False,
-    below: float,
-) -> Schedule | None: ...
-def bounds(graph: Graph, cluster: Cluster, time: _Seconds) -> _Bounds: ...
-def heads_and_tails(
-    graph: Graph, cluster: Cluster, time: _Seconds
-) -> tuple[_Seconds, _Seconds]: ...
+) -> Schedule | None:
+    """Simulates one step as :func:`simulate`, unless the makespan is certain not to be below a
+    limit.
+
+    Once some device has as much left to compute as time until the limit, the simulation stops.
+    """
+
+def bounds(problem: Problem) -> _Bounds:
+    """Lower bounds on the makespan of any placement.
+
+    ``critical_path`` (fastest allowed types, free transfers), ``work`` (over capacity, a linear
+    program over device types), ``forced_transfers`` (critical path with the transfers that
+    joins and forks force), ``heads_and_tails`` (work between them), ``best`` and its
+    ``source``. O((V + E log d) T^2) for T types and d neighbours, and a few hundred passes over
+    the ops where there are several types.
+    """
+
+def heads_and_tails(problem: Problem) -> tuple[_Seconds, _Seconds]:
+    """Least times before each op starts and after it ends, in any placement and order.
+
+    Predecessors on the same device run one after another, the others' outputs are sent; so with
+    successors. O(E T^2 log d) for T types and d neighbours.
+    """

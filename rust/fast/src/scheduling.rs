@@ -80,12 +80,17 @@ fn scheduled<'py>(
 
 /// List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the end.
 ///
-/// HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and PEFT with
-/// `pinned` or `bias`. With `contention` a transfer stands where first come, first served puts it, and to an
-/// op's finish on a device is added `delay_weight` times the time by which its transfers make others come later
-/// than they are wanted; as long as none does, the simulator finds the same schedule when it runs ops in the
-/// order of their starts. Without it channels are unlimited, and the simulator always does. Ties: smaller device.
-/// O(D (E + V log V)), and with contention the transfers pushed back.
+/// With descending upward ranks for `order` (see :func:`priority_order`) it is HEFT; with `pinned` or `bias`
+/// it is CPoP, DPOS or PEFT. Ties go to the smaller device. O(D (E + V log V)), and with contention the
+/// transfers pushed back.
+///
+/// With contention a transfer stands in its queue where first come, first served puts it. An op's transfers
+/// can delay other ops: `delay_weight` times that delay is added to the op's finish when devices are
+/// compared. As long as no op is delayed, the simulator finds the same schedule when it runs ops in the
+/// order of their starts. Without contention it always does.
+///
+/// Memory counts residents, and tensors from their producer to their last reader; a problem with `op_bytes`
+/// is charged these for the whole step instead.
 ///
 /// Parameters
 /// ----------
@@ -97,8 +102,8 @@ fn scheduled<'py>(
 /// bias : float64 [n_ops, n_types], optional
 ///     Seconds added to an op's finish on a device of each type when devices are compared.
 /// delay_weight : int
-///     What a second by which others are delayed counts against one of the op's own, not negative; means
-///     nothing without contention.
+///     How much a second of delay of other ops counts against a second of the op's own, not negative. It
+///     means nothing without contention.
 ///
 /// Returns
 /// -------
@@ -152,7 +157,11 @@ pub fn schedule<'py>(
     })
 }
 
-/// the paper's are those without contention. O(D (E + V log V)).
+/// Adjusting Placement (Celeritas Algorithm 2).
+///
+/// An op stays on its predecessor's device in the order, unless another device lets it start earlier by
+/// more than sending its output back costs. Starts are estimated on the engine's timelines (eq. (7)-(9)).
+/// The paper's starts are those of a problem without contention. O(D (E + V log V)).
 ///
 /// Parameters
 /// ----------

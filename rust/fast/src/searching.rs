@@ -102,9 +102,9 @@ impl Stop {
 
 /// Local search from a placement and an order: annealing over both, never worse than the start.
 ///
-/// What is searched for is the makespan of :func:`schedule_placed`, which is exactly the simulator's (policy
-/// "fixed") where every channel serves one pair of devices, and an estimate on shared channels. Colocated
-/// sets stay together, device types and capacities are obeyed at every step. Without `time_limit` the result
+/// The search shortens the makespan of :func:`schedule_placed`. Where every channel serves one pair of devices
+/// that is exactly the simulator's by its policy "fixed"; on shared channels it is an estimate. Colocated sets
+/// stay together, device types and capacities are obeyed at every step. Without a time limit the result
 /// depends on the input, `seed` and `chains` alone, whatever the machine and the number of threads.
 /// O(V + E) per move at worst. Can be interrupted.
 ///
@@ -197,11 +197,11 @@ pub fn search<'py>(
 
 /// Local search in windows: stretches of the order, one after another, each with all else as it is.
 ///
-/// For large graphs, where moves of all ops cost too much. What a window finds is taken over where the makespan
-/// of the whole, which is that of :func:`search`, gets no longer; where many have found nothing better, one is
-/// searched hot and taken over even so, and the best is kept. Colocated sets stay together, device types and
-/// capacities are obeyed. Without `time_limit` the result depends on the input and `seed` alone. O(V + E)
-/// per window of some 300 ops at worst. Can be interrupted.
+/// For large graphs, where moves of all ops cost too much. What the search of a window finds is taken over
+/// if the makespan of the whole, counted as :func:`search` does, gets no longer. After many windows without a
+/// better state one window is searched hot and taken over even so; the best state is kept. Colocated sets
+/// stay together, device types and capacities are obeyed. Without a time limit the result depends on the
+/// input and `seed` alone. O(V + E) per window of some 300 ops at worst. Can be interrupted.
 ///
 /// Parameters
 /// ----------
