@@ -1,4 +1,4 @@
-"""What a solver's process answers about a model, as plain data; the same for every solver."""
+"""The answer of a solver's process as plain data, the same for every solver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmaster.milp.model import Model
 
-#: What solvers call infinite is more, or is not a number.
+#: Solvers write infinity as a larger number than this, or as no number.
 INFINITE = 1e49
 
 
@@ -21,8 +21,9 @@ def answer(
 ) -> dict[str, Any]:
     """The fields of :class:`~loadmaster.milp.worker.Solution` that the process knows.
 
-    Integers are made whole, and the objective is theirs. A linear program's bound is its optimum;
-    an integer program's is asked of the solver unless there is no point at all.
+    Integers are rounded to whole numbers, and the objective is that of the rounded point. The bound
+    of a linear program is its optimum. The bound of an integer program is the solver's, unless the
+    solver found no point.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""What runs inside a worker process: solves a model with python-mip.
+"""The program of a worker process: solves a model with python-mip.
 
     python -m loadmaster.milp.child FOLDER STARTED
 
-Everything the solver's C library prints goes to this process's own stdout, which the parent has put
-into a file. No other module imports python-mip, and nothing imports this one.
+The solver's C library prints to the stdout of this process, which is a file of the parent's. No
+other module imports python-mip, and no module imports this one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from loadmaster.milp.answer import answer
 from loadmaster.milp.model import Model
 from loadmaster.milp.process import left, serve
 
-#: Share of the time left that a solver is given: once its time is up, CBC takes some more to make
-#: what it has found a solution of the model as it was before presolve.
+#: Share of the time left that a solver is given. When CBC's time is up, it takes more time to turn
+#: its solution into one of the model before presolve.
 SHARE = 0.9
 
-#: Solvers as python-mip calls them.
+#: python-mip's names of solvers.
 NAMES = {"cbc": "CBC", "highs": "HIGHS"}
 
 
@@ -62,7 +62,7 @@ def run(model: Model, solver: str, time_limit: float, began: float) -> dict[str,
     if model.start is not None and model.n_integers:
         target.start = list(zip(variables, model.start.tolist(), strict=True))
     if not model.n_integers:
-        # CBC's own choice, sprint, takes several times as long on the programs of m-SCT.
+        # CBC's default here, sprint, takes several times as long on the programs of m-SCT.
         target.lp_method = mip.LP_Method.DUAL
     status = target.optimize(max_seconds=SHARE * left(time_limit, began))
     return _answer(mip.OptimizationStatus, target, status, model)
@@ -76,7 +76,7 @@ def _answer(statuses: Any, target: Any, status: Any, model: Model) -> dict[str, 
         statuses.INT_INFEASIBLE: "infeasible",
         statuses.UNBOUNDED: "unbounded",
         statuses.NO_SOLUTION_FOUND: "no_solution",
-        # A linear program cut short has a basis, but no point that is known to be feasible.
+        # A linear program that was cut short has a basis, but no point known to be feasible.
         statuses.TRUNCATED: "no_solution",
     }
     word = words.get(status)

@@ -1,18 +1,20 @@
 """The constraint program, solved by CP-SAT in a process of its own (design section 8).
 
-Decided are a device per unit of colocated ops, starts, and which tensors go where when:
+The program decides on a device per unit of colocated ops, on starts, and on when which tensor is
+sent where:
 
-* an op is an interval of its own length on each device, present on one; no two overlap on a device;
-* a message is an interval per channel on its way, present where a reader of the tensor is on the
-  device and its source is not; no two overlap on a channel;
-* a reader starts after the message has come, the message leaves after its source has finished;
-* channels serve first come, first served: of two messages on one channel the one whose source
-  finishes first leaves first, ties as in the simulator. Where senders have channels of their own
-  that is the order of their ops on the sender, which needs no variable of its own. With a free link
-  order instead, what is proved is a bound and no more.
+* An op has an interval per device, as long as its time there, and is present on one device. No two
+  ops overlap on a device.
+* A message has an interval per channel on its way. It is present if a reader of the tensor is on
+  the device and the source is not. No two messages overlap on a channel.
+* A reader starts after the message has come; the message leaves after its source has finished.
+* Channels serve first come, first served: of two messages on one channel, the one whose source
+  finishes first leaves first, ties as in the simulator. Where senders have channels of their own,
+  that is the order of their ops on the sender, which needs no further variable. With a free link
+  order instead, the program proves a bound only.
 
-Starts lie within heads and tails; exchangeable devices are used in order; the first solution is the
-one given, and every solution since is kept, whatever becomes of the process.
+Starts lie between heads and tails. Exchangeable devices are used in order. The first solution is
+the given schedule. Every better solution is kept, also if the process is killed.
 """
 
 from __future__ import annotations
@@ -35,15 +37,16 @@ from loadmaster.milp.worker import Watch
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
-#: Lines by which the process says what is known, and of how large a model.
+#: Lines in which the process tells the best, the bound, and the size of the model.
 _LINE = re.compile(r"^loadmaster: best (?P<best>\S+) bound (?P<bound>\S+)$")
 _SIZE = re.compile(r"^loadmaster: (?P<rows>\d+) constraints (?P<columns>\d+) variables$")
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to solve: ``is_fixed`` keeps the placement, ``is_fcfs`` has channels serve first come,
-    first served.
+    """An instance to solve, and how.
+
+    With ``is_fixed`` the placement stays. With ``is_fcfs`` channels serve first come, first served.
     """
 
     instance: Instance
@@ -62,14 +65,14 @@ class Found:
     Attributes
     ----------
     status : str
-        "optimal", "feasible", "infeasible" or "unknown" (nothing was found in time).
+        "optimal", "feasible", "infeasible" or "unknown" (no schedule was found in time).
     bound : int
-        Ticks: no schedule of the model takes fewer. At least the instance's own bound.
+        Ticks: no schedule of the model takes fewer. It is at least the instance's own bound.
     devices : int32 [n_ops] or None
     start : int64 [n_ops] or None
         Ticks.
     failure : str or None
-        What went wrong, where the process did not end by itself; what it had found is kept.
+        Why the process did not end by itself. The best schedule so far is kept.
     size : (int, int) or None
         Constraints and variables.
     seconds : float
@@ -97,12 +100,12 @@ def require() -> None:
 
 
 def report_size(rows: int, columns: int) -> None:
-    """Says how large the model is, for :func:`solve` to read."""
+    """Prints the size of the model, for :func:`solve` to read."""
     print(f"loadmaster: {rows} constraints {columns} variables", flush=True)
 
 
 def report(best: float, bound: float) -> None:
-    """Says what is known, for :func:`solve` to read."""
+    """Prints the best and the bound, for :func:`solve` to read."""
     print(f"loadmaster: best {best:.0f} bound {bound:.0f}", flush=True)
 
 
@@ -124,20 +127,21 @@ def solve(
     ----------
     instance : Instance
     start : Timed
-        Where to start, and the most that the makespan may be.
+        The schedule to start from; no solution takes longer.
     time_limit : float
         Wall seconds, the building of the model included.
     cpu_limit : float
-        CPU seconds of all workers after which they are stopped, which counts as a failure.
+        After so many CPU seconds in all, the workers are stopped, which counts as a failure.
     workers : int
-        Threads; what they find within a limit differs from run to run unless there is one.
+        Threads. With more than one, runs under a time limit differ from each other.
     seed : int
     is_fixed : bool
         Whether the placement is that of ``start``.
     is_fcfs : bool
-        Whether channels serve first come, first served; else in any order, which bounds.
+        Whether channels serve first come, first served. In any other order, the answer is a bound
+        only.
     progress : callable, optional
-        Called with the best and the bound, in ticks, and the CPU seconds taken by then.
+        Called with the best and the bound, in ticks, and the CPU seconds so far.
 
     Raises
     ------

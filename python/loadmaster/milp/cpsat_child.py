@@ -2,7 +2,7 @@
 
     python -m loadmaster.milp.cpsat_child FOLDER STARTED
 
-Every better solution is kept as it comes, so that it is there whatever becomes of this process.
+Every better solution is written to a file at once, so that it survives this process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
-    """Keeps solutions, and says what is known."""
+    """Keeps each solution, and prints the best and the bound."""
 
     def __init__(self, program: Program, folder: Path, best: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Program:
         return self.on[self.instance.unit[op]][device]
 
     def _place(self) -> None:
-        """Each unit on one device; memory; of exchangeable devices the first unused one first."""
+        """Each unit is on one device and fits; exchangeable devices are used in order."""
         instance, model, start = self.instance, self.model, self.task.start
         at = start.devices[instance.first_of_units]
         self.on: list[list[Any]] = []
@@ -169,7 +169,7 @@ class Program:
         return self.start[op] + self.length[op]
 
     def _share_devices(self) -> None:
-        """One op at a time: an order for every pair that could meet on a device."""
+        """A device runs one op at a time: an order for every pair that could meet on a device."""
         instance, model = self.instance, self.model
         for device in range(instance.n_devices):
             model.add_no_overlap(
@@ -198,7 +198,7 @@ class Program:
         return (start.finish[u], start.start[u], u) < (start.finish[v], start.start[v], v)
 
     def _meet(self, pairs: frozenset[tuple[int, int]], u: int, v: int) -> Any:
-        """A literal that is true where two ops are on a pair of devices out of these; True where
+        """A literal that is true if two ops are on one of these pairs of devices; True where
         they always are; None where they never can be.
         """
         rows = [self.on[self.instance.unit[op]] for op in (u, v)]
@@ -219,7 +219,7 @@ class Program:
         return self.meets[key]
 
     def _send(self) -> None:
-        """A transfer to every device where a tensor is read and not made; readers wait for it."""
+        """A tensor is sent to each device that reads it and does not make it; readers wait."""
         instance, model, start = self.instance, self.model, self.task.start
         self.sent: dict[Message, Any] = {}
         self.leaves: dict[Message, Any] = {}
@@ -255,7 +255,7 @@ class Program:
                 )
 
     def _time(self, message: Message, senders: list[int]) -> None:
-        """How long a message takes, and from where it comes."""
+        """Ticks that a message takes, and the device that it comes from."""
         instance = self.instance
         tensor, sent = instance.tensors[message.tensor], self.sent[message]
         at = int(self.task.start.devices[tensor.source])
@@ -275,8 +275,8 @@ class Program:
             self.takes[message] = sum(times[s] * self.comes[message, s] for s in senders)
 
     def _share_channels(self) -> None:
-        """One transfer at a time per channel; first come, first served unless the link order is
-        free.
+        """A channel carries one transfer at a time, first come, first served unless the link order
+        is free.
         """
         by_pair: dict[tuple[int, int], list[Any]] = {}
         for (message, s), comes in self.comes.items():
@@ -293,7 +293,7 @@ class Program:
                 self._queue(a, b)
 
     def _queue(self, a: Message, b: Message) -> None:
-        """Of two messages that may share a channel the one that is made first is sent first."""
+        """Of two messages that may share a channel, the one that is made first is sent first."""
         instance, model = self.instance, self.model
         first, second = (instance.tensors[m.tensor] for m in (a, b))
         pairs = instance.sharing[a.device, b.device]
@@ -321,14 +321,14 @@ class Program:
             self._by_finish(a, b, both, after)
 
     def _by_finish(self, a: Message, b: Message, both: list[Any], after: Any) -> None:
-        """The same for messages from two devices: who is first is when ops end, ties by tensor."""
+        """As :meth:`_queue`, for messages from two devices: by ends of ops, ties by tensor."""
         instance, model = self.instance, self.model
         u, v = (instance.tensors[m.tensor].source for m in (a, b))
         start = self.task.start
         key = (a.tensor, b.tensor)
         if key not in self.earlier:
             earlier = self.earlier[key] = self._literal(start.finish[u] <= start.finish[v])
-            # An op of no time may end in a later round of the same instant.
+            # An op that takes no time may end in a later round of the same instant.
             least = min(int(instance.time[op][instance.allowed[op]].min()) for op in (u, v))
             step = int(instance.exact and least > 0)
             model.add(self._finish(u) <= self._finish(v)).only_enforce_if(*both, earlier)
@@ -339,7 +339,7 @@ class Program:
         after(b, a, self.earlier[key].negated())
 
     def _bound(self) -> None:
-        """The makespan, and what it is at least."""
+        """The makespan and its lower bounds."""
         instance, model, limit = self.instance, self.model, self.limit
         end = self._hint(model.new_int_var(min(instance.lower, limit), limit, "end"), limit)
         for op in range(instance.n_ops):
@@ -362,7 +362,7 @@ def _given(row: Iterable[Any]) -> list[int]:
 
 
 def _true(meet: Any) -> list[Any]:
-    """The literals of a condition that may be no condition."""
+    """The literals of a condition; none where the condition always holds."""
     return [] if meet is True else [meet]
 
 

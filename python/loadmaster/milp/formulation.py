@@ -1,8 +1,8 @@
-"""What formulations as mixed-integer programs share: the variables every one of them has, and how a
-schedule becomes their starting point and their solution a schedule.
+"""The parts that all mixed-integer programs of an instance share.
 
-Times inside a program are ticks scaled so that the start's makespan is :data:`SPAN`: solvers'
-tolerances are absolute.
+These are the variables that each program has, the way from a schedule to a starting point, and the
+way from a solution to a schedule. Times inside a program are ticks, scaled so that the makespan of
+the start is :data:`SPAN`, because solvers' tolerances are absolute.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Formulate(Protocol):
 
 @dataclass(frozen=True)
 class Formulation:
-    """A program, and which of its variables say what.
+    """A program, and its variables for devices and starts.
 
     Attributes
     ----------
     model : Model
-        Minimises the makespan; its start is the schedule that it was made from.
+        Minimises the makespan. Its start is the given schedule.
     on : int64 [n_ops, n_devices]
         The variable that puts an op on a device.
     start : int64 [n_ops]
     scale : float
-        Units of the program in a tick.
+        Units of the program per tick.
     """
 
     model: Model
@@ -60,15 +60,16 @@ class Formulation:
 
 
 class Rows:
-    """Appends variables and rows one at a time to a :class:`Builder`, with the value that each
-    variable has in the schedule to start from.
+    """Appends variables and rows to a :class:`Builder`, one at a time.
+
+    Each variable comes with its value in the schedule to start from.
     """
 
     def __init__(self, instance: Instance, start: Timed) -> None:
         self.instance = instance
         self.from_ = start
         self.scale = SPAN / max(start.makespan, 1)
-        #: A point in time that nothing needs to pass.
+        #: The horizon: no time needs to be later.
         self.limit = start.makespan * self.scale
         self._values: list[float] = []
         self._lower: list[float] = []
@@ -84,7 +85,7 @@ class Rows:
             self.variable(start.start[op] * self.scale, upper=self.limit)
             for op in range(instance.n_ops)
         ]
-        #: What an op takes, as terms.
+        #: Time of each op, as terms.
         self.takes: list[list[Term]] = [
             [(int(self.on[op, d]), float(time[op, d])) for d in instance.devices_of[op]]
             for op in range(instance.n_ops)
@@ -116,11 +117,11 @@ class Rows:
         self._least.append(bound)
 
     def finish(self, op: int) -> list[Term]:
-        """When an op ends, as terms."""
+        """The end of an op, as terms."""
         return [(self.start[op], 1.0), *self.takes[op]]
 
     def _place(self) -> NDArray[np.int64]:
-        """A variable per unit and device, 0 where it may not be, of which one is 1; memory."""
+        """A variable per unit and device, 1 where the unit is; rows for memory."""
         instance = self.instance
         at = self.from_.devices[instance.first_of_units]
         of_unit = np.zeros((instance.n_units, instance.n_devices), dtype=np.int64)
@@ -139,7 +140,7 @@ class Rows:
         return of_unit[instance.unit]
 
     def formulation(self) -> Formulation:
-        """All of it."""
+        """The whole program."""
         b = Builder()
         objective = np.zeros(len(self._values))
         objective[self.end] = 1.0
@@ -170,12 +171,12 @@ def _runs(whole: NDArray[np.bool_]) -> list[slice]:
 
 
 def negative(terms: Sequence[Term]) -> list[Term]:
-    """The same, subtracted."""
+    """Terms with the opposite sign."""
     return [(column, -value) for column, value in terms]
 
 
 def readers_on(instance: Instance, message: Message) -> list[int]:
-    """Ops that may read a message on its device, having another device than its source."""
+    """Ops that may read a message on its device while its source is on another device."""
     tensor = instance.tensors[message.tensor]
     unit = instance.unit
     return [

@@ -1,9 +1,10 @@
-"""What runs inside a worker process: solves a model with Gurobi, through its own package.
+"""The program of a worker process: solves a model with Gurobi, through its own package.
 
     python -m loadmaster.milp.gurobi_child FOLDER STARTED
 
-python-mip calls Gurobi's C library, which the licence that comes with gurobipy (2000 variables and
-rows) lets no one but gurobipy call. No other module imports gurobipy, and nothing imports this one.
+python-mip cannot do that: it calls Gurobi's C library, and the licence that comes with gurobipy
+(2000 variables and rows) lets only gurobipy call the library. No other module imports gurobipy, and
+no module imports this one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WORDS = {
 
 
 def work(task: tuple[Model, str, float], folder: Path, began: float) -> dict[str, Any]:
-    """The answer to a model and a limit in seconds; what Gurobi refuses is a failure."""
+    """The answer to a model and a limit in seconds; a model that Gurobi refuses is a failure."""
     model, _, time_limit = task
     try:
         return run(model, time_limit, began)
@@ -55,7 +56,7 @@ def run(model: Model, time_limit: float, began: float) -> dict[str, Any]:
 
 
 def _built(model: Model, target: gp.Model) -> list[gp.Var]:
-    """The variables, once all rows are there."""
+    """The variables, after all rows have been added."""
     kinds = [GRB.INTEGER if whole else GRB.CONTINUOUS for whole in model.integer.tolist()]
     columns = {"lb": model.lower, "ub": model.upper, "obj": model.objective}
     given = {name: column.tolist() for name, column in columns.items()}

@@ -35,7 +35,7 @@ from loadmaster.milp.formulation import Formulation, Rows, Term, negative, reade
 from loadmaster.milp.instance import Instance, Message
 from loadmaster.milp.timing import Timed
 
-#: Thresholds on heads and on tails whose load rows there are.
+#: Number of thresholds on heads, and on tails, that have load rows.
 THRESHOLDS = 5
 
 _Pairs = frozenset[tuple[int, int]]
@@ -47,7 +47,7 @@ def formulate(instance: Instance, start: Timed) -> Formulation:
 
 
 def estimated_rows(instance: Instance) -> int:
-    """How many rows the program will have, more or less, without building it. O(V^2 + messages)."""
+    """About the number of rows of the program, without building it. O(V^2 + messages)."""
     k = instance.n_devices
     by_source: dict[int, int] = {}
     for message in instance.messages:
@@ -55,7 +55,7 @@ def estimated_rows(instance: Instance) -> int:
         by_source[source] = by_source.get(source, 0) + 1
     sent = np.zeros(instance.n_ops)
     sent[list(by_source)] = list(by_source.values())
-    # Two messages share a channel if they go to one device, or, on shared channels, wherever.
+    # Two messages share a channel if they go to one device; on shared channels, any two do.
     share = 1 / k if instance.is_private else 1.0
     loose = 0.0
     for u, v in instance.loose_pairs:
@@ -69,11 +69,11 @@ def estimated_rows(instance: Instance) -> int:
 
 
 class _Program(Rows):
-    """Every method adds one family of the module's list."""
+    """Each method adds one family of rows, by its number in the module's list."""
 
     def __init__(self, instance: Instance, start: Timed) -> None:
         super().__init__(instance, start)
-        # In ticks: that one window ends where another begins must be exact.
+        # In ticks, so that the end of one window compares exactly with the begin of another.
         time, head, tail = (
             np.where(instance.allowed, column, np.iinfo(np.int64).max // 4)
             for column in (instance.time, instance.head, instance.tail)
@@ -150,7 +150,7 @@ class _Program(Rows):
                 )
 
     def _comes_from(self, message: Message, readers: list[int], sent: int) -> list[Term]:
-        """How long a message takes, as terms; a variable per device that it may come from."""
+        """Time of a message, as terms; a variable per device that the message may come from."""
         tensor, d = self.instance.tensors[message.tensor], message.device
         at = int(self.from_.devices[tensor.source])
         senders = self.instance.senders(message)
@@ -197,7 +197,7 @@ class _Program(Rows):
             self._one_after_another(u, v, together)
 
     def _one_after_another(self, u: int, v: int, together: list[Term]) -> None:
-        """S_b >= F_a where a comes first and both are on one device."""
+        """S_b >= F_a if a comes first and both are on one device."""
         for a, b in ((u, v), (v, u)):
             when = self._when(u, v, a == u)
             if when is None:
@@ -208,9 +208,7 @@ class _Program(Rows):
             )
 
     def _when(self, u: int, v: int, forward: bool) -> tuple[list[Term], float] | None:
-        """Whether u comes before v (or, backward, after) as an expression that is 1 then; None: it
-        never is.
-        """
+        """An expression that is 1 if u comes before v (backward: after v); None: it never is 1."""
         first = self.first[u, v]
         if isinstance(first, bool):
             return ([], 1.0) if first == forward else None
@@ -219,8 +217,9 @@ class _Program(Rows):
     def _after(
         self, difference: list[Term], slack: int, conditions: list[tuple[list[Term], float]]
     ) -> None:
-        """A difference that is >= 0 where all conditions, expressions of 0 to 1, are 1; else
-        >= -slack (ticks) per condition that is 0.
+        """A difference that is >= 0 if all conditions are 1.
+
+        A condition is an expression from 0 to 1; each that is 0 allows ``slack`` ticks less.
         """
         most = slack * self.scale
         constant = sum(c for _, c in conditions) - len(conditions)
@@ -228,7 +227,7 @@ class _Program(Rows):
         self.at_least(most * constant, difference, terms)
 
     def meet(self, pairs: _Pairs, u: int, v: int) -> list[Term]:
-        """An expression that is at least 1 where u and v are on a pair of devices of these."""
+        """An expression that is at least 1 if u and v are on one of these pairs of devices."""
         key = (pairs, u, v)
         if key not in self.meets:
             may = set(itertools.product(self.instance.devices_of[u], self.instance.devices_of[v]))
@@ -295,7 +294,7 @@ class _Program(Rows):
     def _leave(
         self, early: Message, late: Message, pairs: _Pairs, when: list[tuple[list[Term], float]]
     ) -> None:
-        """The late message leaves when the early one has come, where one channel carries both."""
+        """The late message leaves after the early one has come, if one channel carries both."""
         tensors = self.instance.tensors
         u, v = tensors[early.tensor].source, tensors[late.tensor].source
         ready = 0 if tensors[late.tensor].home else int(self.first_end[v])
@@ -364,7 +363,7 @@ class _Program(Rows):
 
 
 def _all(terms: list[Term]) -> tuple[list[Term], float]:
-    """A condition that, without terms, always holds."""
+    """A condition as terms; without terms it always holds."""
     return (terms, 0.0) if terms else ([], 1.0)
 
 

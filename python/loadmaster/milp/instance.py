@@ -1,9 +1,9 @@
 """A placement problem as exact formulations read it: whole numbers, per op, device and tensor.
 
-Times are counted in whole ticks of an instance's own, rounded down where they are no multiples, so
-that every real schedule, its starts rounded down as well, is a schedule of the instance: a bound on
-the instance's makespan is a bound on the real one. Plain data: an instance can be pickled and sent
-to a worker process.
+Times are whole numbers of ticks; the tick is the instance's own. Times that are no multiples are
+rounded down. So every real schedule, with its starts rounded down too, is a schedule of the
+instance, and a bound on the instance's makespan is a bound on the real one. An instance is plain
+data: it can be pickled and sent to a worker process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from loadmaster.judge.problem import Problem
 
 Longs = NDArray[np.int64]
 
-#: Ticks that all work and all transfers together may take, at most.
+#: Most ticks that all work and all transfers may take together.
 MAX_TICKS = 10**9
 
 
 class Tensor(NamedTuple):
-    """What one op sends to others, one tensor or several that go the same ways one right after the
-    other; ``time`` is ticks per source and destination device.
+    """What one op sends: a tensor, or several with the same readers, one right after the other.
+
+    ``time`` is ticks per source and destination device.
     """
 
     source: int
@@ -37,7 +38,7 @@ class Tensor(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A tensor on its way to a device: its number and the device's."""
+    """A tensor on its way to a device: the numbers of both."""
 
     tensor: int
     device: int
@@ -45,7 +46,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Instance:
-    """What there is to place, in ticks and bytes.
+    """A problem in ticks and bytes.
 
     Attributes
     ----------
@@ -56,15 +57,15 @@ class Instance:
     time : int64 [n_ops, n_devices]
     allowed : bool [n_ops, n_devices]
     head, tail : int64 [n_ops, n_devices]
-        Least ticks before an op starts there and after it ends there.
+        Least ticks before the start and after the end of an op on a device.
     unit : int64 [n_ops]
-        The set of ops that share a device, each op is in, numbered from 0.
+        The unit of each op, from 0: ops of a unit share a device.
     tensors : tuple of Tensor
-        In the order in which ties between transfers break; those that are there at time 0 first.
+        In the order that breaks ties between transfers. Tensors that exist at time 0 come first.
     channels : tuple of frozenset of (int, int)
-        The ordered pairs of devices that cannot send at the same time, per channel.
+        Per channel, the ordered pairs of devices of which only one can send at a time.
     charge : int64 [n_ops]
-        Bytes that each op takes for the whole step.
+        Bytes that each op holds for the whole step.
     capacity : int64 [n_devices]
     lower : int
         A lower bound on the makespan.
@@ -124,7 +125,7 @@ class Instance:
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """Every tensor with every device that it may have to be sent to, tensors in order."""
+        """Every tensor with each device that it may be sent to, in the order of tensors."""
         return tuple(
             Message(t, d)
             for t, tensor in enumerate(self.tensors)
@@ -143,8 +144,9 @@ class Instance:
 
     @cached_property
     def edges(self) -> dict[tuple[int, int], int]:
-        """Ops that wait for one another, with the least ticks it takes to send what they wait for
-        between two devices that they may be on.
+        """Ops and their readers, with the least ticks of the transfer between two devices.
+
+        Only devices that the two ops may be on count.
         """
         least: dict[tuple[int, int], int] = {}
         for tensor in self.tensors:
@@ -173,7 +175,7 @@ class Instance:
 
     @cached_property
     def topological(self) -> list[int]:
-        """Ops, each after all it waits for; of those that may come next the first."""
+        """Ops in topological order; of those that may come next, the op with the smallest index."""
         waits = np.zeros(self.n_ops, dtype=np.int64)
         after: list[list[int]] = [[] for _ in range(self.n_ops)]
         for source, reader in self.edges:
@@ -189,16 +191,14 @@ class Instance:
 
     @cached_property
     def loose_pairs(self) -> list[tuple[int, int]]:
-        """Ops of which neither must precede the other, the smaller first."""
+        """Pairs of ops that no path joins, the smaller index first."""
         either = self.precedes | self.precedes.T
         np.fill_diagonal(either, True)
         return [(int(u), int(v)) for u, v in np.argwhere(~either) if u < v]
 
     @cached_property
     def conflict(self) -> NDArray[np.bool_]:
-        """Whether a first device cannot send to a second while a third sends to a fourth: bool
-        [n_devices, n_devices, n_devices, n_devices].
-        """
+        """Whether device i cannot send to j while k sends to l: bool, [i, j, k, l]."""
         conflict = np.zeros((self.n_devices,) * 4, dtype=bool)
         for channel in self.channels:
             for a in channel:
@@ -208,7 +208,7 @@ class Instance:
 
     @cached_property
     def sharing(self) -> dict[tuple[int, int], frozenset[tuple[int, int]]]:
-        """Per two destinations, the pairs of senders that could not send there at the same time."""
+        """Per pair of destinations, the pairs of senders that exclude each other."""
         return {
             (d, e): frozenset(
                 (s, r)
@@ -221,14 +221,15 @@ class Instance:
 
     @property
     def is_private(self) -> bool:
-        """Whether every ordered pair of devices has channels of its own: then transfers queue
-        behind those of their own sender alone.
+        """Whether every ordered pair of devices has channels of its own.
+
+        Then a transfer queues only behind transfers of the same sender.
         """
         return all(len(channel) == 1 for channel in self.channels)
 
     @cached_property
     def twins(self) -> list[list[int]]:
-        """Devices in classes of such as can be exchanged without changing anything."""
+        """Classes of devices; exchanging two devices of a class changes no schedule."""
         classes: list[list[int]] = []
         for device in range(self.n_devices):
             for members in classes:
@@ -253,7 +254,7 @@ class Instance:
         )
 
     def canonical(self, devices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The same placement up to an exchange of twins, whose units come in order of first use."""
+        """The placement after an exchange of twins, so that twins are used in their order."""
         place = np.arange(self.n_devices)
         by_op = devices[self.first_of_units]
         for members in self.twins:
@@ -268,7 +269,7 @@ class Instance:
         return np.unique(self.unit, return_index=True)[1]
 
     def seconds(self, ticks: float) -> float:
-        """Ticks as seconds, a little less for rounding: a bound stays one."""
+        """Ticks as seconds, a little less because of rounding, so that a bound stays a bound."""
         return ticks * self.tick * (1 - 1e-9)
 
 
@@ -279,7 +280,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     ----------
     problem : Problem
     charge : uint64 [n_reduced]
-        Bytes that each op takes for the whole step.
+        Bytes that each op holds for the whole step.
     lower : float
         A lower bound on the makespan, in seconds.
     """
@@ -313,7 +314,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     every = np.concatenate([seconds[allowed], *(m.ravel() for m in transfers)])
     exact = bool(np.allclose(every / tick, np.rint(every / tick), rtol=0, atol=1e-5))
     if not exact:
-        # A schedule of rounded times may be shorter by a tick per op and transfer on its way.
+        # Rounding may shorten a schedule by a tick per op and transfer on its critical path.
         slack = 2 * len(time)
         head, tail = np.maximum(head - slack, 0), np.maximum(tail - slack, 0)
     return Instance(
@@ -331,16 +332,16 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         channels=tuple(frozenset(pairs) for _, pairs in sorted(channels.items())),
         charge=charge.astype(np.int64),
         capacity=np.minimum(problem.capacity, np.iinfo(np.int64).max).astype(np.int64),
-        # All makespans are whole, or all are rounded down.
+        # Either all makespans are whole, or all are rounded down.
         lower=math.ceil(lower / tick - 1e-5) if exact else math.floor(lower / tick * (1 - 1e-9)),
     )
 
 
 @dataclass
 class _Bundle:
-    """Tensors that go from one op to the same readers, one right after the other: one message.
+    """Tensors that go from one op to the same readers, one right after the other.
 
-    ``count`` of them are sent, each of which pays a latency.
+    They are one message of ``count`` tensors, each of which pays a latency.
     """
 
     source: int
@@ -357,11 +358,11 @@ def _bundles(problem: Problem) -> list[_Bundle]:
     for src, dst, tensor, size, home in zip(
         *(column.tolist() for column in fast.edges(problem.graph)), strict=True
     ):
-        # Those at home come first, messages without data after all tensors.
+        # Tensors at home come first, messages without data come after all tensors.
         key = (not home, math.inf if tensor < 0 else tensor, src)
         readers.setdefault(key, []).append(dst)
         bytes_[key] = size
-    # Of one op's tensors the order counts, not what other ops' numbers lie between.
+    # Only the order of one op's tensors counts; numbers of other ops may lie between.
     found: list[_Bundle] = []
     last: dict[tuple[bool, int], _Bundle] = {}
     for key in sorted(readers):
@@ -377,9 +378,7 @@ def _bundles(problem: Problem) -> list[_Bundle]:
 
 
 def _tick(horizon: float, times: list[NDArray[np.float64]]) -> float:
-    """The largest number of seconds of which all times are multiples, if there is one that is not
-    too small.
-    """
+    """The largest number of seconds of which all times are multiples, unless it is too small."""
     if horizon <= 0:
         return 1.0
     tick = 10.0 ** -math.floor(math.log10(MAX_TICKS / horizon))

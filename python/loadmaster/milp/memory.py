@@ -1,11 +1,11 @@
-"""The smallest relaxation of memory under which a graph can be placed at all: a certificate.
+"""The smallest relaxation of memory under which a graph can be placed: a certificate.
 
 With x_uk = 1 where unit u of colocated ops is on device k, m_u its bytes and e_k what k lacks:
 
     minimise sum_k e_k      sum_k x_uk = 1      sum_u m_u x_uk <= memory_k + e_k      x_uk in {0, 1}
 
-Bytes here are those that an op needs all the time (or, under the papers' static model, resident
-bytes and outputs), so no order can do with less.
+Bytes here are those that an op holds for the whole step (under the papers' static model: resident
+bytes and outputs), so no order needs less.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from loadmaster.milp.model import Builder
 from loadmaster.milp.worker import solve
 
-#: Seconds for the program.
+#: Time limit of the program, in seconds.
 TIME_LIMIT = 10.0
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """Bytes that each device would need beyond its memory, int64 [n_devices]; whether less in all
-    is proved not to do; and the placement, a device per unit, int32 [n_units], that does with it.
+    """Bytes that each device needs beyond its memory, and the placement that fits with them.
+
+    The bytes are int64 [n_devices], the placement is a device per unit, int32 [n_units]. The flag
+    says whether fewer bytes in all are proved not to suffice.
     """
 
     missing: NDArray[np.int64]
@@ -55,7 +57,7 @@ def least_relaxation(
     capacity : int64 [n_devices]
         Bytes.
     time_limit : float
-        Seconds, for a worker process; none is needed where what comes first fits.
+        Seconds for a worker process, which starts only if the first guess does not fit.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def _of(
 def _largest_first(
     allowed: NDArray[np.bool_], charge: NDArray[np.int64], capacity: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Each unit where most memory is left, the largest first."""
+    """Puts each unit where most memory is left, the largest unit first."""
     left = capacity.copy()
     devices = np.zeros(len(charge), dtype=np.int32)
     for unit in np.argsort(-charge, kind="stable"):

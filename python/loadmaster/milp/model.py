@@ -1,6 +1,6 @@
 """A linear or mixed-integer program as plain arrays, and a builder that appends blocks to one.
 
-No solver is known here: a model is data, so it can be pickled, tested row by row, and handed to a
+This module knows no solver. A model is data: it can be pickled, tested row by row, and sent to a
 worker process.
 """
 
@@ -18,7 +18,7 @@ from loadmaster.base.units import counted
 
 INFINITY = float("inf")
 
-#: Share of what was added up that is taken for nothing.
+#: A sum below this share of its terms counts as 0.
 ROUNDING = 1e-12
 
 
@@ -94,7 +94,7 @@ class Model:
         return int(np.count_nonzero(self.integer))
 
     def violation(self, x: NDArray[np.float64]) -> float:
-        """How far a point is outside: the largest breach of a bound, a row or integrality.
+        """The largest amount by which a point breaks a bound, a row or integrality.
 
         O(entries).
         """
@@ -129,7 +129,7 @@ class Builder:
         self._n = 0
         self._m = 0
         self._variables: list[tuple[NDArray[np.float64], ...]] = []
-        # Row, column and value; those given several times for one place are added up.
+        # Row, column and value; values for the same place are added.
         self._entries: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
         self._bounds: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
 
@@ -142,7 +142,7 @@ class Builder:
         objective: ArrayLike = 0.0,
         integer: bool = False,
     ) -> NDArray[np.int64]:
-        """Adds variables; their ids. Bounds and objective are one number or one per variable."""
+        """Adds variables, with a bound or objective for all or for each; returns their ids."""
         columns = (lower, upper, objective, float(integer))
         self._variables.append(tuple(_spread(c, count) for c in columns))
         self._n += count
@@ -158,7 +158,7 @@ class Builder:
         upper: ArrayLike = INFINITY,
         count: int | None = None,
     ) -> NDArray[np.int64]:
-        """Adds rows ``lower <= sum of value * variable <= upper``; their ids.
+        """Adds rows ``lower <= sum of value * variable <= upper`` and returns their ids.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Builder:
         value : float [n_entries] or float
         lower, upper : float [count] or float
         count : int, optional
-            Rows in the block; as many as there are bounds, or as ``row`` names, if absent.
+            Number of rows in the block. If absent: that of the bounds, or the largest in ``row``.
         """
         rows = np.asarray(row, dtype=np.int64)
         sizes = [np.size(bound) for bound in (lower, upper) if np.ndim(bound)]
@@ -198,7 +198,7 @@ class Builder:
         first[1:] = (np.diff(row) != 0) | (np.diff(column) != 0)
         at = np.flatnonzero(first)
         value, size = (np.add.reduceat(v, at) if len(at) else v for v in (value, np.abs(value)))
-        # What is left where entries cancel is rounding.
+        # Where entries cancel, only rounding is left.
         held = np.abs(value) > ROUNDING * size
         at, value = at[held], value[held]
         return Model(

@@ -58,7 +58,7 @@ def formulate(instance: Instance, start: Timed) -> Formulation:
 
 
 def estimated_rows(instance: Instance) -> int:
-    """How many rows the program will have, more or less. O(pairs)."""
+    """About the number of rows of the program. O(pairs)."""
     k = instance.n_devices
     per_pair = sum(len(channel) for channel in instance.channels) / max(k * (k - 1), 1)
     messages = len(instance.messages)
@@ -92,7 +92,7 @@ class _Program(Reference):
             self.at_least(0.0, [(z, 1.0)], [(u, -1.0) for u, _ in whole])
 
     def congestion(self) -> None:
-        """(8), or what its text says: two transfers of one channel one after the other."""
+        """(8), or the reading of its text: two transfers of one channel follow each other."""
         for q, r in self.pairs_of_messages():
             shared = [
                 clash
@@ -105,7 +105,7 @@ class _Program(Reference):
     def _clashes(
         self, q: Message, r: Message, channel: frozenset[tuple[int, int]]
     ) -> list[list[Term]]:
-        """Pairs of senders from which both would hold a channel."""
+        """Pairs of senders whose transfers share a channel."""
         first, second = (
             [s for s in self.instance.senders(m) if (s, m.device) in channel] for m in (q, r)
         )

@@ -54,7 +54,7 @@ def formulate(instance: Instance, start: Timed) -> Formulation:
 
 
 def estimated_rows(instance: Instance) -> int:
-    """How many rows the program will have, more or less. O(pairs)."""
+    """About the number of rows of the program. O(pairs)."""
     k = instance.n_devices
     messages = len(instance.messages)
     return 2 * k * len(instance.loose_pairs) + messages * messages * max(k - 1, 0) // k

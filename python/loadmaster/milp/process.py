@@ -91,7 +91,7 @@ def run(
     Parameters
     ----------
     module : str
-        One whose ``__main__`` calls :func:`serve`.
+        A module whose ``__main__`` calls :func:`serve`.
     task : object
         Picklable.
     time_limit : float
@@ -100,7 +100,7 @@ def run(
         Called with every line that the process prints, as it comes, and with the CPU seconds that
         it had taken by then.
     cpu_limit : float
-        CPU seconds, of which the task need not know: without grace.
+        CPU seconds after which the process is killed, without grace. The task does not know them.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def _watched(
     follow: Follow | None,
     cpu_limit: float,
 ) -> str | None:
-    """Why it failed, if it did; the process is gone when this returns or raises."""
+    """Why the process failed, if it did. It is gone when this returns or raises."""
     paths = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
         [sys.executable, "-m", module, str(folder), str(time.time())],
@@ -186,13 +186,13 @@ def _lines(path: Path) -> Iterator[str | None]:
 
 
 def _kept(folder: Path) -> Any:
-    """What the process last kept, if anything."""
+    """The last that the process kept, or None."""
     best = folder / _BEST
     return pickle.loads(best.read_bytes()) if best.exists() else None
 
 
 def _cpu_of(folder: Path) -> float:
-    """CPU seconds by the process's own last word."""
+    """CPU seconds that the process reported last."""
     try:
         return float((folder / _CPU).read_text())
     except (OSError, ValueError):
@@ -212,7 +212,7 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
     command line by :func:`time.time`, to ``work`` by :func:`time.monotonic`).
     """
     folder = Path(sys.argv[1])
-    # To start an interpreter takes up to seconds where others use the machine.
+    # On a busy machine, an interpreter takes up to seconds to start.
     began = time.monotonic() - max(time.time() - float(sys.argv[2]), 0.0)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     over = threading.Event()
@@ -225,12 +225,12 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
 
 
 def left(time_limit: float, began: float) -> float:
-    """Seconds for the solver: what building its model has left of the limit, some in any case."""
+    """Seconds for the solver: the limit minus the time so far, at least :data:`LEAST`."""
     return max(time_limit - (time.monotonic() - began), LEAST)
 
 
 def keep(folder: Path, best: object) -> None:
-    """Leaves the best so far where it is found whatever happens next."""
+    """Writes the best so far to a file that survives this process."""
     _write(folder / _BEST, best)
 
 

@@ -1,7 +1,7 @@
 """Rows that the two reference formulations, Pesto's and Moirai's, have in common.
 
-Both put a task for every transfer beside the ops and forbid overlaps by one binary delta per pair
-and a large M that conditions release. Corrected for both, as the design (section 8) lists:
+Both have a task for every op and every transfer. They forbid overlaps by one binary delta per pair
+of tasks and a large M, which conditions release. Three things are corrected for both:
 
 * a tensor sent to a device is one transfer, however many ops read it there; the papers count edges;
 * one delta per unordered pair of tasks, and none for pairs that a path joins;
@@ -30,7 +30,7 @@ class Reference(Rows):
         self.arrives: dict[Message, list[Term]] = {}
 
     def precedence(self) -> None:
-        """C_i <= S_j for ops, and C_i <= C_max."""
+        """C_i <= S_j for an op and its reader, and C_i <= C_max."""
         for source, reader in self.instance.edges:
             self.at_least(0.0, [(self.start[reader], 1.0)], negative(self.finish(source)))
         for op in range(self.instance.n_ops):

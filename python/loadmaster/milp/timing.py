@@ -1,4 +1,4 @@
-"""When everything happens once it is decided where and in which order: what solvers start from.
+"""Times of ops and transfers, given devices and an order: the schedules that solvers start from.
 
 The engine's own recurrence in an instance's ticks. Transfers are served first come, first served
 (design section 6), which is feasible in every link model here.
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.milp.instance import Instance, Message
 
-#: How often an order is taken anew from the starts that it leads to.
+#: How many times an order is made anew from the starts that it leads to.
 ROUNDS = 20
 
 
@@ -75,8 +75,10 @@ def timed(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int3
 
 
 def settled(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
-    """As :func:`timed`, from any topological order: it is taken anew from the starts that come out,
-    until they stay or :data:`ROUNDS` are over.
+    """As :func:`timed`, from any topological order.
+
+    The order is made anew from the starts that come out, until they stay the same, for at most
+    :data:`ROUNDS` rounds.
     """
     schedule = timed(instance, devices, order)
     for _ in range(ROUNDS):
@@ -96,7 +98,7 @@ class _Run:
         self.free = [0] * instance.n_devices
         self.start, self.finish = [0] * n, [0] * n
         self.sent: dict[Message, tuple[int, int]] = {}
-        #: By the time of being made, then as ties break.
+        #: By the time at which it was made; then in the order that breaks ties.
         self.waiting: list[tuple[int, Message]] = []
         self.last: dict[tuple[int, int], int] = {}
         self.inputs: list[list[int]] = [[] for _ in range(n)]
@@ -114,7 +116,7 @@ class _Run:
             heapq.heappush(self.waiting, (made, Message(t, device)))
 
     def serve(self) -> None:
-        """The transfer that has waited longest, once none that it conflicts with is under way."""
+        """Sends the message that was made first, as soon as no transfer conflicts with it."""
         made, message = heapq.heappop(self.waiting)
         tensor = self.instance.tensors[message.tensor]
         here = self.on[tensor.source]

@@ -26,7 +26,7 @@ Status = Literal["optimal", "feasible", "infeasible", "unbounded", "no_solution"
 #: the CPU seconds that the solver had taken by then.
 Watch = Callable[[float | None, float | None, float], None]
 
-#: What a start may break a bound or row by.
+#: Amount by which a start may break a bound or row.
 START_TOLERANCE = 1e-5
 
 #: A line of a solver's table of the tree search, with its bound and its best solution.
@@ -93,7 +93,7 @@ def solve(
     Parameters
     ----------
     model : Model
-        A model whose ``start`` is set is never answered by anything worse.
+        If its ``start`` is set, the answer is no worse than the start.
     solver : "auto" (default), "cbc", "highs" or "gurobi"
         "auto" is HiGHS where it is installed, else CBC, which python-mip brings along. Gurobi, its
         package and a licence are the user's own, and it is never chosen unasked.
@@ -101,8 +101,8 @@ def solve(
         Seconds, the building of the model included; 0: the start is the answer. The call returns
         or raises at most :data:`process.GRACE` seconds later.
     cpu_limit : float
-        CPU seconds after which the worker is stopped, an error: for measurements, which take what
-        ``progress`` has told.
+        CPU seconds after which the worker is stopped, which is an error. For measurements, which
+        use what ``progress`` was told.
     progress : callable, optional
         Called with objective, bound and CPU seconds whenever the solver reports better ones, and
         with those of the solution at last.
@@ -172,7 +172,7 @@ def _has_highs() -> bool:
 
 
 def _unsolved(model: Model, solver: str) -> Solution:
-    """Of a model without variables, or without time."""
+    """The solution of a model without variables, or without time."""
     if model.n_variables:
         return Solution("no_solution", None, None, None, solver, 0.0, 0.0, "")
     empty = np.zeros(0)
@@ -226,7 +226,7 @@ def _solved(
         off = 0.0 if values is None else model.violation(values)
         if off <= _tolerance(model):
             found = Solution(**answer, solver=solver, seconds=0.0, cpu=ended.cpu, log=ended.log)
-            # Solvers print now and then: the last they found may be in no line.
+            # Solvers print only now and then: no line may show the last solution.
             if progress is not None and found.objective is not None and found.objective != seen[0]:
                 progress(found.objective, found.bound, ended.cpu)
             return found
