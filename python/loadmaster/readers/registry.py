@@ -94,7 +94,7 @@ def reader(
     accepts: Callable[[Any], bool] | None = None,
     is_last: bool = False,
 ) -> Callable[[Function], Function]:
-    """Makes a function a reader: :func:`loadmaster.read` and the command line know its format.
+    """Makes a function a reader: :func:`loadmaster.read` knows its format.
 
     The function takes a path and, as keywords, options of its own with defaults. It returns an
     :class:`~loadmaster.OpGraph`. What it imports for reading it imports within, so that files of
