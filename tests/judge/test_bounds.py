@@ -135,7 +135,7 @@ def test_plans_carry_the_bound(any_example):
         pytest.skip("measured on other types")
     for method in METHODS:
         plan = lm.place(any_example, v100_mesh(8), method, **brief(method), on_oom="best_effort")
-        of_placed = lm.lower_bound(plan.graph, v100_mesh(8), costs=plan.costs)
+        of_placed = lm.lower_bound(plan.program.graph, v100_mesh(8), costs=plan.problem.costs)
         assert plan.lower_bound == of_placed.seconds
         assert 0 <= plan.gap < 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
+from loadmaster.judge.timeline import Timeline
+from loadmaster.model.program import COLUMNS
 
 GRAPH = graph_of(
     {"w": 0, "a": 1, "v": 0, "b": 2, "c": 3},
@@ -148,7 +150,7 @@ def test_a_plan_for_another_graph_or_cluster_is_refused(tmp_path, lenet):
         (b"3", "is not a plan"),
         (b'{"format": "opgraph", "version": 1}', "is not a plan"),
         (b'{"format": "loadmaster-plan"}', "plan version None"),
-        (b'{"format": "loadmaster-plan", "version": 2}', "plan version 2.*reads version 1"),
+        (b'{"format": "loadmaster-plan", "version": 3}', "version 3.*reads version 1 and 2"),
         (b'{"format": "loadmaster-plan", "version": 1}', "is a damaged plan.*graph"),
         (b"\x1f\x8b\x08\x00", "damaged or truncated gzip"),
         (
@@ -184,7 +186,8 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_every_missing_field_is_named(tmp_path):
     document = saved(lm.place(GRAPH, CLUSTER, "celeritas"))
-    for field in set(document) - {"loadmaster", "makespan", "format", "version"}:
+    figures = {"loadmaster", "makespan", "period", "peak", "excess", "format", "version"}
+    for field in set(document) - figures:
         rest = {k: v for k, v in document.items() if k != field}
         with pytest.raises(InputError) as caught:
             lm.Plan.load(write(tmp_path / "p.json", rest))
@@ -347,52 +350,180 @@ def replicated() -> tuple[lm.OpGraph, lm.Plan]:
     return graph, lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "data-parallel")
 
 
-def test_a_plan_for_a_transformed_graph_says_so_and_is_for_the_original(tmp_path):
+def test_a_plan_of_a_program_is_for_the_users_graph(tmp_path):
     graph, plan = replicated()
-    assert plan.original_sha256 == graph.digest
-    assert plan.graph.digest == lm.transforms.data_parallel(graph, 2).digest != graph.digest
-    assert len(plan.devices) == plan.graph.n_ops
+    assert plan.graph is graph
+    assert plan.program.graph.digest == lm.transforms.data_parallel(graph, 2).digest
+    assert len(plan.devices) == len(plan.priority) == graph.n_ops
     plan.save(tmp_path / "p.json")
-    for wanted in (None, graph, plan.graph):
+    for wanted in (None, graph):
         again = lm.Plan.load(tmp_path / "p.json", wanted)
-        assert again.original_sha256 == graph.digest
-        assert again.graph.digest == plan.graph.digest
-        assert again.makespan == plan.makespan
-    with pytest.raises(InputError, match=rf"another graph: .*made from .*{graph.digest}, not"):
-        lm.Plan.load(tmp_path / "p.json", GRAPH)
+        check_same(plan, again)
+        assert again.program.graph.digest == plan.program.graph.digest
+        for column in COLUMNS:
+            assert getattr(again.program, column).tolist() == getattr(plan.program, column).tolist()
+        assert again.program.splits == plan.program.splits
+        assert again.single == plan.single == lm.place(graph, plan.cluster, "single").makespan
+    for wanted in (GRAPH, plan.program.graph):
+        with pytest.raises(InputError, match="a plan for another graph"):
+            lm.Plan.load(tmp_path / "p.json", wanted)
 
 
-def test_splits_are_saved_and_loaded(tmp_path):
+@pytest.mark.parametrize(("method", "name"), [("data-parallel", "lenet"), ("os-dpos", "vgg19")])
+def test_parts_do_all_the_work_of_an_op(method, name, tmp_path):
+    graph = lm.read(f"example:{name}")
+    plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), method)
+    assert not plan.program.is_plain
+    assert (plan.devices >= -1).all()
+    assert (plan.devices < 0).any()
+    for op in range(graph.n_ops):
+        parts = plan.parts(op)
+        shares = sum(part.share for part in parts)
+        # Parts share the work; what adds up gradients does all of it in every replica.
+        assert shares == pytest.approx(1) or shares == len({part.replica for part in parts})
+        assert (plan.devices[op] < 0) == (len(parts) > 1)
+        if len(parts) == 1:
+            assert parts[0].device == plan.device(op)
+            assert plan.cluster.devices[plan.devices[op]].name == parts[0].device
+    plan.save(tmp_path / "p.json.gz")
+    check_same(plan, lm.Plan.load(tmp_path / "p.json.gz", graph))
+
+
+def test_the_device_of_an_op_in_parts_is_asked_of_its_parts():
     _, plan = replicated()
-    split = lm.transforms.Split("convolution@r0", "batch", 2)
-    replace(plan, splits=(split,)).save(tmp_path / "p.json")
-    assert lm.Plan.load(tmp_path / "p.json").splits == (split,)
-    assert str(split) == "convolution@r0 along batch into 2"
+    with pytest.raises(InputError, match=r"'convolution' has parts on gpu0, gpu1: .*plan\.parts"):
+        plan.device("convolution")
+    with pytest.raises(InputError, match="convolution@r0"):
+        plan.parts("convolution@r0")
 
 
-def test_a_plan_for_the_users_graph_has_no_splits(tmp_path):
+def test_what_is_said_of_a_plan_of_a_program_speaks_of_the_users_ops():
+    graph, plan = replicated()
+    assert "no placement of the replicated graph can be more than" in plan.summary()
+    alone = lm.place(graph, plan.cluster, "single")
+    seen = alone.diff(plan)
+    assert seen.ops == len(graph.reduced.op_of)
+    assert {move.target for move in seen.moves} >= {"gpu0 + gpu1"}
+    assert {move.example for move in seen.moves} <= set(graph.names)
+    assert plan.diff(plan).moved_ops == plan.diff(plan).reordered == 0
+    why = plan.explain("convolution")
+    assert why.op == "convolution"
+    assert [part.op for part in why.parts] == ["convolution@r0", "convolution@r1"]
+    assert why.device == "gpu0, gpu1"
+    assert why.start == min(part.start for part in why.parts)
+    assert "has 2 parts, on gpu0, gpu1" in str(why)
+    assert len(why.to_document()["parts"]) == 2
+    whole = plan.explain("p_conv1_weight" if "p_conv1_weight" in graph.names else 0)
+    assert "parts" not in whole.to_document() or whole.parts
+    said = [lm.check(plan, forbid=device).verdicts[1].found for device in ("gpu0", "gpu1")]
+    running = len(graph.reduced.op_of)
+    assert all(0 < int(found.split()[0]) <= running for found in said)
+
+
+def test_no_bound_of_whole_ops_is_held_against_parts():
+    """Beside a step of replicas, only the bound of the graph of replicas is told."""
+    graph, cluster = lm.read("example:vgg19"), lm.Cluster.preset("4xV100-PCIe")
+    told: list = []
+    lm.place(graph, cluster, "data-parallel", progress=lambda stage, best: told.append(best))
+    assert told[-1].lower_bound <= told[-1]
+
+
+# -- version 1 -------------------------------------------------------------------------------
+
+FOLDER = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize("name", ["heft", "data_parallel", "os_dpos"])
+def test_documents_of_version_1_are_read(name, tmp_path):
+    path = FOLDER / f"version_1_{name}.json.gz"
+    old = json.loads(gzip.decompress(path.read_bytes()))
+    assert old["version"] == 1
+    plan = lm.Plan.load(path)
+    assert plan.makespan == old["makespan"]
+    assert plan.running_devices.tolist() == plan.devices.tolist() == old["devices"]
+    assert plan.original_sha256 == old.get("original_sha256")
+    assert [[s.op, s.dimension, s.n] for s in plan.splits] == old.get("splits", [])
+    assert plan.explain(len(old["devices"]) - 1).device in str(plan.cluster.devices)
+    assert not lm.check(plan).to_document()["verdicts"][0]["found"].startswith("short")
+    plan.save(tmp_path / "p.json")
+    new = json.loads((tmp_path / "p.json").read_text())
+    assert new["version"] == 2
+    again = lm.Plan.load(tmp_path / "p.json")
+    check_same(plan, again)
+    assert (again.splits, again.original_sha256) == (plan.splits, plan.original_sha256)
+
+
+def test_a_plan_of_version_1_is_for_the_graph_that_was_transformed():
+    graph = lm.read("example:lenet")
+    plan = lm.Plan.load(FOLDER / "version_1_data_parallel.json.gz", graph)
+    assert plan.original_sha256 == graph.digest
+    assert plan.graph.digest == lm.transforms.data_parallel(graph, 2).digest
+    assert "pin convolution_1=gpu1" in plan.explain("convolution_1@r0").constraint.replace("@*", "")
+    assert lm.check(plan).ok
+    with pytest.raises(InputError, match=rf"another graph: .*made from .*{graph.digest}, not"):
+        lm.Plan.load(FOLDER / "version_1_data_parallel.json.gz", GRAPH)
+
+
+def test_a_plan_for_the_users_graph_has_no_splits():
     plan = lm.place(GRAPH, CLUSTER, "celeritas")
     assert plan.splits == ()
     assert plan.original_sha256 is None
-    assert not {"splits", "original_sha256"} & set(plan.to_document())
+    assert not {"splits", "original_sha256", "program"} & set(plan.to_document())
+
+
+def _of_program(key, value):
+    def change(document):
+        document["program"][key] = value
+
+    return change
+
+
+def _of_column(name, value):
+    def change(document):
+        document["program"]["columns"][name][0] = value
+
+    return change
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"splits": [["a", "batch"]]},
-        {"splits": [["a", "batch", 1]]},
-        {"splits": [["a", 2, 2]]},
-        {"splits": [["a", "batch", "two"]]},
-        {"splits": 3},
-        {"original_sha256": 3},
+        *(_of_program("splits", value) for value in ([["a", "batch"]], [["a", "batch", 1]], 3)),
+        *(_of_program("splits", value) for value in ([["a", 2, 2]], [["a", "batch", "two"]])),
+        *(_of_program(key, 3) for key in ("graph", "columns", "costs", "notes", "roles", "sha256")),
+        *(_of_column("serves", value) for value in (-1, 10**6, 0.5, "a", None)),
+        *(_of_column("share", value) for value in (0, 2, float("nan"), "a")),
+        *(_of_column(name, -2) for name in ("part", "parts", "replica", "micro", "role")),
+        *(_of_column(name, 10**12) for name in ("part", "parts", "replica", "micro", "role")),
+        lambda document: document["program"]["columns"].pop("part"),
+        lambda document: document["program"]["columns"]["part"].pop(),
+        lambda document: document["program"]["graph"]["ops"]["flops"].reverse(),
+        lambda document: document["program"]["columns"].update(
+            serves=[0] * len(document["program"]["columns"]["serves"])
+        ),
+        lambda document: document.pop("program"),
+        lambda document: document.update(original_sha256=3),
     ],
-    ids=str,
 )
-def test_damaged_splits_are_input_errors(tmp_path, change):
+def test_damaged_programs_are_input_errors(tmp_path, change):
     _, plan = replicated()
-    document = plan.to_document() | change
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match="damaged"):
-        lm.Plan.load(path)
+    document = saved(plan)
+    change(document)
+    with pytest.raises(InputError, match=r"p\.json"):
+        lm.Plan.load(write(tmp_path / "p.json", document))
+
+
+# -- measured --------------------------------------------------------------------------------
+
+
+def test_a_measured_step_is_what_a_plan_then_shows():
+    plan = lm.place(GRAPH, CLUSTER, "single")
+    seen = lm.Simulation(
+        plan.problem, Timeline.measured(GRAPH, [0] * 5, [0, 0, 1, 1, 3], [0, 1, 1, 3, 6])
+    )
+    measured = plan.measured(seen)
+    assert measured.makespan == measured.verdict.step_time == 6
+    assert measured.schedule is seen
+    assert "busy 100%" in measured.summary()
+    assert measured.explain("c").waited == "nothing that is known: the step was measured"
+    assert plan.diff(measured).gain == plan.makespan - 6

@@ -45,19 +45,14 @@ def running(graph: lm.OpGraph) -> list[int]:
     return graph.reduced.op_of.tolist()
 
 
-def origin(name: str) -> str:
-    """The op that an op of a transformed graph was made from."""
-    return name.partition("@")[0]
-
-
-def replica(name: str) -> str:
+def replica(plan: lm.Plan, i: int) -> int:
     """The replica that an op is in; what is done once stays with the first."""
-    return name.partition("@")[2] or "r0"
+    return max(int(plan.program.replica[i]), 0)
 
 
 def backwards(plan: lm.Plan) -> list[tuple[str, str]]:
-    """Edges of a plan that run against its stages, by the user's graph."""
-    graph, devices = plan.graph, plan.devices
+    """Edges of a plan that run against its stages."""
+    graph, devices = plan.program.graph, plan.running_devices
     runs = set(running(graph))
     bad = []
     for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
@@ -81,21 +76,19 @@ LENET = lm.Constraints(
 
 
 def check_lenet(plan: lm.Plan) -> None:
-    graph = plan.graph
-    device = dict(zip(graph.names, plan.devices.tolist(), strict=True))
-    whole: dict[str, set[int]] = {}
+    program, graph = plan.program, plan.program.graph
+    whole: dict[int, set[int]] = {}
     for i in running(graph):
-        name, module = graph.names[i], graph.modules[i]
-        if origin(name).startswith("convolution"):
-            assert device[name] == 1
+        d, module = int(plan.running_devices[i]), graph.modules[i]
+        if program.source.names[program.serves[i]].startswith("convolution"):
+            assert d == 1
         if module == "m.9" or module.startswith("optim.m.9"):
-            assert device[name] in (2, 3)
-        if module == "m.7" or module.startswith("optim.m.7"):
-            whole.setdefault(replica(name), set()).add(device[name])
-        if device[name] == 3 and graph.kinds[i].startswith("aten"):
+            assert d in (2, 3)
+        if (module == "m.7" or module.startswith("optim.m.7")) and not program.own[i]:
+            whole.setdefault(replica(plan, i), set()).add(d)
+        if d == 3 and graph.kinds[i].startswith("aten"):
             kinds = ("aten.*mm*", "aten.add*")
             assert any(fnmatch.fnmatchcase(graph.kinds[i], kind) for kind in kinds)
-    whole.pop("aggregate", None)  # sums of gradients are of no replica
     assert all(len(used) == 1 for used in whole.values())
     room = [m - 2**30 for m in plan.cluster.memory]
     room[0] = plan.cluster.memory[0] - 15 * 2**30
@@ -129,17 +122,18 @@ def test_bert_with_whole_layers_in_contiguous_stages(method):
         contiguous=True,
     )
     plan = lm.place(graph, PCIE, method, constraints=asked)
-    of_layer: dict[tuple[str, str], set[int]] = {}
-    for i in running(plan.graph):
-        name, words = plan.graph.names[i], plan.graph.modules[i].split(".")
-        d = int(plan.devices[i])
+    of_layer: dict[tuple[str, int], set[int]] = {}
+    ran = plan.program.graph
+    for i in running(ran):
+        words = ran.modules[i].split(".")
+        d = int(plan.running_devices[i])
         if "layer" in words:
             layer = words[words.index("layer") + 1]
-            of_layer.setdefault((layer, replica(name)), set()).add(d)
+            of_layer.setdefault((layer, replica(plan, i)), set()).add(d)
             assert layer not in ("20", "21") or d in (2, 3)
         elif "embeddings" in words:
             assert d == 0
-    if plan.original_sha256 is None:
+    if plan.program.is_plain:
         assert len(of_layer) == 24
         assert all(len(used) == 1 for used in of_layer.values())
     assert backwards(plan) == []
@@ -331,21 +325,38 @@ def test_knots_are_numbered_along_their_edges():
 def test_split_ops_and_replicas_keep_the_pins_of_what_they_are_made_from(lenet):
     asked = lm.Constraints(pin={"convolution_1": [1, 2]})
     plan = lm.place(lenet, PCIE, "data-parallel", constraints=asked)
-    parts = [n for n in plan.graph.names if origin(n) == "convolution_1"]
+    parts = plan.parts("convolution_1")
     assert len(parts) == 4
-    assert {plan.device(n) for n in parts} <= {"gpu1", "gpu2"}
-    assert set(plan.graph.device_types) <= {"", PCIE.types[0].name}
-    assert plan.original_sha256 == lenet.digest
-    assert plan.explain("convolution_1@r0").constraint == "constraint: pin convolution_1=1,2"
+    assert {part.device for part in parts} <= {"gpu1", "gpu2"}
+    assert set(plan.program.graph.device_types) <= {"", PCIE.types[0].name}
+    assert plan.graph is lenet
+    for part in plan.explain("convolution_1").parts:
+        assert part.constraint == "constraint: pin convolution_1=1,2"
+
+
+def test_a_module_is_whole_in_every_replica(lenet):
+    asked = lm.Constraints(no_split=["m.7"])
+    plan = lm.place(lenet, PCIE, "data-parallel", constraints=asked)
+    assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
+    free = lm.place(lenet, PCIE, "data-parallel")
+    assert not lm.check(free, constraints=asked).ok or free.makespan == plan.makespan
+    sets = [ops for _, ops in plan.binding.modules]
+    assert len(sets) == 4
+    astray = plan.assignment.devices.copy()
+    astray[sets[1][0]] = (astray[sets[1][0]] + 1) % 4
+    assert any("m.7" in said for said in plan.binding.broken(astray, plan.memory.peak))
 
 
 def test_ops_that_are_split_stay_where_they_are_pinned():
     asked = lm.Constraints(pin={"convolution*": ["gpu1", "gpu2"]}, kinds={"gpu3": "aten.*"})
     plan = lm.place(lm.read("example:vgg19"), PCIE, "os-dpos", constraints=asked)
     assert plan.splits
-    parts = [n for n in plan.graph.names if origin(n).startswith("convolution") and "@s" in n]
-    assert parts
-    assert {plan.device(n) for n in parts} <= {"gpu1", "gpu2"}
+    program = plan.program
+    parts = np.flatnonzero(program.parts > 1)
+    assert len(parts)
+    for i in parts.tolist():
+        if program.source.names[program.serves[i]].startswith("convolution"):
+            assert plan.running_devices[i] in (1, 2)
     assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
 
 

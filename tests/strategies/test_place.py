@@ -33,11 +33,12 @@ def cluster_for(graph: lm.OpGraph, n_devices: int, memory: str = "32GiB") -> lm.
 
 def check_plan(graph: lm.OpGraph, cluster: lm.Cluster, plan: lm.Plan) -> None:
     """Sets together, types allowed, memory kept, and the figures those of the simulator."""
-    assert (plan.graph is graph) == (plan.original_sha256 is None)
-    graph = plan.graph
-    devices = plan.devices
-    assert devices.shape == plan.priority.shape == (graph.n_ops,)
-    assert devices.dtype == plan.priority.dtype == np.int32
+    assert plan.graph is graph
+    assert plan.devices.shape == plan.priority.shape == (graph.n_ops,)
+    graph = plan.program.graph
+    devices, priority = plan.running_devices, plan.running_priority
+    assert devices.shape == priority.shape == (graph.n_ops,)
+    assert devices.dtype == priority.dtype == plan.devices.dtype == np.int32
     assert ((devices >= 0) & (devices < cluster.n_devices)).all()
     by_label: dict[str, set[int]] = {}
     for label, d in zip(graph.colocation, devices.tolist(), strict=True):
@@ -48,7 +49,8 @@ def check_plan(graph: lm.OpGraph, cluster: lm.Cluster, plan: lm.Plan) -> None:
             words = [w.strip() for w in allowed.split(",")]
             assert cluster.devices[d].type in words
     assert plan.fits == bool((plan.memory.peak <= plan.memory.capacity).all())
-    again = lm.simulate(graph, cluster, devices, plan.priority, plan.policy, costs=plan.costs)
+    costs = plan.problem.costs
+    again = lm.simulate(graph, cluster, devices, priority, plan.policy, costs=costs)
     assert again.makespan == plan.makespan == plan.schedule.makespan
     assert again.start.tolist() == plan.schedule.start.tolist()
     assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
@@ -152,9 +154,10 @@ def test_ops_stay_on_the_types_they_allow(method, data):
         if method != "single":
             raise
     else:
-        for i in plan.graph.reduced.op_of.tolist():
-            allows = plan.graph.device_types[i] or "t0, t1"
-            assert plan.cluster.devices[plan.devices[i]].type in allows
+        ran = plan.program.graph
+        for i in ran.reduced.op_of.tolist():
+            allows = ran.device_types[i] or "t0, t1"
+            assert plan.cluster.devices[plan.running_devices[i]].type in allows
 
 
 # -- Celeritas -------------------------------------------------------------------------------

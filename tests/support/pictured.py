@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.judge.timeline import Timeline
 
 CLUSTER = "4xV100-PCIe"
 
@@ -19,6 +20,13 @@ def planned(graph, cluster=CLUSTER, method="round-robin", **options):
     if isinstance(graph, str):
         graph = lm.read(f"example:{graph}")
     return lm.place(graph, cluster, method, on_oom="best_effort", **options)
+
+
+def measured(plan):
+    """The plan with its own simulated times, as if they had been measured."""
+    line = plan.schedule.timeline
+    line = Timeline.measured(plan.program, line.device, line.start, line.finish, line.transfers)
+    return plan.measured(lm.Simulation(plan.problem, line, plan.memory))
 
 
 def layered(n, seed=0, width=16):

@@ -19,7 +19,8 @@ def with_devices(graph, devices, cluster=None):
     if graph.time == {} and not cluster.types[0].has_roofline:
         cluster = lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(graph, cluster, "single", on_oom="best_effort")
-    return replace(plan, assignment=reduced_assignment(plan.problem, devices, plan.priority))
+    assignment = reduced_assignment(plan.problem, devices, plan.priority)
+    return replace(plan, assignment=assignment, verdict=plan.problem.verdict(assignment))
 
 
 def by_module(graph, where, cluster=None):

@@ -259,9 +259,11 @@ def test_the_same_on_every_run():
 
 def test_plans_of_split_graphs_are_asked_about_as_they_are(tmp_path):
     plan = lm.place(lm.read("example:alexnet"), v100_mesh(2), "os-dpos")
-    assert plan.original_sha256 is not None
+    assert not plan.program.is_plain
     seen = lm.what_if(plan, scale_link=4, effort=0.02)
     assert seen.prospects[1].plan.graph is plan.graph
+    assert seen.prospects[1].plan.program.graph is plan.program.graph
+    assert seen.prospects[1].plan.single == pytest.approx(plan.single, rel=1e-9)
     assert seen.prospects[1].plan.makespan <= plan.makespan
 
 

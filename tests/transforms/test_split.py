@@ -74,7 +74,7 @@ def row(graph: lm.OpGraph, op: str) -> dict[str, int]:
     return {c: int(getattr(graph, c)[at]) for c in columns}
 
 
-def check(before: lm.OpGraph, op: str, done: lm.transforms.Transformed, n: int) -> None:
+def check(before: lm.OpGraph, op: str, done: lm.transforms.Program, n: int) -> None:
     """What holds for every split. That it is acyclic with unique names, OpGraph has checked."""
     graph, own = done.graph, done.own
     assert int(graph.flops[~own].sum()) == int(before.flops.sum())

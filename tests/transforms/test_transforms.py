@@ -10,7 +10,8 @@ from strategies import op_graphs, v100_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.transforms import Transformed, data_parallel, replicate
+from loadmaster.costs.program import program_costs
+from loadmaster.transforms import Program, data_parallel, replicate
 from loadmaster.transforms.base import even_shares, shares
 
 LARGE = ("evoformer", "mamba", "nmt_4x2048_train")
@@ -66,7 +67,7 @@ def column(graph: lm.OpGraph, values) -> dict[str, int]:
     return dict(zip(graph.names, np.asarray(values).tolist(), strict=True))
 
 
-def check_conserved(before: lm.OpGraph, after: Transformed) -> None:
+def check_conserved(before: lm.OpGraph, after: Program) -> None:
     """Invariants of every transform. An OpGraph is acyclic, with unique names, or it is none."""
     graph, own = after.graph, after.own
     assert int(graph.flops[~own].sum()) == int(before.flops.sum())
@@ -241,7 +242,7 @@ def test_costs_of_parts_have_a_launch_and_say_where_they_are_from():
     g, cluster = training(), v100_mesh(2)
     done = replicate(g, 2)
     given = lm.Costs.given([0, 0, 4e-3, 2e-3, 6e-3, 0, 1e-3], g, cluster)
-    costs = done.costs(given, cluster)
+    costs = program_costs(done, given, cluster)
     seconds = column(done.graph, costs.time[:, 0])
     assert seconds["y@r0"] == pytest.approx(2e-3 + 5e-6)
     assert seconds["update"] == 1e-3
@@ -251,7 +252,7 @@ def test_costs_of_parts_have_a_launch_and_say_where_they_are_from():
     assert (word["y@r0"], word["update"], word["dw_t@aggregate"]) == (
         "regressed", "given", "roofline",
     )  # fmt: skip
-    rooflines = done.costs(lm.costs.estimate(g, cluster), cluster)
+    rooflines = program_costs(done, lm.costs.estimate(g, cluster), cluster)
     assert np.array_equal(rooflines.time, lm.costs.estimate(done.graph, cluster).time)
     assert rooflines.shares() == {"roofline": 1.0}
 
@@ -260,7 +261,7 @@ def test_costs_without_a_roofline_take_the_shortest_op():
     g = training(times={"gpu": [0.0, 0.0, 4e-3, 2e-3, 6e-3, 0.0, 1e-3]})
     cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, type="gpu")
     done = replicate(g, 2)
-    costs = done.costs(lm.costs.estimate(g, cluster), cluster)
+    costs = program_costs(done, lm.costs.estimate(g, cluster), cluster)
     assert column(done.graph, costs.time[:, 0])["dw_t@aggregate"] == 1e-3
     assert costs.shares() == pytest.approx({"measured": 1 / 14, "regressed": 13 / 14})
 
@@ -413,17 +414,17 @@ def test_examples_can_be_placed(name):
 def test_each_replica_is_on_its_device_and_each_update_where_its_parameter_is():
     graph = lm.read("example:lenet")
     plan = lm.place(graph, v100_mesh(3), "data-parallel")
-    placed = plan.graph
-    on = dict(zip(placed.names, plan.devices.tolist(), strict=True))
+    placed = plan.program.graph
+    on = dict(zip(placed.names, plan.running_devices.tolist(), strict=True))
     for name, device in on.items():
         if name[-3:-1] == "@r" and not placed.view[placed.index(name)]:
             assert device == int(name[-1]), name
     for i in np.flatnonzero(placed.alias_of >= 0):
-        assert plan.devices[i] == plan.devices[placed.alias_of[i]]
+        assert plan.running_devices[i] == plan.running_devices[placed.alias_of[i]]
     for name, device in on.items():
         if name.endswith("@aggregate"):
             reader = placed.dst[placed.src == placed.index(name)][0]
-            assert device == plan.devices[reader], "a gradient is summed where it is used"
+            assert device == plan.running_devices[reader], "a gradient is summed where it is used"
     homes = {on[name] for name in graph.names if graph.kinds[graph.index(name)] == "parameter"}
     assert homes == {0, 1, 2}, "parameters are spread"
 
@@ -432,7 +433,7 @@ def test_on_one_device_data_parallelism_is_the_graph_as_it_is():
     graph = lm.read("example:lenet")
     plan = lm.place(graph, v100_mesh(1), "data-parallel")
     assert plan.graph is graph
-    assert plan.original_sha256 is None
+    assert plan.program.is_plain
     assert plan.makespan == lm.place(graph, v100_mesh(1), "single").makespan
 
 

@@ -386,24 +386,50 @@ def test_devices_have_the_names_that_they_are_given(lenet_plan):
     assert set(lm.writers.tensorflow(plan).values()) == {"/device:CPU:0", "/device:GPU:0"}
 
 
-def test_a_plan_with_split_ops_fits_no_model_of_theirs():
+OF_WHOLE_OPS = {
+    "device-map": lm.writers.device_map,
+    "pipelining": lm.writers.pipelining,
+    "fx": lm.writers.fx,
+    "tensorflow": lm.writers.tensorflow,
+    "vllm": lm.writers.vllm,
+    "megatron": lm.writers.megatron,
+    "llama-cpp": lm.writers.llama_cpp,
+    "openvino": lambda plan: lm.writers.openvino(plan, model=object()),
+    "tensorflow-graph": lambda plan: lm.writers.tensorflow_graph(plan, model=GraphDef()),
+}
+
+
+class GraphDef:
+    """As much of one as a writer asks for."""
+
+    node = ()
+
+    def SerializeToString(self):  # noqa: N802
+        return b""
+
+
+@pytest.mark.parametrize("target", OF_WHOLE_OPS)
+def test_ops_in_parts_are_refused_by_the_users_names(target):
     graph = lm.read("example:lenet")
-    plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "heft")
-    split = type(plan)(**{
-        **{f: getattr(plan, f) for f in plan.__dataclass_fields__},
-        "splits": (lm.transforms.Split("convolution", "batch", 2),),
-    })  # fmt: skip
-    node = type("Node", (), {"name": "convolution"})
+    plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "data-parallel")
+    first = graph.names[int(np.flatnonzero(plan.devices < 0)[0])]
+    message = rf"has every op once, but the plan has op '{first}' in 2 replicas on gpu0 and gpu1"
+    with pytest.raises(InputError, match=message) as caught:
+        OF_WHOLE_OPS[target](plan)
+    assert "@" not in str(caught.value)
 
-    class Proto:
-        def __init__(self):
-            self.node = [node]
 
-        def SerializeToString(self):  # noqa: N802
-            return b""
-
-    with pytest.raises(InputError, match="splits 'convolution'"):
-        lm.writers.tensorflow_graph(split, model=Proto())
+def test_pictures_of_a_plan_in_parts_say_whose_parts_they_are():
+    graph = lm.read("example:lenet")
+    plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "data-parallel")
+    assert lm.writers.model_explorer(plan)["results"]["convolution"]["value"] == "gpu0, gpu1"
+    nodes = lm.writers.model_explorer_graph(plan)["graphs"][0]["nodes"]
+    assert [node["id"] for node in nodes] == graph.names
+    text = lm.writers.graphml(plan)
+    assert text.count("<node ") == plan.program.graph.n_ops
+    assert '<data key="name">convolution@r1</data>' in text
+    assert text.count('<data key="origin">convolution</data>') == 2
+    assert "origin" not in lm.writers.graphml(lm.place(graph, plan.cluster, "heft"))
 
 
 # ---- targets and the command line -------------------------------------------------------------

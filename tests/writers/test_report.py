@@ -11,14 +11,14 @@ import sys
 import numpy as np
 import pytest
 from browser import chromium
-from pictured import hand_made, layered, planned
+from pictured import hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.cli import main
 from loadmaster.writers.report import write_report
-from loadmaster.writers.report.contents import facts
+from loadmaster.writers.report.contents import WAITS, facts
 from loadmaster.writers.report.figures import figures
 
 TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
@@ -94,6 +94,23 @@ def test_the_page_holds_what_the_simulator_saw(plans, tmp_path, name):
         assert length.sum() == pytest.approx(busy[list(names).index(lane["name"])])
     for device in page["memory"]:
         assert device["used"].max(initial=0) == pytest.approx(device["peak"])
+
+
+def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
+    plan = planned("lenet", "2xV100-NVLink", "data-parallel")
+    plan.report(tmp_path / "plan.html")
+    ops = contents(tmp_path / "plan.html")["ops"]
+    origin = dict(zip(ops["name"], ops["origin"], strict=True))
+    assert origin["convolution@r1"] == "'convolution', replica 1"
+    assert "no placement of the replicated graph" in dict(facts(plan))["gap"]
+
+
+def test_the_page_of_a_measured_step_has_no_chain(plans, tmp_path):
+    plan = measured(plans["by hand"])
+    plan.report(tmp_path / "plan.html")
+    page = contents(tmp_path / "plan.html")
+    assert len(page["chain"]["op"]) == 0
+    assert set(page["ops"]["waited"]) == {WAITS.index("measured")}
 
 
 def test_nothing_is_asked_of_a_network(plans, tmp_path):

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from pictured import hand_made, layered, planned
+from pictured import hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
@@ -380,3 +380,25 @@ def test_a_step_that_takes_no_time(tmp_path):
     assert plan.makespan == 0
     assert len(of(trace_document(plan), "i")) == 2
     draw(plan, tmp_path / "step.svg")
+
+
+# ---- parts, and steps that were measured ------------------------------------------------------
+
+
+def test_a_slice_of_a_part_names_the_users_op():
+    plan = planned("lenet", "2xV100-NVLink", "data-parallel")
+    ops = {e["name"]: e["args"] for e in of(trace_document(plan), "X", "i") if e["pid"] <= 2}
+    assert ops["convolution@r1"]["origin"] == "convolution"
+    assert {args["origin"] for args in ops.values()} <= set(plan.graph.names)
+    assert len(ops) == len(plan.problem.reduced.op_of)
+    whole = planned("lenet", "2xV100-NVLink", "heft")
+    assert not any("origin" in e["args"] for e in of(trace_document(whole), "X", "i"))
+
+
+@pytest.mark.parametrize("name", ["by hand", "alone"])
+def test_a_measured_step_is_drawn_without_a_chain(plans, tmp_path, name):
+    plan = measured(plans[name])
+    draw(plan, tmp_path / "step.svg")
+    assert "measured: what waited for what is not known" in (tmp_path / "step.svg").read_text()
+    ops = [e for e in of(trace_document(plan), "X", "i") if "waited_for" in e["args"]]
+    assert {event["args"]["waited_for"] for event in ops} == {"measured"}

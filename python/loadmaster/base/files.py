@@ -82,14 +82,24 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def check_format(document: Any, name: str, version: int, what: str, source: str) -> None:
-    """Refuses a document of another format or version; a message calls the document ``what``."""
+def check_format(
+    document: Any,
+    name: str,
+    version: int,
+    what: str,
+    source: str,
+    *,
+    older: tuple[int, ...] = (),
+) -> None:
+    """Refuses a document of another format, or of a version that is neither this one nor an older
+    one that is read too; a message calls the document ``what``.
+    """
     if not isinstance(document, Mapping) or document.get("format") != name:
         raise InputError(f'{source} is not {what}: it has no "format": "{name}"')
-    if document.get("version") != version:
+    if document.get("version") not in (*older, version):
         raise InputError(
             f"{source} has {name} version {document.get('version')!r}; "
-            f"this Loadmaster reads version {version}"
+            f"this Loadmaster reads version {' and '.join(map(str, (*older, version)))}"
         )
 
 

@@ -57,4 +57,4 @@ def run(arguments: argparse.Namespace) -> None:
         f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}, "
         f"policy {policy}{', no contention' if arguments.no_contention else ''}"
     )
-    print("\n".join(simulation_lines(simulation, plan.cluster, plan.graph)))
+    print("\n".join(simulation_lines(simulation, plan.cluster, plan.program)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.costs import Costs
+from loadmaster.costs.program import program_costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph, Reduced
+from loadmaster.model.program import Program
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class Problem:
 
     Attributes
     ----------
-    model : OpGraph
-        The user's graph.
+    program : Program
+        The user's graph and the graph that runs.
     cluster : Cluster
     costs : Costs
-        Of the user's ops.
+        Of the ops of the graph that runs.
     reduced : Reduced
-        The graph that strategies place, with maps to and from the user's ops.
+        The graph that strategies place, with maps to and from the ops of the graph that runs.
     time : float64 [n_reduced, n_types]
         Seconds per op of the reduced graph.
     seed : int
@@ -38,9 +40,11 @@ class Problem:
         Whether an op that fits nowhere goes where most memory is free.
     objective : Objective
         What makes one placement better than another.
+    source_costs : Costs or None
+        Of the ops of the user's graph; None: that graph runs as it is, and ``costs`` are those.
     """
 
-    model: OpGraph
+    program: Program
     cluster: Cluster
     costs: Costs
     reduced: Reduced
@@ -48,20 +52,58 @@ class Problem:
     seed: int = 0
     best_effort: bool = False
     objective: Objective = STEP
+    source_costs: Costs | None = None
 
     @classmethod
     def make(
         cls,
-        model: OpGraph,
+        model: OpGraph | Program,
         cluster: Cluster,
         costs: Costs,
         *,
         seed: int = 0,
         best_effort: bool = False,
+        source_costs: Costs | None = None,
     ) -> Problem:
-        """Reduces the model and sums its times over the reduced ops."""
-        reduced = model.reduced_for(costs.types)
-        return cls(model, cluster, costs, reduced, reduced.sum(costs.time), seed, best_effort)
+        """Reduces the graph that runs, a user's or a program's, and sums the times of its ops over
+        the reduced ops.
+        """
+        program = Program.of(model) if isinstance(model, OpGraph) else model
+        reduced = program.graph.reduced_for(costs.types)
+        return cls(
+            program,
+            cluster,
+            costs,
+            reduced,
+            reduced.sum(costs.time),
+            seed,
+            best_effort,
+            source_costs=None if program.is_plain else source_costs,
+        )
+
+    def transformed(self, later: Program, costs: Costs | None = None) -> Problem:
+        """The problem of placing what a transform made of :attr:`model`; its costs follow from
+        those of the ops here, if they are not given.
+        """
+        made = Problem.make(
+            self.program.then(later),
+            self.cluster,
+            costs or program_costs(later, self.costs, self.cluster),
+            seed=self.seed,
+            best_effort=self.best_effort,
+            source_costs=self.user_costs,
+        )
+        return replace(made, objective=self.objective)
+
+    @property
+    def user_costs(self) -> Costs:
+        """Costs of the ops of the user's graph."""
+        return self.source_costs or self.costs
+
+    @property
+    def model(self) -> OpGraph:
+        """The graph that runs: the user's, where nothing was transformed."""
+        return self.program.graph
 
     @property
     def graph(self) -> fast.Graph:

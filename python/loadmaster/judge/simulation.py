@@ -1,6 +1,7 @@
-"""Simulating a placement of a user's graph: what ran when, what was sent, what memory held.
+"""A step of a placed graph: what ran when, what was sent, what memory held.
 
-The judge itself is Rust's (design section 6); this file speaks of the user's own ops.
+The simulator itself is Rust's (``rust/core/src/simulate``); this file speaks of the ops of the
+graph that runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.judge.timeline import Timeline, Transfers
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 
@@ -32,34 +34,8 @@ POLICIES: tuple[Policy, ...] = ("priority", "fifo", "random", "fixed")
 LINK_ORDERS: tuple[LinkOrder, ...] = ("fifo", "priority")
 
 
-@dataclass(frozen=True)
-class Transfers:
-    """Every transfer, as columns of one length.
-
-    Attributes
-    ----------
-    tensor : int32
-        The user's tensor id; -1 for a message without data.
-    op : int32
-        The user's op that produced it (a placeholder's first reader stands for its home).
-    src, dst : int32
-        Devices.
-    bytes : uint64
-    queued, start, finish : float64
-        Seconds.
-    """
-
-    tensor: NDArray[np.int32]
-    op: NDArray[np.int32]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    bytes: NDArray[np.uint64]
-    queued: NDArray[np.float64]
-    start: NDArray[np.float64]
-    finish: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.tensor)
+#: What an op of a measured step waited for: nobody knows.
+MEASURED = "measured"
 
 
 @dataclass(frozen=True)
@@ -69,7 +45,7 @@ class Blame:
     Attributes
     ----------
     op : int or None
-        The user's op that ran, or
+        The op that ran, or
     transfer : int or None
         the transfer that was under way (its index in :class:`Transfers`).
     start, finish : float
@@ -145,6 +121,13 @@ class Memory:
         """Whether no device ever holds more than it can."""
         return self.overflow is None
 
+    @classmethod
+    def empty(cls, capacity: NDArray[np.uint64]) -> Memory:
+        """Of devices that hold nothing, or of which nobody measured what they hold."""
+        nothing = np.zeros(len(capacity), dtype=np.uint64)
+        samples = np.empty(0), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint64)
+        return cls(capacity, nothing, nothing, None, samples)
+
     def profile(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
         """Times (s) and bytes in use from each of them on, for one device."""
         times, devices, used = self.samples
@@ -153,16 +136,30 @@ class Memory:
 
 
 class Simulation:
-    """What the simulator saw of one step.
+    """One step: what the simulator saw of it, or what was measured.
+
+    Parameters
+    ----------
+    problem : Problem
+        What ran.
+    timeline : Timeline
+    memory : Memory, optional
+        Of the step; that nothing was held, if absent.
+    schedule : fast.Schedule, optional
+        Every detail of a simulation; None: the step was measured.
+    priority : int32 [n_ops], optional
+        Of the ops of the graph that runs; their order by start if absent.
 
     Attributes
     ----------
     makespan : float
         Seconds.
     devices, priority : int32 [n_ops]
-        Of the user's ops; a view sits with the op whose data it shows, a placeholder at home.
+        Of the ops of the graph that runs; a view sits with the op whose data it shows, a
+        placeholder at home.
     start, finish : float64 [n_ops]
         Seconds. A view starts and ends when its data is there, a placeholder at 0.
+    transfers : Transfers
     memory : Memory
     device_busy : float64 [n_devices]
         Seconds of compute.
@@ -170,45 +167,79 @@ class Simulation:
         Seconds of transfer.
     bytes_moved : int
         Between devices.
+
+    Raises
+    ------
+    InputError
+        The timeline has an op on a device that the cluster does not have.
+
+    Examples
+    --------
+    A step that was measured:
+
+    >>> import loadmaster as lm
+    >>> from loadmaster.judge.timeline import Timeline
+    >>> graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+    >>> plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "single", costs=[1.0, 2.0])
+    >>> seen = lm.Simulation(plan.problem, Timeline.measured(graph, [0, 0], [0, 1.5], [1.5, 3.5]))
+    >>> seen.makespan, seen.device_busy.tolist(), seen.is_measured
+    (3.5, [3.5, 0.0], True)
     """
 
-    def __init__(self, problem: Problem, schedule: fast.Schedule, assignment: Assignment) -> None:
-        reduced = problem.reduced
+    def __init__(
+        self,
+        problem: Problem,
+        timeline: Timeline,
+        memory: Memory | None = None,
+        *,
+        schedule: fast.Schedule | None = None,
+        priority: NDArray[np.int32] | None = None,
+    ) -> None:
         self._schedule = schedule
-        self._op_of = reduced.op_of
-        self.makespan: float = schedule.makespan
-        self.devices: NDArray[np.int32] = assignment.devices[reduced.map]
-        self.priority: NDArray[np.int32] = assignment.priority[reduced.map]
-        self.devices.flags.writeable = self.priority.flags.writeable = False
-        self.start, self.finish = _user_times(problem, schedule)
-        self.device_busy: NDArray[np.float64] = schedule.device_busy
-        self.channel_busy: NDArray[np.float64] = schedule.channel_busy
-        self.bytes_moved: int = schedule.bytes_moved
-        self.memory = Memory(
-            problem.capacity,
-            schedule.peak,
-            schedule.static_bytes,
-            self._overflow(),
-            schedule.memory(),
+        self._op_of = problem.reduced.op_of
+        self.timeline = timeline
+        self.devices = timeline.device
+        if int(self.devices.max(initial=0)) >= problem.cluster.n_devices:
+            raise InputError(
+                f"an op ran on device {self.devices.max()}, but the cluster has "
+                f"{counted(problem.cluster.n_devices, 'device')}"
+            )
+        self.start, self.finish = timeline.start, timeline.finish
+        self.transfers: Transfers = timeline.transfers
+        self.priority = (
+            ranks(np.argsort(self.start, kind="stable").astype(np.int32))
+            if priority is None
+            else priority
         )
+        self.devices.flags.writeable = self.priority.flags.writeable = False
+        self.memory = memory or Memory.empty(problem.capacity)
+        self.makespan: float
+        self.device_busy: NDArray[np.float64]
+        self.channel_busy: NDArray[np.float64]
+        self.bytes_moved: int
+        if schedule is None:
+            self.makespan = timeline.makespan
+            self.device_busy = _device_busy(problem, timeline)
+            self.channel_busy = _channel_busy(problem, self.transfers)
+            self.bytes_moved = int(self.transfers.bytes.sum())
+        else:
+            self.makespan = schedule.makespan
+            self.device_busy = schedule.device_busy
+            self.channel_busy = schedule.channel_busy
+            self.bytes_moved = schedule.bytes_moved
 
-    def _overflow(self) -> Overflow | None:
-        if self._schedule.overflow is None:
-            return None
-        device, time, op, over, alive = self._schedule.overflow
-        of = self._op_of
-        listed = tuple(Alive(int(of[a]), size, copy) for a, size, copy in alive)
-        return Overflow(device, time, None if op < 0 else int(of[op]), over, listed)
-
-    @cached_property
-    def transfers(self) -> Transfers:
-        """Every transfer."""
-        columns = self._schedule.transfers()
-        return Transfers(**{**columns, "op": self._op_of[columns["op"]]})
+    @property
+    def is_measured(self) -> bool:
+        """Whether the step was measured, not simulated."""
+        return self._schedule is None
 
     @cached_property
     def blame(self) -> tuple[Blame, ...]:
-        """Why the makespan is what it is: what each start waited for, last op first, back to 0."""
+        """Why the makespan is what it is: what each start waited for, last op first, back to 0;
+        nothing where the step was measured.
+        """
+        if self._schedule is None:
+            return ()
         return tuple(
             Blame(
                 None if op < 0 else int(self._op_of[op]),
@@ -222,9 +253,10 @@ class Simulation:
 
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """What an op of the *reduced* graph waited for: "op", "device" (an op of the reduced
-        graph), "transfer" (an index into :attr:`transfers`) or "nothing" (-1).
+        graph), "transfer" (an index into :attr:`transfers`), "nothing" (-1), or "measured" (-1):
+        nobody knows.
         """
-        return self._schedule.waited(reduced_op)
+        return (MEASURED, -1) if self._schedule is None else self._schedule.waited(reduced_op)
 
     @property
     def utilisation(self) -> NDArray[np.float64]:
@@ -237,19 +269,32 @@ class Simulation:
         return self.memory.fits
 
 
-def _user_times(
-    problem: Problem, schedule: fast.Schedule
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    reduced = problem.reduced
-    start = schedule.start[reduced.map]
-    finish = schedule.finish[reduced.map]
-    runs = np.zeros(problem.model.n_ops, dtype=bool)
-    runs[reduced.op_of] = True
-    views = ~runs & runs[reduced.shows]
-    start[views] = finish[views]
-    there_at_0 = ~runs[reduced.shows]
-    start[there_at_0] = finish[there_at_0] = 0.0
-    return start, finish
+def _device_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
+    """Seconds of compute per device of the ops that run."""
+    ran = problem.reduced.op_of
+    seconds = timeline.finish[ran] - timeline.start[ran]
+    busy = np.bincount(timeline.device[ran], seconds, problem.cluster.n_devices)
+    return busy.astype(np.float64)
+
+
+def _channel_busy(problem: Problem, sent: Transfers) -> NDArray[np.float64]:
+    """Seconds per channel that transfers hold it."""
+    number = {name: i for i, name in enumerate(problem.cluster.channels)}
+    busy = np.zeros(len(number))
+    pairs = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
+    for pair, seconds in zip(pairs, (sent.finish - sent.start).tolist(), strict=True):
+        for channel in problem.cluster.route(*pair).channels:
+            busy[number[channel]] += seconds
+    return busy
+
+
+def _overflow(problem: Problem, schedule: fast.Schedule) -> Overflow | None:
+    if schedule.overflow is None:
+        return None
+    device, time, op, over, alive = schedule.overflow
+    of = problem.reduced.op_of
+    listed = tuple(Alive(int(of[a]), size, copy) for a, size, copy in alive)
+    return Overflow(device, time, None if op < 0 else int(of[op]), over, listed)
 
 
 def simulate(
@@ -330,7 +375,16 @@ def run(
         link_order=link_order,
         record_memory=True,
     )
-    return Simulation(problem, schedule, assignment)
+    memory = Memory(
+        problem.capacity,
+        schedule.peak,
+        schedule.static_bytes,
+        _overflow(problem, schedule),
+        schedule.memory(),
+    )
+    timeline = Timeline.simulated(problem, schedule, assignment.devices)
+    priority = assignment.priority[problem.reduced.map]
+    return Simulation(problem, timeline, memory, schedule=schedule, priority=priority)
 
 
 def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs:

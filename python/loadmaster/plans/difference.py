@@ -34,7 +34,7 @@ class Move:
     module : str
         Path that they share; "" where they share none.
     source, target : str
-        Devices, by name.
+        Devices, by name; several where the op has parts.
     ops : int
         Ops that run; views and placeholders follow.
     example : str
@@ -188,37 +188,75 @@ def difference(before: Plan, after: Plan) -> Difference:
             f"the plans are for different graphs: {before.graph!r} and {after.graph!r}; "
             "only plans for the same ops can be set side by side"
         )
-    names = [np.array([d.name for d in plan.cluster.devices]) for plan in (before, after)]
-    was, now = names[0][before.assignment.devices], names[1][after.assignment.devices]
-    changed = np.flatnonzero(was != now)
-    moves = _moves(before, after, changed)
+    was, now = _Side.of(before), _Side.of(after)
+    changed = np.flatnonzero(was.where != now.where)
+    moves = _moves(was, now, changed)
     return Difference(
         methods=(before.method, after.method),
         makespans=(before.makespan, after.makespan),
         bounds=(before.lower_bound, after.lower_bound),
         bytes_moved=(before.schedule.bytes_moved, after.schedule.bytes_moved),
-        ops=len(was),
+        ops=len(was.ops),
         moved_ops=len(changed),
-        reordered=_reordered(before, after, was == now),
+        reordered=_reordered(was, now),
         loads=_loads(before, after),
         moves=moves,
         other_moves=len(changed) - sum(move.ops for move in moves),
     )
 
 
-def _reordered(before: Plan, after: Plan, stayed: NDArray[np.bool_]) -> int:
+@dataclass(frozen=True)
+class _Side:
+    """One of the plans, as columns of the user's ops that run.
+
+    Attributes
+    ----------
+    plan : Plan
+    ops : int32
+        Those ops, by index of the user's graph.
+    running : int32
+        The one op of the graph that runs which each op is; -1: it has parts.
+    where : str
+        Its device by name, or the devices of its parts.
+    seconds : float64
+        Of compute, of all parts together.
+    """
+
+    plan: Plan
+    ops: NDArray[np.int32]
+    running: NDArray[np.int32]
+    where: NDArray[np.object_]
+    seconds: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Side:
+        problem, program = plan.problem, plan.program
+        ops = plan.graph.reduced.op_of
+        running = program.whole[ops]
+        names = np.array([d.name for d in plan.cluster.devices], dtype=object)
+        where = names[plan.running_devices[running]]
+        for at in np.flatnonzero(running < 0).tolist():
+            used = np.unique(plan.running_devices[program.parts_of(int(ops[at]))])
+            where[at] = " + ".join(names[used])
+        types = np.array(plan.cluster.device_types)[plan.assignment.devices]
+        seconds = problem.time[np.arange(len(types)), types]
+        origin = program.origin[problem.reduced.op_of]
+        total = np.bincount(origin[origin >= 0], seconds[origin >= 0], plan.graph.n_ops)
+        return cls(plan, ops, running, where, total[ops].astype(np.float64))
+
+
+def _reordered(was: _Side, now: _Side) -> int:
     """Ops that stayed on their device but run in another place among those that did."""
-    index = {d.name: i for i, d in enumerate(after.cluster.devices)}
-    shared = [(i, index[d.name]) for i, d in enumerate(before.cluster.devices) if d.name in index]
-    pairs = ((_sequence(before, i, stayed), _sequence(after, j, stayed)) for i, j in shared)
-    return sum(int(np.count_nonzero(was != now)) for was, now in pairs)
-
-
-def _sequence(plan: Plan, device: int, among: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Some ops of a device in the order in which they run."""
-    here = np.flatnonzero(among & (plan.assignment.devices == device))
-    start = plan.schedule.start[plan.problem.reduced.op_of[here]]
-    return here[np.argsort(start, kind="stable")]
+    stayed = (was.where == now.where) & (was.running >= 0) & (now.running >= 0)
+    total = 0
+    for device in np.unique(was.where[stayed].astype(str)):
+        here = np.flatnonzero(stayed & (was.where == device))
+        orders = [
+            np.argsort(side.plan.schedule.start[side.running[here]], kind="stable")
+            for side in (was, now)
+        ]
+        total += int(np.count_nonzero(orders[0] != orders[1]))
+    return total
 
 
 def _loads(before: Plan, after: Plan) -> tuple[Load, ...]:
@@ -233,45 +271,50 @@ def _loads(before: Plan, after: Plan) -> tuple[Load, ...]:
     return tuple(Load(name, a[0], b[0], int(a[1]), int(b[1])) for name, a, b in rows)
 
 
-def _moves(before: Plan, after: Plan, changed: NDArray[np.intp]) -> tuple[Move, ...]:
+def _moves(before: _Side, after: _Side, changed: NDArray[np.intp]) -> tuple[Move, ...]:
     """The moves of most time."""
     if not len(changed):
         return ()
-    problem = after.problem
-    was, now = before.assignment.devices[changed], after.assignment.devices[changed]
-    parts = _parts(after, changed)
+    parts = _parts(after.plan, after.ops[changed])
     number = {part: i for i, part in enumerate(dict.fromkeys(parts))}
-    key = np.array([number[part] for part in parts], dtype=np.int64)
-    keys, which = np.unique(np.stack([key, was, now]), axis=1, return_inverse=True)
-    types = np.array(after.cluster.device_types)[after.assignment.devices]
-    seconds = problem.time[np.arange(len(types)), types]
-    total = np.bincount(which.ravel(), seconds[changed], keys.shape[1])
-    largest = np.argsort(-total, kind="stable")[:MAX_MOVES]
+    sources, targets = _places(before), _places(after)
+    columns = (
+        [number[part] for part in parts],
+        [sources[place] for place in before.where[changed]],
+        [targets[place] for place in after.where[changed]],
+    )
+    keys, which = np.unique(np.array(columns, dtype=np.int64), axis=1, return_inverse=True)
+    total = np.bincount(which.ravel(), after.seconds[changed], keys.shape[1])
     words = list(number)
     moves = []
-    for m in largest.tolist():
-        ops = changed[which.ravel() == m]
-        part, source, target = keys[:, m].tolist()
-        name = before.cluster.devices[source].name
-        longest = problem.reduced.op_of[ops[int(np.argmax(seconds[ops]))]]
+    for m in np.argsort(-total, kind="stable")[:MAX_MOVES].tolist():
+        at = changed[which.ravel() == m]
+        source, target = before.where[at[0]], after.where[at[0]]
+        longest = int(after.ops[at[int(np.argmax(after.seconds[at]))]])
         moves.append(
             Move(
-                module=words[part],
-                source=name,
-                target=after.cluster.devices[target].name,
-                ops=len(ops),
-                example=after.graph.names[int(longest)],
+                module=words[int(keys[0, m])],
+                source=source,
+                target=target,
+                ops=len(at),
+                example=after.plan.graph.names[longest],
                 time=float(total[m]),
-                worth=_worth(after, ops, name),
+                worth=_worth(after.plan, after.running[at], source),
             )
         )
     return tuple(moves)
 
 
-def _parts(plan: Plan, changed: NDArray[np.intp]) -> Sequence[str]:
+def _places(side: _Side) -> dict[str, int]:
+    """A number per device, and per set of devices that parts are on, behind them."""
+    names = [d.name for d in side.plan.cluster.devices]
+    return {name: i for i, name in enumerate(dict.fromkeys([*names, *side.where]))}
+
+
+def _parts(plan: Plan, changed: NDArray[np.int32]) -> Sequence[str]:
     """The module path of every op that moved, cut where that tells a few parts apart."""
     modules = plan.graph.modules
-    paths = [modules[op].split(".") for op in plan.problem.reduced.op_of[changed].tolist()]
+    paths = [modules[op].split(".") for op in changed.tolist()]
     cut = [[".".join(path[:depth]) for path in paths] for depth in range(_DEPTHS)]
     for shallow, deep in pairwise(cut):
         if len(set(deep)) > MAX_PARTS:
@@ -279,12 +322,13 @@ def _parts(plan: Plan, changed: NDArray[np.intp]) -> Sequence[str]:
     return cut[-1]
 
 
-def _worth(after: Plan, ops: NDArray[np.intp], source: str) -> float | None:
+def _worth(after: Plan, running: NDArray[np.int32], source: str) -> float | None:
     """Seconds that a step takes longer with these ops back on the device of this name."""
     problem = after.problem
     index = {d.name: i for i, d in enumerate(after.cluster.devices)}.get(source)
-    if index is None:
+    if index is None or (running < 0).any():
         return None
+    ops = problem.reduced.map[running]
     allowed = problem.allowed_types[ops, after.cluster.device_types[index]]
     sets = problem.graph.colocation
     whole = np.isin(sets, sets[ops]).sum() == len(ops)

@@ -1,14 +1,18 @@
-"""Why an op is where it is: what it waited for, what bound it, what other devices would cost."""
+"""Why an op is where it is: what it waited for, what bound it, what other devices would cost.
+
+An op that has parts is explained part by part.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.simulation import MEASURED
 from loadmaster.judge.verdict import Verdict
 from loadmaster.rules.stages import Stages
 
@@ -62,6 +66,10 @@ class Explanation:
         Between devices, as planned.
     alternatives : tuple of Alternative
         The other devices, the best first: those that fit, then those that are least over.
+    parts : tuple of Explanation
+        Of an op that has parts, each of them, by the name of the op that runs. The op's own
+        figures are then those of all parts: every device, the first start, the last finish, what
+        the part that ends last waited for.
     """
 
     op: str
@@ -76,13 +84,18 @@ class Explanation:
     makespan: float
     bytes_moved: int
     alternatives: tuple[Alternative, ...]
+    parts: tuple[Explanation, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        return asdict(self)
+        """As plain data for JSON; ``parts`` only where there are some."""
+        document = asdict(self)
+        return document if self.parts else {k: v for k, v in document.items() if k != "parts"}
 
     def __str__(self) -> str:
         kind = f" ({self.kind})" if self.kind else ""
+        if self.parts:
+            head = f"{self.op}{kind} has {counted(len(self.parts), 'part')}, on {self.device}"
+            return "\n".join([head, *map(str, self.parts)])
         lines = [
             f"{self.op}{kind} is on {self.device}, "
             f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
@@ -117,7 +130,7 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     """Explains one op of a plan, by name or index.
 
     Every other device is tried: the op moves there with all that must share its device, and the
-    step is simulated. O(devices) simulations.
+    step is simulated. O(devices) simulations, for each part where the op has several.
 
     Raises
     ------
@@ -125,12 +138,28 @@ def explain(plan: Plan, op: str | int) -> Explanation:
         No op has that name.
     """
     index = plan.graph.index(op)
-    problem = plan.problem
+    name = plan.graph.names[index]
+    found = tuple(_explained(plan, i) for i in plan.program.parts_of(index).tolist())
+    if len(found) == 1:
+        return replace(found[0], op=name)
+    return replace(
+        max(found, key=lambda part: part.finish),
+        op=name,
+        device=", ".join(dict.fromkeys(part.device for part in found)),
+        start=min(part.start for part in found),
+        goes_with=tuple(dict.fromkeys(other for part in found for other in part.goes_with)),
+        alternatives=(),
+        parts=found,
+    )
+
+
+def _explained(plan: Plan, index: int) -> Explanation:
+    """Explains an op of the graph that runs."""
+    problem, program = plan.problem, plan.program
     stands_for = int(problem.reduced.map[index])
     sets = plan.binding.sets
     moved = np.flatnonzero(sets == sets[stands_for])
     stages = Stages.of(problem) if plan.constraints.contiguous else None
-    names = plan.graph.names
     here = int(plan.assignment.devices[stands_for])
     tried = [
         _tried(plan, stands_for, moved, device, stages)
@@ -139,16 +168,17 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     ]
     rank = problem.objective.rank
     tried.sort(key=lambda one: (0, rank(one.verdict)) if one.verdict else (1, (0, 0.0)))
+    others = program.serves[problem.reduced.op_of[moved[moved != stands_for]]].tolist()
     return Explanation(
-        op=names[index],
-        kind=plan.graph.kinds[index],
-        module=plan.graph.modules[index],
+        op=program.graph.names[index],
+        kind=program.graph.kinds[index],
+        module=program.graph.modules[index],
         device=plan.cluster.devices[here].name,
         start=float(plan.schedule.start[index]),
         finish=float(plan.schedule.finish[index]),
         waited=_waited(plan, index, stands_for),
         constraint=_constraint(plan, index, stands_for, moved, tried),
-        goes_with=tuple(names[problem.reduced.op_of[m]] for m in moved if m != stands_for),
+        goes_with=tuple(dict.fromkeys(program.source.names[other] for other in others)),
         makespan=plan.makespan,
         bytes_moved=plan.schedule.bytes_moved,
         alternatives=tuple(one.alternative for one in tried),
@@ -180,51 +210,51 @@ def _tried(
 
 
 def _waited(plan: Plan, index: int, stands_for: int) -> str:
-    problem, names = plan.problem, plan.graph.names
-    op_of = problem.reduced.op_of
+    label, op_of = plan.program.label, plan.problem.reduced.op_of
     if op_of[stands_for] != index:
-        if plan.graph.view[index]:
-            return f"nothing of its own: it is a view of what {names[op_of[stands_for]]!r} made"
+        if plan.program.graph.view[index]:
+            return f"nothing of its own: it is a view of what {label(op_of[stands_for])} made"
         return "nothing: it is there when the step begins"
     reason, cause = plan.schedule.waited(stands_for)
     if reason == "op":
-        return f"its input from {names[op_of[cause]]!r} on the same device"
+        return f"its input from {label(op_of[cause])} on the same device"
     if reason == "device":
-        return f"the device, busy with {names[op_of[cause]]!r}"
+        return f"the device, busy with {label(op_of[cause])}"
     if reason == "transfer":
         sent = plan.schedule.transfers
         return (
-            f"its input from {names[sent.op[cause]]!r} on "
+            f"its input from {label(sent.op[cause])} on "
             f"{plan.cluster.devices[sent.src[cause]].name}: "
             f"{format_bytes(int(sent.bytes[cause]))}, sent from "
             f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"
         )
+    if reason == MEASURED:
+        return "nothing that is known: the step was measured"
     return "nothing: it runs first"
 
 
 def _constraint(
     plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[_Tried]
 ) -> str:
-    problem, names = plan.problem, plan.graph.names
+    problem, label, ran = plan.problem, plan.program.label, plan.program.graph
     op_of = problem.reduced.op_of
-    host = names[op_of[stands_for]]
     if op_of[stands_for] != index:
-        kind = "a view sits with its data" if plan.graph.view[index] else "it lives at home"
-        return f"{kind}, with {host!r}"
+        kind = "a view sits with its data" if ran.view[index] else "it lives at home"
+        return f"{kind}, with {label(op_of[stands_for])}"
     asked = plan.binding.reasons(stands_for)
     if asked:
         return f"constraint: {'; '.join(asked)}"
     if others and not plan.binding.allowed[stands_for].sum() > 1:
-        return f"device types: it may run on {plan.graph.device_types[index]} only"
+        return f"device types: it may run on {ran.device_types[index]} only"
     if plan.constraints.contiguous and all(other.verdict is None for other in others):
         return "constraint: contiguous stages leave it no other device"
     if len(moved) > 1:
-        first = [names[op_of[m]] for m in moved if m != stands_for]
+        first = [label(op_of[m]) for m in moved if m != stands_for]
         more = f" and {len(first) - 1} more" if len(first) > 1 else ""
-        return f"colocation: it shares a device with {first[0]!r}{more}"
+        return f"colocation: it shares a device with {first[0]}{more}"
     lead = int(problem.graph.lead[stands_for])
     if lead != stands_for and plan.assignment.devices[lead] == plan.assignment.devices[stands_for]:
-        return f"nothing, but it follows {names[op_of[lead]]!r}, which reads the same parameter"
+        return f"nothing, but it follows {label(op_of[lead])}, which reads the same parameter"
     gain = problem.objective.gain
     faster = [o for o in others if o.verdict and gain(plan.verdict, o.verdict) > 0]
     if faster and all(o.alternative.over for o in faster):

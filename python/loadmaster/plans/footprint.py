@@ -79,7 +79,7 @@ def footprints(plan: Plan) -> tuple[Footprint, ...]:
     >>> bool(first.used == plan.memory.peak[0]), second.used
     (True, 0)
     """
-    uses = _Uses(plan.graph)
+    uses = _Uses(plan.program.graph)
     return tuple(_footprint(plan, uses, d) for d in range(plan.cluster.n_devices))
 
 
@@ -112,10 +112,10 @@ class _Uses:
 
 
 def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
-    graph = plan.graph
+    graph = plan.program.graph
     held = {"parameters": 0, "optimizer": 0, "activations": 0, "workspace": 0}
     kept = graph.resident
-    for op in np.flatnonzero((plan.devices == device) & (kept > 0)).tolist():
+    for op in np.flatnonzero((plan.running_devices == device) & (kept > 0)).tolist():
         # What an op keeps that is no placeholder is its weights.
         is_input = graph.kinds[op] == "input"
         kind = "optimizer" if uses.optimizer[op] else "activations" if is_input else "parameters"

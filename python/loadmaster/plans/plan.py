@@ -1,7 +1,7 @@
-"""Plan: what runs where and when, why, and how good that is. Saved and loaded as JSON.
+"""Plan: what runs where and when, and how good that is. Saved and loaded as JSON.
 
-A saved plan holds the graph, the cluster and the costs it was made for, so that it can be explained
-and simulated anywhere, and hashes of them, so that it cannot be taken for another graph's.
+What is said of a plan, drawn of it or written from it are functions of their own, which the methods
+here only call: ``explain``, ``diff``, ``summary``, ``report``.
 """
 
 from __future__ import annotations
@@ -10,92 +10,107 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.base.files import parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
-from loadmaster.costs import PROVENANCES, Costs
+from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment, PlanPolicy
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.simulation import (
-    Memory,
-    Simulation,
-    as_costs,
-    reduced_assignment,
-    run,
-)
+from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import Program, Split
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
-from loadmaster.transforms.base import Split
 
 if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.difference import Difference
     from loadmaster.plans.explain import Explanation
 
-FORMAT = "loadmaster-plan"
-VERSION = 1
 
-#: How devices may follow a plan's priorities.
-PLAN_POLICIES = get_args(PlanPolicy)
+class Part(NamedTuple):
+    """An op of the graph that runs which does the work of a user's op, or a share of it.
+
+    Attributes
+    ----------
+    name : str
+        Of the op that runs, as pictures show it.
+    device : str
+    share : float
+        Of the work.
+    replica : int
+        The data-parallel replica that it is in; -1: none.
+    """
+
+    name: str
+    device: str
+    share: float
+    replica: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A placement and an order, judged by the simulator.
+    """A program, an assignment of its ops, the judge's verdict on it, and how it was made.
 
     Attributes
     ----------
-    makespan : float
-        Simulated seconds per step.
-    lower_bound : float
-        Seconds below which no placement of the full graph that obeys the constraints can go.
-    bound_source : str
-        The argument behind the bound.
+    problem : Problem
+        The program, the cluster and the costs that it is for.
+    assignment : Assignment
+        Device and priority of every op that runs.
+    verdict : Verdict
+        What the simulator, or a real run, saw of it.
     method, options
         How it was made.
+    lower_bound : float
+        Seconds below which no placement of the graph that runs that obeys the constraints can go.
+    bound_source : str
+        The argument behind the bound.
     notes : tuple of str
         What came up on the way.
     planning_seconds : float
         Wall time it took to make.
-    splits : tuple of Split
-        Ops that were split (name, dimension, number of parts), in this order.
-    original_sha256 : str or None
-        Where the plan is for a transformed graph, the digest of the user's; :attr:`graph`, the
-        bound and everything else speak of the transformed one.
     constraints : Constraints
         What it was made to obey. Capacities are the cluster's all the same.
+    original_sha256 : str or None
+        Of a plan read from a document of version 1 that was for a transformed graph: the digest of
+        the user's graph, which that document did not hold. :attr:`graph` is the transformed one.
+    observed : Simulation or None
+        What was measured of it; None: it was simulated.
     """
 
     problem: Problem = field(repr=False)
     assignment: Assignment = field(repr=False)
-    makespan: float
+    verdict: Verdict = field(repr=False)
     method: str
     options: Mapping[str, Any]
     lower_bound: float
     bound_source: str
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
-    splits: tuple[Split, ...] = ()
-    original_sha256: str | None = None
     constraints: Constraints = field(default_factory=Constraints)
+    original_sha256: str | None = None
+    observed: Simulation | None = field(default=None, repr=False)
 
     # -- what was decided --------------------------------------------------------------------
 
     @property
+    def program(self) -> Program:
+        """The user's graph, the graph that runs, and which op of the one each of the other is."""
+        return self.problem.program
+
+    @property
     def graph(self) -> OpGraph:
-        """The graph that is placed: the user's, or what it was transformed into."""
-        return self.problem.model
+        """The user's graph."""
+        return self.program.source
 
     @property
     def cluster(self) -> Cluster:
@@ -104,23 +119,48 @@ class Plan:
 
     @property
     def costs(self) -> Costs:
-        """The times it was made with."""
-        return self.problem.costs
+        """The times of the user's ops that it was made with."""
+        return self.problem.user_costs
 
     @property
     def seed(self) -> int:
         """The seed it was made with."""
         return self.problem.seed
 
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Ops that were split (name, dimension, number of parts), in this order."""
+        return self.program.splits
+
     @cached_property
-    def devices(self) -> NDArray[np.int32]:
-        """Device index per op, int32 [n_ops]."""
+    def running_devices(self) -> NDArray[np.int32]:
+        """Device index per op of the graph that runs, int32 [program.graph.n_ops]."""
         return _frozen(self.assignment.devices[self.problem.reduced.map])
 
     @cached_property
-    def priority(self) -> NDArray[np.int32]:
-        """Priority per op, int32 [n_ops]: smaller runs first."""
+    def running_priority(self) -> NDArray[np.int32]:
+        """Priority per op of the graph that runs, int32 [program.graph.n_ops]."""
         return _frozen(self.assignment.priority[self.problem.reduced.map])
+
+    @cached_property
+    def devices(self) -> NDArray[np.int32]:
+        """Device index per op of the user's graph, int32 [n_ops]; -1: the op has parts, which
+        :meth:`parts` lists.
+        """
+        return self._per_user_op(self.running_devices)
+
+    @cached_property
+    def priority(self) -> NDArray[np.int32]:
+        """Priority per op of the user's graph, int32 [n_ops]: smaller runs first; -1: the op has
+        parts.
+        """
+        return self._per_user_op(self.running_priority)
+
+    def _per_user_op(self, column: NDArray[np.int32]) -> NDArray[np.int32]:
+        if self.program.is_plain:
+            return column
+        whole = self.program.whole
+        return _frozen(np.where(whole >= 0, column[whole], -1).astype(np.int32))
 
     @property
     def policy(self) -> PlanPolicy:
@@ -134,35 +174,73 @@ class Plan:
         """Seconds per step that the strategy itself expected, where it does."""
         return self.assignment.estimate
 
+    def parts(self, op: str | int) -> tuple[Part, ...]:
+        """What does the work of an op of the user's graph: the op itself, or its parts.
+
+        Raises
+        ------
+        InputError
+            No op has that name.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+        >>> for part in lm.place(graph, cluster, "data-parallel").parts("convolution"):
+        ...     print(*part)
+        convolution@r0 gpu0 0.5 0
+        convolution@r1 gpu1 0.5 1
+        """
+        program, names = self.program, self.program.graph.names
+        return tuple(
+            Part(
+                names[i],
+                self.cluster.devices[int(self.running_devices[i])].name,
+                float(program.share[i]),
+                int(program.replica[i]),
+            )
+            for i in program.parts_of(self.graph.index(op)).tolist()
+        )
+
     def device(self, op: str | int) -> str:
-        """Name of the device an op is on."""
-        return self.cluster.devices[int(self.devices[self.graph.index(op)])].name
+        """Name of the device an op is on.
+
+        Raises
+        ------
+        InputError
+            No op has that name, or its parts are on several devices.
+        """
+        on = list(dict.fromkeys(part.device for part in self.parts(op)))
+        if len(on) > 1:
+            name = self.graph.names[self.graph.index(op)]
+            raise InputError(
+                f"op {name!r} has parts on {', '.join(on)}: ask for plan.parts({name!r})"
+            )
+        return on[0]
 
     @cached_property
     def binding(self) -> Binding:
-        """What the constraints come to for each op. The sets of a transformed graph are its own:
-        of replicated modules each replica is whole.
-        """
-        transformed = self.original_sha256 is not None
-        asked = replace(self.constraints, no_split=()) if transformed else self.constraints
-        return bind(self.problem, asked)
+        """What the constraints come to for each op that runs."""
+        return bind(self.problem, self.constraints)
 
     # -- how good it is ----------------------------------------------------------------------
 
     @property
     def gap(self) -> float:
-        """(makespan - lower bound) / makespan: no placement can be faster by more than this."""
+        """(makespan - lower bound) / makespan: no placement of the graph that runs can be faster by
+        more than this.
+        """
         return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+
+    @property
+    def makespan(self) -> float:
+        """Seconds per step, as simulated or measured."""
+        return self.verdict.step_time
 
     @cached_property
     def schedule(self) -> Simulation:
-        """What the simulator saw."""
-        return run(self.problem, self.assignment)
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What plans are compared by."""
-        return self.problem.verdict(self.assignment)
+        """What the simulator saw, or what was measured."""
+        return self.observed or run(self.problem, self.assignment)
 
     @property
     def memory(self) -> Memory:
@@ -172,25 +250,40 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether no device ever holds more than it can."""
-        return self.memory.fits
+        return self.verdict.fits
 
     @cached_property
     def single(self) -> float | None:
-        """Seconds per step on the fastest single device that holds the graph; None: none does."""
+        """Seconds per step of the user's graph on the fastest single device that holds it; None:
+        none does.
+        """
         from loadmaster.strategies.simple import single
 
         try:
-            alone = Problem(
-                self.graph, self.cluster, self.costs, self.problem.reduced, self.problem.time
-            )
-            return single.place(alone).verdict.step_time
+            return single.place(self.whole_problem).verdict.step_time
         except InfeasibleError:
             return None
+
+    @cached_property
+    def whole_problem(self) -> Problem:
+        """The problem of placing the user's ops whole."""
+        if self.program.is_plain:
+            return replace(self.problem, seed=0, best_effort=False)
+        return Problem.make(self.graph, self.cluster, self.costs)
+
+    def measured(self, seen: Simulation) -> Plan:
+        """The same plan with what was measured of it, instead of what was simulated.
+
+        Pictures and tables then show the measured step; why an op waited is not known of it.
+        """
+        memory = seen.memory
+        verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())
+        return replace(self, verdict=verdict, observed=seen)
 
     @property
     def provenance(self) -> dict[str, float]:
         """Share of the time by where it comes from (``measured``, ``roofline``, ...)."""
-        return self.costs.shares()
+        return self.problem.costs.shares()
 
     def explain(self, op: str | int) -> Explanation:
         """Why an op is where it is; see :class:`~loadmaster.plans.explain.Explanation`.
@@ -251,58 +344,33 @@ class Plan:
                 f"the plan uses {counted(used, 'device')}, but {cluster!r} has only "
                 f"{cluster.n_devices}"
             )
-        types = tuple(t.name for t in cluster.types)
-        same = types == self.costs.types
-        costs = self.costs if same else as_costs(None, self.graph, cluster)
-        problem = Problem.make(self.graph, cluster, costs, seed=self.seed)
+        given, program = self.problem, self.program
+        same = tuple(t.name for t in cluster.types) == given.costs.types
+        problem = Problem.make(
+            program,
+            cluster,
+            given.costs if same else as_costs(None, program.graph, cluster),
+            seed=self.seed,
+            source_costs=given.user_costs if same else as_costs(None, program.source, cluster),
+        )
         found = bound(problem)
         return replace(
             self,
             problem=problem,
-            makespan=problem.verdict(self.assignment).step_time,
+            verdict=problem.verdict(self.assignment),
             lower_bound=found.seconds,
             bound_source=found.source,
             constraints=Constraints(),
+            observed=None,
         )
 
     # -- on disk -----------------------------------------------------------------------------
 
     def to_document(self) -> dict[str, Any]:
         """As the JSON document that :meth:`save` writes."""
-        transformed = {
-            "original_sha256": self.original_sha256,
-            "splits": [[split.op, split.dimension, split.n] for split in self.splits],
-        }
-        asked = self.constraints.to_document()
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "loadmaster": metadata.version("loadmaster"),
-            "method": self.method,
-            "options": dict(self.options),
-            "seed": self.seed,
-            "makespan": self.makespan,
-            "lower_bound": self.lower_bound,
-            "bound_source": self.bound_source,
-            "notes": list(self.notes),
-            "planning_seconds": self.planning_seconds,
-            "estimate": self.estimate,
-            "graph_sha256": self.graph.digest,
-            **(transformed if self.original_sha256 is not None else {}),
-            **({} if self.constraints.is_empty else {"constraints": asked}),
-            "cluster_sha256": self.cluster.digest,
-            "policy": self.policy,
-            "devices": self.devices.tolist(),
-            "priority": self.priority.tolist(),
-            "costs": {
-                "types": list(self.costs.types),
-                "time": self.costs.time.tolist(),
-                "provenance": self.costs.provenance.tolist(),
-                "provenances": list(PROVENANCES),
-            },
-            "cluster": self.cluster.to_toml(),
-            "graph": self.graph.to_document(),
-        }
+        from loadmaster.plans.document import plan_document
+
+        return plan_document(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, gzipped if the path ends in ``.gz``."""
@@ -321,8 +389,7 @@ class Plan:
         ----------
         path
         graph, cluster : optional
-            What the plan should be for; if it is not, that is an error. A plan for a transformed
-            graph is also for the graph that it was made from.
+            What the plan should be for; if it is not, that is an error.
 
         Raises
         ------
@@ -343,103 +410,9 @@ class Plan:
         """What :meth:`to_document` gave, simulated again; ``source`` is named in errors, which are
         those of :meth:`load`.
         """
-        check_format(document, FORMAT, VERSION, "a plan", source)
-        try:
-            return cls._from_document(document, source, graph, cluster)
-        except InputError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise InputError(f"{source} is a damaged plan: {error!r}") from error
+        from loadmaster.plans.document import plan_of_document
 
-    @classmethod
-    def _from_document(
-        cls,
-        document: Mapping[str, Any],
-        source: str,
-        graph: OpGraph | None,
-        cluster: Cluster | None,
-    ) -> Plan:
-        own_graph = OpGraph.from_document(document["graph"], source)
-        own_cluster = Cluster.from_toml(document["cluster"], source)
-        original = document.get("original_sha256")
-        if graph is not None and original is not None and graph.digest == original:
-            graph = own_graph
-        pairs = (
-            ("graph", own_graph, graph, document["graph_sha256"]),
-            ("cluster", own_cluster, cluster, document["cluster_sha256"]),
-        )
-        for what, own, wanted, digest in pairs:
-            if own.digest != digest:
-                raise InputError(f"{source} is damaged: its {what} does not match its hash")
-            if wanted is not None and wanted.digest != digest:
-                made = f", made from the one with hash {original}" if original else ""
-                made = made if what == "graph" else ""
-                raise InputError(
-                    f"{source} is a plan for another {what}: {own!r}{made}, not {wanted!r}"
-                )
-        costs = document["costs"]
-
-        def expect(holds: bool, what: str) -> None:
-            if not holds:
-                raise InputError(f"{source} is damaged: {what}")
-
-        given = Costs.given(np.array(costs["time"], dtype=np.float64), own_graph, own_cluster)
-        expect(tuple(costs["types"]) == given.types, "costs.types are not the cluster's")
-        expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
-        words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)
-        sources = np.array(costs["provenance"], dtype=np.int64)
-        expect(sources.shape == (own_graph.n_ops,), "costs.provenance has the wrong length")
-        expect(
-            not len(sources) or (sources.min() >= 0 and sources.max() < len(words)),
-            "costs.provenance is out of range",
-        )
-        expect(isinstance(document["priority"], list), "priority is no list")
-        expect(isinstance(document["options"], Mapping), "options are no object")
-        expect(isinstance(document["method"], str), "method is no text")
-        expect(original is None or isinstance(original, str), "original_sha256 is no text")
-        splits = tuple(Split(*row) for row in document.get("splits", ()))
-        expect(
-            all(
-                isinstance(split.op, str) and isinstance(split.dimension, str) and split.n >= 2
-                for split in splits
-            ),
-            "splits are no list of op, dimension and number",
-        )
-        problem = Problem.make(
-            own_graph,
-            own_cluster,
-            Costs(given.time, given.types, words[sources]),
-            seed=checks.seed(document["seed"]),
-        )
-        policy = document["policy"]
-        expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
-        lower_bound, estimate = document["lower_bound"], document["estimate"]
-        assignment = replace(
-            reduced_assignment(problem, document["devices"], document["priority"]), policy=policy
-        )
-        makespan = problem.verdict(assignment).step_time
-        expect(
-            checks.is_number(lower_bound) and 0 <= lower_bound <= makespan * (1 + 1e-9),
-            f"lower_bound is {lower_bound!r} where the plan takes {makespan} s",
-        )
-        expect(
-            estimate is None or (checks.is_number(estimate) and estimate >= 0),
-            f"estimate is {estimate!r}: wants seconds >= 0, or null",
-        )
-        return cls(
-            problem=problem,
-            assignment=replace(assignment, estimate=None if estimate is None else float(estimate)),
-            makespan=makespan,
-            method=document["method"],
-            options=document["options"],
-            lower_bound=float(lower_bound),
-            bound_source=document["bound_source"],
-            notes=tuple(document["notes"]),
-            planning_seconds=float(document["planning_seconds"]),
-            splits=splits,
-            original_sha256=original,
-            constraints=Constraints.from_document(document.get("constraints", {}), source),
-        )
+        return plan_of_document(document, source, graph, cluster)
 
 
 def _frozen(column: NDArray[np.int32]) -> NDArray[np.int32]:

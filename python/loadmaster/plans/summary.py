@@ -13,7 +13,7 @@ from loadmaster.judge.problem import parallelism
 if TYPE_CHECKING:
     from loadmaster.judge.simulation import Simulation
     from loadmaster.model.cluster import Cluster
-    from loadmaster.model.graph import OpGraph
+    from loadmaster.model.program import Program
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
 
@@ -48,8 +48,8 @@ def summary(plan: Plan) -> str:
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
-        f"no placement {under}can be more than {plan.gap:.1%} faster",
-        *_what_happened(plan.schedule, plan.cluster, plan.graph),
+        f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
+        *_what_happened(plan.schedule, plan.cluster, plan.program),
     ]
     if not plan.constraints.is_empty:
         lines.append(f"constraints  {plan.constraints}")
@@ -61,6 +61,12 @@ def summary(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def no_placement(plan: Plan) -> str:
+    """What a plan's lower bound speaks of: placements of the graph that runs."""
+    changes = plan.program.changes
+    return f"no placement of the {changes} graph" if changes else "no placement"
+
+
 def _against_single(plan: Plan) -> str:
     if plan.single is None:
         return "does not fit one device"
@@ -70,18 +76,18 @@ def _against_single(plan: Plan) -> str:
     return f"{format_seconds(plan.single)}: this is {ratio:.2f} x as fast"
 
 
-def _what_happened(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> list[str]:
+def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
     """Devices, bytes moved and the first overflow."""
     lines = [
         *_device_lines(simulation, cluster),
         f"moved        {format_bytes(simulation.bytes_moved)} in "
         f"{counted(len(simulation.transfers), 'transfer')}",
     ]
-    short = shortage(simulation, cluster, graph)
+    short = shortage(simulation, cluster, program)
     return [*lines, short] if short else lines
 
 
-def shortage(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> str:
+def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
     """How much too little memory which devices have, and where that shows first; "" if it fits."""
     memory = simulation.memory
     first = memory.overflow
@@ -91,7 +97,7 @@ def shortage(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> str:
     devices = [f"{d.name} by {format_bytes(peak - has)}" for d, peak, has in over if peak > has]
     if len(devices) > _DEVICE_LINES:
         devices[_DEVICE_LINES - 1 :] = [f"{len(devices) - _DEVICE_LINES + 1} more"]
-    op = "" if first.op is None else f", at op {graph.names[first.op]!r}"
+    op = "" if first.op is None else f", at op {program.label(first.op)}"
     return (
         f"DOES NOT FIT: memory is exceeded on {', '.join(devices)}; first on "
         f"{cluster.devices[first.device].name} at {format_seconds(first.time)}{op}"
@@ -115,10 +121,10 @@ def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
     return [f"  {row}" for row in rows]
 
 
-def simulation_lines(simulation: Simulation, cluster: Cluster, graph: OpGraph) -> list[str]:
+def simulation_lines(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
     """What one simulation came to, for a person."""
     step = f"step time    {format_seconds(simulation.makespan)}"
-    return [step, *_what_happened(simulation, cluster, graph)]
+    return [step, *_what_happened(simulation, cluster, program)]
 
 
 def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, Any]:

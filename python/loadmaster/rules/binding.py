@@ -126,14 +126,18 @@ class Binding:
         return np.array([numbers[key] for key in keys])
 
     def _device_types(self, names: list[str], firsts: NDArray[np.intp]) -> list[str]:
-        """The column of that name, for ops that run and their views, whose parts a transform may
-        make ops of its own from; what no device allows keeps its own words.
+        """The column of that name, with these names for the devices ``firsts``.
+
+        It speaks of ops that run and of their views, whose parts a transform may make ops of its
+        own from. What no device allows keeps its own words.
         """
         model, reduced = self.given.model, self.given.reduced
         runs = np.zeros(model.n_ops, dtype=bool)
         runs[reduced.op_of] = True
         rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
-        texts = ["" if r.all() else ",".join(np.array(names, dtype=object)[r]) for r in rows]
+        every, spelled = set(names), np.array(names, dtype=object)
+        words = [set(spelled[row]) for row in rows]
+        texts = ["" if found == every else ",".join(sorted(found)) for found in words]
         row_of = which.reshape(-1)[reduced.map]
         column = [""] * model.n_ops
         for op in np.flatnonzero(runs[reduced.shows]).tolist():
@@ -158,29 +162,36 @@ class Binding:
     def released(self, placed: Problem) -> Problem:
         """The problem that a strategy placed, put back on the user's cluster.
 
-        Where the strategy transformed the graph, ops keep their sets, and the device types of the
-        devices that constraints leave them.
+        Where the strategy transformed the graph, each op may run on the device types that
+        constraints leave the op which it serves.
         """
         if placed is self.problem or self.problem is self.given:
             return self.given if placed is self.problem else placed
-        own = [t.name for t in self.given.cluster.types]
-        types = np.array(self.given.cluster.device_types)[
-            np.unique(self._classes, return_index=True)[1]
-        ]
-        own_of = {name: own[k] for name, k in zip(placed.costs.types, types, strict=True)}
-        allowed = []
-        for text in placed.model.device_types:
-            left = {own_of[word] for word in text.split(",") if word in own_of}
-            allowed.append("" if len(left) == len(own) else ",".join(sorted(left)))
-        time = {own_of.get(name, name): column for name, column in placed.model.time.items()}
-        columns = [placed.costs.types.index(_first(own_of, name)) for name in own]
-        costs = Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance)
+        given = self.given
+        own = [t.name for t in given.cluster.types]
+        firsts = np.unique(self._classes, return_index=True)[1]
+        types = [own[given.cluster.device_types[first]] for first in firsts]
+        derived_of = dict(zip(reversed(types), reversed(placed.costs.types), strict=True))
+        columns = [placed.costs.types.index(derived_of[name]) for name in own]
+        allowed = self._device_types(types, firsts)
+        time = placed.model.time
+        graph = placed.model.with_columns(
+            {
+                "device_types": [allowed[op] for op in placed.program.serves.tolist()],
+                "time": {
+                    name: time[d]
+                    for name in given.model.time
+                    if (d := derived_of.get(name, name)) in time
+                },
+            }
+        )
         return Problem.make(
-            placed.model.with_columns({"device_types": allowed, "time": time}),
-            self.given.cluster,
-            costs,
+            given.program.then(placed.program.with_graph(given.model, graph)),
+            given.cluster,
+            Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance),
             seed=placed.seed,
             best_effort=placed.best_effort,
+            source_costs=given.user_costs,
         )
 
     @cached_property
@@ -195,13 +206,13 @@ class Binding:
         Pins, kinds, whole modules and stages follow from the devices, reserves from ``peak``, the
         most bytes in use on each device.
         """
-        model, of, cluster = self.given.model, self.given.reduced.op_of, self.given.cluster
+        program, of, cluster = self.given.program, self.given.reduced.op_of, self.given.cluster
         found = []
         for rule in self.rules:
             astray = rule.ops[~rule.devices[devices[rule.ops]]]
             if len(astray):
                 where = cluster.devices[int(devices[astray[0]])].name
-                found.append(f"{rule.text}: {model.names[of[astray[0]]]!r} is on {where}")
+                found.append(f"{rule.text}: {program.label(of[astray[0]])} is on {where}")
         for module, ops in self.modules:
             used = [cluster.devices[d].name for d in np.unique(devices[ops])]
             if len(used) > 1:
@@ -361,7 +372,3 @@ def _root(of_label: dict[str, str], label: str) -> str:
     while label in of_label:
         label = of_label[label]
     return label
-
-
-def _first(own_of: dict[str, str], name: str) -> str:
-    return next(derived for derived, own in own_of.items() if own == name)

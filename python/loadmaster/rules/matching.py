@@ -11,18 +11,15 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.model.module_paths import module_path
+from loadmaster.model.program import COLLECTIVE
 from loadmaster.rules.constraints import matcher
-from loadmaster.transforms.base import AGGREGATE, CONCAT, SPLIT, SUM
-
-#: What parts the name of an op that a transform made from the name of the op it comes from.
-_MADE_FROM = "@"
-
-#: Kinds of the ops that transforms add.
-_ADDED = frozenset({SPLIT, CONCAT, SUM, AGGREGATE})
 
 
 class Names:
-    """The names of a problem's ops, modules and kinds, to match patterns with."""
+    """The names of a problem's ops, modules and kinds, to match patterns with.
+
+    An op of a program goes by the name of the user's op that it serves.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -56,9 +53,9 @@ class Names:
         match = matcher(pattern).match
         in_path = [bool(self.outermost(path, match)) for path in self.paths]
         hit = np.array(in_path, dtype=bool)[self.path_of]
-        for i in np.flatnonzero(~hit):
-            name = self.problem.model.names[i]
-            hit[i] = bool(match(name) or match(name.partition(_MADE_FROM)[0]))
+        program = self.problem.program
+        named = np.array([bool(match(name)) for name in program.source.names], dtype=bool)
+        hit |= named[program.serves]
         if not hit.any():
             raise self._nothing("op or module", pattern)
         meant = hit & self.runs if (hit & self.runs).any() else hit
@@ -66,8 +63,8 @@ class Names:
 
     def of_kinds(self, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
         """Whether each reduced op is of a kind that matches one of the patterns."""
-        model, op_of = self.problem.model, self.problem.reduced.op_of.tolist()
-        kinds = [model.kinds[op] for op in op_of]
+        program, op_of = self.problem.program, self.problem.reduced.op_of
+        kinds = [program.graph.kinds[op] for op in op_of.tolist()]
         fitting: set[str] = set()
         for pattern in patterns:
             match = matcher(pattern).match
@@ -75,11 +72,8 @@ class Names:
             if not found:
                 raise InputError(f"no op is of a kind that matches {pattern!r}")
             fitting |= found
-        # What a transform adds goes where the op that it comes from may be.
-        rows = zip(kinds, op_of, strict=True)
-        added = [kind in _ADDED and _MADE_FROM in model.names[op] for kind, op in rows]
-        hits = [kind in fitting or own for kind, own in zip(kinds, added, strict=True)]
-        return np.array(hits, dtype=bool)
+        # What a program adds goes where the op that it serves may be.
+        return np.array([kind in fitting for kind in kinds], dtype=bool) | program.own[op_of]
 
     def modules(self, patterns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """The outermost modules that match, with their reduced ops."""
@@ -91,7 +85,17 @@ class Names:
             if not running.any():
                 raise self._nothing("module", pattern)
             for module in sorted(set(names[running])):
-                yield module, np.unique(self.map[running & (names == module)]).astype(np.intp)
+                for inside in self._replicas(running & (names == module)):
+                    yield module, np.unique(self.map[inside]).astype(np.intp)
+
+    def _replicas(self, inside: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+        """Ops of a module by replica. What is not replicated is with the first; the sums that join
+        replicas are of no module.
+        """
+        program = self.problem.program
+        inside = inside & (program.role != COLLECTIVE)
+        for replica in np.unique(np.maximum(program.replica[inside], 0)).tolist():
+            yield inside & (np.maximum(program.replica, 0) == replica)
 
     @staticmethod
     def outermost(path: tuple[str, ...], match: Callable[[str], object]) -> str:
@@ -103,7 +107,7 @@ class Names:
         import difflib
 
         words = {".".join(path[: i + 1]) for path in self.paths for i in range(len(path))}
-        words |= set(self.problem.model.names) if what != "module" else set()
+        words |= set(self.problem.program.source.names) if what != "module" else set()
         near = difflib.get_close_matches(pattern.strip("*"), sorted(words), n=3, cutoff=0.4)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         return InputError(f"no {what} matches {pattern!r}{hint}")

@@ -9,7 +9,6 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
-from loadmaster.transforms.base import Split, Transformed
 
 #: What a plan says whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
@@ -22,7 +21,7 @@ class Candidate:
     Attributes
     ----------
     problem : Problem
-        What was placed: the problem given, or that of a transformed graph.
+        What was placed: the problem given, or that of a program of it.
     assignment : Assignment
     verdict : Verdict
         What the simulator saw of it.
@@ -30,8 +29,6 @@ class Candidate:
         What the user should know about how it came about.
     bound : Bound or None
         A lower bound on every placement that came with it.
-    splits : tuple of Split
-        Ops that were split to make it, in this order.
     """
 
     problem: Problem
@@ -39,7 +36,6 @@ class Candidate:
     verdict: Verdict
     notes: tuple[str, ...] = ()
     bound: Bound | None = None
-    splits: tuple[Split, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -69,14 +65,3 @@ def judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()
     if verdict is None:
         return found
     return problem.objective.better(found, Candidate(problem, assignment, verdict, notes))
-
-
-def of_transformed(problem: Problem, done: Transformed) -> Problem:
-    """The problem of placing a transformed graph: same cluster, costs from those of its ops."""
-    return Problem.make(
-        done.graph,
-        problem.cluster,
-        done.costs(problem.costs, problem.cluster),
-        seed=problem.seed,
-        best_effort=problem.best_effort,
-    )

@@ -83,7 +83,6 @@ def contiguous(candidate: Candidate) -> Candidate:
     return replace(
         found,
         notes=(*candidate.notes, note),
-        splits=candidate.splits,
         bound=candidate.bound,
     )
 

@@ -35,15 +35,15 @@ def carried_over(plan: Plan, problem: Problem) -> Assignment:
     InputError
         The plan is for other ops.
     """
-    if plan.graph.names != problem.model.names:
+    ran = plan.program.graph
+    if ran.names != problem.model.names:
         raise InputError(
-            f"the plan to start from places other ops: it is for {plan.graph!r}, "
-            f"not {problem.model!r}"
+            f"the plan to start from places other ops: it is for {ran!r}, not {problem.model!r}"
         )
     index = {device.name: i for i, device in enumerate(problem.cluster.devices)}
     there = np.array([index.get(d.name, NOWHERE) for d in plan.cluster.devices], dtype=np.int32)
     of = problem.reduced.op_of
-    return Assignment(there[plan.devices[of]], plan.priority[of], plan.policy)
+    return Assignment(there[plan.running_devices[of]], plan.running_priority[of], plan.policy)
 
 
 def as_candidates(problem: Problem, start: Assignment | None) -> list[Candidate]:

@@ -150,7 +150,8 @@ def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
         return [Verdict(f"{selector} runs nothing", "the cluster has no such device", True)]
     verdicts = []
     for d in devices:
-        ops = int((plan.assignment.devices == d).sum())
+        here = plan.problem.reduced.op_of[plan.assignment.devices == d]
+        ops = len(np.unique(plan.graph.reduced.map[plan.program.serves[here]]))
         what = f"{plan.cluster.devices[d].name} runs nothing"
         verdicts.append(Verdict(what, counted(ops, "op") if ops else "true", not ops))
     return verdicts

@@ -97,7 +97,7 @@ def optimise_order(
         note = "order: proved optimal for this placement (CP-SAT, first come, first served)"
     if found.failure is not None:
         note = f"order: {found.failure.splitlines()[0]}; the best so far is kept"
-    ordered = replace(plan, assignment=best.assignment, makespan=best.verdict.step_time)
+    ordered = replace(plan, assignment=best.assignment, verdict=best.verdict)
     return _noted(ordered, note)
 
 

@@ -18,6 +18,7 @@ from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.comparison import Comparison
@@ -118,15 +119,12 @@ def place(
     """
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
-    checks.flag("refine", refine)
-    if time_limit is not None:
-        time_limit = checks.time_limit(time_limit)
     # Numbers of numpy are welcome, but a plan keeps its options as JSON.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    function = function_of(method, options)
+    function_of(method, options)  # What cannot be is refused before any work.
     began = time.perf_counter()
-    told = progress or (lambda stage, best: None)
-    told("costs", None)
+    if progress is not None:
+        progress("costs", None)
     given = Problem.make(
         graph,
         cluster,
@@ -134,6 +132,40 @@ def place(
         seed=checks.seed(seed),
         best_effort=on_oom == "best_effort",
     )
+    return plan_for(
+        given,
+        method,
+        began=began,
+        time_limit=time_limit,
+        refine=refine,
+        warm_start=warm_start,
+        constraints=constraints,
+        progress=progress,
+        **options,
+    )
+
+
+def plan_for(
+    given: Problem,
+    method: Method | str,
+    *,
+    began: float | None = None,
+    time_limit: float | None = None,
+    refine: bool = False,
+    warm_start: Plan | None = None,
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """:func:`place` for a problem at hand, whose program may have been transformed already;
+    ``began`` is when planning did, if that is not now.
+    """
+    checks.flag("refine", refine)
+    if time_limit is not None:
+        time_limit = checks.time_limit(time_limit)
+    function = function_of(method, options)
+    began = time.perf_counter() if began is None else began
+    told = progress or (lambda stage, best: None)
     constraints = as_constraints(constraints)
     binding = bind(given, constraints)
     problem = binding.problem
@@ -154,11 +186,11 @@ def place(
         made = function(problem, **options, **asked)
         rivals = [made, *as_candidates(problem, start)]
         if refine:
-            tell("refine", made.verdict.step_time)
+            tell("refine", made.verdict.step_time, made.problem)
             rivals = [refined(one.problem, one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            tell("contiguous stages", rivals[0].verdict.step_time)
+            tell("contiguous stages", rivals[0].verdict.step_time, rivals[0].problem)
             rivals = _in_stages([*rivals, *_rivals_in_stages(problem, method)])
     except InfeasibleError as error:
         if constraints.is_empty:
@@ -170,7 +202,7 @@ def place(
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = candidate.noted(came)
-    tell("bound", candidate.verdict.step_time)
+    tell("bound", candidate.verdict.step_time, candidate.problem)
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
 
 
@@ -196,19 +228,21 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
             yield rival(problem)
 
 
-def _beside_bound(problem: Problem, told: Progress | None) -> Callable[[str, float | None], None]:
-    """Tells makespans as incumbents, if there is somebody to tell."""
-    least: list[float] = []
+def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
+    """Tells makespans as incumbents, if there is somebody to tell: each beside the bound of the
+    problem that it is of, since no bound holds for what a transform made of the graph.
+    """
+    least: dict[int, float] = {}
 
-    def tell(stage: str, makespan: float | None) -> None:
+    def tell(stage: str, makespan: float | None, problem: Problem = given) -> None:
         if told is None:
             return
         if makespan is None:
             told(stage, None)
             return
-        if not least:
-            least.append(bound(problem).seconds)
-        told(stage, Incumbent(makespan, least[0]))
+        if id(problem) not in least:
+            least[id(problem)] = bound(problem).seconds
+        told(stage, Incumbent(makespan, least[id(problem)]))
 
     return tell
 
@@ -224,15 +258,13 @@ def _plan(
     return Plan(
         problem=placed,
         assignment=candidate.assignment,
-        makespan=candidate.verdict.step_time,
+        verdict=Verdict.of(candidate.schedule, placed.cluster.memory),
         method=method,
         options=options,
         lower_bound=found.seconds,
         bound_source=found.source,
         notes=candidate.notes,
         planning_seconds=seconds,
-        splits=candidate.splits,
-        original_sha256=None if placed is binding.given else binding.given.model.digest,
         constraints=binding.constraints,
     )
 

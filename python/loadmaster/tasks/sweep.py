@@ -344,15 +344,15 @@ def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
     if wrong:
         raise InputError(f"warm_start has {wrong[0]!r}: wants plans")
     for first, second in itertools.combinations(plans, 2):
-        if first.graph.names == second.graph.names:
+        if first.program.graph.names == second.program.graph.names:
             raise InputError(f"two plans to start from are for the ops of {first.graph!r}")
     return [_Start(plan, _packed(plan.to_document()), _digest(plan)) for plan in plans]
 
 
 def _digest(plan: Plan) -> str:
     """Of all of a plan that matters to one that starts from it."""
-    placed = [plan.devices.tolist(), plan.priority.tolist(), plan.policy]
-    text = json.dumps([plan.graph.digest, plan.cluster.digest, *placed])
+    placed = [plan.running_devices.tolist(), plan.running_priority.tolist(), plan.policy]
+    text = json.dumps([plan.program.graph.digest, plan.cluster.digest, *placed])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -374,7 +374,7 @@ def _cases(
     for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
         graph = given if isinstance(given, OpGraph) else read(given)
         name, packed = graph.name or "graph", _packed(graph.to_document())
-        start = next((one for one in starts if one.plan.graph.names == graph.names), None)
+        start = next((one for one in starts if one.plan.program.graph.names == graph.names), None)
         unused = [one for one in unused if one is not start]
         for (where, toml, digest), (method, options), seed in itertools.product(
             known, methods, seeds

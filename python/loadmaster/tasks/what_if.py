@@ -26,7 +26,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document
 from loadmaster.strategies.auto.auto import Effort
 from loadmaster.strategies.warm import NOWHERE, carried_over
-from loadmaster.tasks.place import place
+from loadmaster.tasks.place import plan_for
 
 #: The line that everything is compared with: today's cluster, planned with the same effort.
 TODAY = "today"
@@ -239,15 +239,12 @@ def what_if(
 
 def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospect:
     cluster = hardware.cluster
-    graph, costs = hardware.graph_and_costs(plan)
-    kept = _kept(plan, graph, cluster, costs)
+    problem = hardware.problem(plan)
+    kept = _kept(plan, problem)
     try:
-        found = place(
-            graph,
-            cluster,
+        found = plan_for(
+            problem,
             "auto",
-            costs,
-            plan.seed,
             warm_start=plan,
             constraints=plan.binding.constraints,
             **asked,
@@ -280,14 +277,13 @@ def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospec
         if seen.fits and obeys:
             notes = (f"found for the scenario {name}",)
             assignment = replace(assignment, estimate=best.estimate)
-            rival = replace(best, assignment=assignment, makespan=seen.step_time, notes=notes)
+            rival = replace(best, assignment=assignment, verdict=seen, notes=notes)
             best = problem.objective.better(best, rival)
     return replace(prospect, plan=best)
 
 
-def _kept(plan: Plan, graph: OpGraph, cluster: Cluster, costs: Costs) -> float | None:
+def _kept(plan: Plan, problem: Problem) -> float | None:
     """Seconds per step of the old placement on the new cluster, if it fits there."""
-    problem = Problem.make(graph, cluster, costs, seed=plan.seed)
     assignment = carried_over(plan, problem)
     if (assignment.devices == NOWHERE).any():
         return None
@@ -340,18 +336,33 @@ class Hardware:
                 like[new.type] = known, times * factor
         return Hardware(cluster, like)
 
-    def graph_and_costs(self, plan: Plan) -> tuple[OpGraph, Costs]:
-        """The plan's graph and times for these device types.
+    def problem(self, plan: Plan) -> Problem:
+        """The plan's program and its times for these device types.
 
         Where ops name the types that they may run on, they may also run on faster copies of those.
         """
-        names = [t.name for t in self.cluster.types]
-        columns = [plan.costs.time[:, plan.costs.types.index(self.like[n][0])] for n in names]
-        factors = [self.like[n][1] for n in names]
-        time = np.stack(columns, axis=1) / factors
-        costs = replace(plan.costs, time=time, types=tuple(names))
-        copies = {name: self.like[name][0] for name in names if self.like[name][0] != name}
-        return _allowing(plan.graph, copies), costs
+        program = plan.program
+        copies = {n: known for n in self._types if (known := self.like[n][0]) != n}
+        allowing = _allowing(program.source, copies)
+        if not program.is_plain:
+            program = program.with_graph(allowing, _allowing(program.graph, copies))
+        return Problem.make(
+            allowing if program.is_plain else program,
+            self.cluster,
+            self._costs(plan.problem.costs),
+            seed=plan.seed,
+            source_costs=self._costs(plan.costs),
+        )
+
+    @property
+    def _types(self) -> tuple[str, ...]:
+        return tuple(t.name for t in self.cluster.types)
+
+    def _costs(self, known: Costs) -> Costs:
+        """Costs for these device types from those for the ones that they are like."""
+        columns = [known.time[:, known.types.index(self.like[n][0])] for n in self._types]
+        time = np.stack(columns, axis=1) / [self.like[n][1] for n in self._types]
+        return replace(known, time=time, types=self._types)
 
 
 def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:

@@ -1,16 +1,26 @@
 """Transforms: from a graph to a graph that does the same work, in more ops or with fewer edges."""
 
-from loadmaster.transforms.base import Split, Transformed
+from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
 
 __all__ = [
+    "Program",
     "Split",
-    "Transformed",
     "data_parallel",
     "dimensions",
     "reduce_control",
     "replicate",
     "split_op",
 ]
+
+
+def __getattr__(name: str) -> type[Program]:
+    if name != "Transformed":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    message = "loadmaster.transforms.Transformed is now loadmaster.transforms.Program"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return Program

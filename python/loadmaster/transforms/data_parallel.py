@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.model.batch import batch_of
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import (
     AGGREGATE,
     Shape,
-    Transformed,
     build,
     elements,
     even_shares,
@@ -94,11 +94,11 @@ def data_parallel(graph: OpGraph, k: int) -> OpGraph:
     return replicate(graph, k).graph
 
 
-def replicate(graph: OpGraph, k: int) -> Transformed:
+def replicate(graph: OpGraph, k: int) -> Program:
     """As :func:`data_parallel`, with the op that each op comes from."""
     checks.integer("k", k)
     if k == 1:
-        return Transformed.unchanged(graph)
+        return Program.of(graph)
     roles = Roles.of(graph)
     return _Replicas(graph, int(k), roles).build()
 
@@ -141,7 +141,7 @@ class _Replicas:
         self.sum_rank = np.empty(len(by_source), dtype=np.int64)
         self.sum_rank[by_source] = within
 
-    def build(self) -> Transformed:
+    def build(self) -> Program:
         graph, k, n = self.graph, self.k, self.n
         origin = np.full(n, -1, dtype=np.int32)
         replica = np.full(n, -1, dtype=np.int64)
@@ -178,12 +178,20 @@ class _Replicas:
             graph,
             ops,
             self._edges(),
-            origin,
-            share,
-            replica.astype(np.int32),
             meta={"data_parallel": summary},
+            share=share,
+            replica=replica.astype(np.int32),
+            **self._served(),
             notes=self._notes(),
         )
+
+    def _served(self) -> dict[str, NDArray[Any]]:
+        """The op of the model that each op is a copy of, or sums what it made; what each is for."""
+        serves = self.origin.copy()
+        serves[self.sum_at] = self.sum_source
+        role = user_roles(self.graph)[serves]
+        role[self.sum_at] = COLLECTIVE
+        return {"serves": serves, "role": role}
 
     def _notes(self) -> tuple[str, ...]:
         if self.batch is None or self.batch % self.k == 0:

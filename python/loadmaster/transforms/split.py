@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.transforms.base import (
     CONCAT,
     SPLIT,
     SUM,
     Shape,
-    Transformed,
     build,
     elements,
     format_output,
@@ -62,7 +62,7 @@ def dimensions(graph: OpGraph, op: str | int) -> dict[str, int]:
 
 def split_op(
     graph: OpGraph, op: str | int, dimension: str, n: int, *, best_effort: bool = False
-) -> Transformed:
+) -> Program:
     """Splits an op into ``n`` sub-ops along a dimension.
 
     Parameters
@@ -80,10 +80,10 @@ def split_op(
 
     Returns
     -------
-    Transformed
+    Program
         In place of ``name``: ``name@split0`` (per sliced input, by its position), ``name@s0``,
         ``name@s1``, ..., and ``name@concat`` or ``name@sum`` (numbered if there are several
-        outputs). ``origin`` maps back.
+        outputs).
 
     Raises
     ------
@@ -135,7 +135,7 @@ def split_op(
     if cut.size % n:
         sizes = ", ".join(map(str, chunks))
         notes = (f"op {name!r}: {dimension} of {cut.size} is cut unevenly, into {sizes}",)
-    return _Split(graph, at, cut, chunks).build(notes)
+    return _Split(graph, at, cut, chunks).build(Split(name, dimension, int(n)), notes)
 
 
 def _unsplittable(graph: OpGraph, at: int) -> str:
@@ -175,15 +175,28 @@ class _Split:
         reads, sizes = cut.op.reads, graph.bytes
         self.read = [int(sizes[e]) for e in reads]
 
-    def build(self, notes: tuple[str, ...]) -> Transformed:
-        graph, at = self.graph, self.at
-        before, after = np.arange(at), np.arange(at + 1, graph.n_ops)
-        inside = np.full(self.block, -1)
-        inside[len(self.sliced) : len(self.sliced) + self.n] = at
-        origin = np.concatenate([before, inside, after]).astype(np.int32)
-        share = np.ones(len(origin))
-        share[self.parts : self.joins] = np.array(self.chunks) / self.cut.size
-        return build(graph, self._ops(), self._edges(), origin, share, notes=notes)
+    def build(self, split: Split, notes: tuple[str, ...]) -> Program:
+        graph, at, n = self.graph, self.at, len(self.chunks)
+        block = np.full(self.block, at)
+        serves = np.concatenate([np.arange(at), block, np.arange(at + 1, graph.n_ops)])
+        part, parts = np.zeros_like(serves), np.ones_like(serves)
+        share, role = np.ones(len(serves)), user_roles(graph)[serves]
+        inside = slice(self.parts, self.joins)
+        part[inside], parts[inside] = np.arange(n), n
+        share[inside] = np.array(self.chunks) / self.cut.size
+        role[at : self.parts], role[self.joins : at + self.block] = SLICE, JOIN
+        return build(
+            graph,
+            self._ops(),
+            self._edges(),
+            serves=serves,
+            part=part.astype(np.int32),
+            parts=parts.astype(np.int32),
+            share=share,
+            role=role,
+            splits=(split,),
+            notes=notes,
+        )
 
     # -- ops -----------------------------------------------------------------------------------
 

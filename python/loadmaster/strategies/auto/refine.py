@@ -11,7 +11,6 @@ layer (:func:`repeats`): where all layers wait for one device, what helps is to 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -97,7 +96,7 @@ def _passed(
         found = judged(problem, Assignment(devices, ranks(order), "fixed"), candidate.notes)
         if found.fits:
             break
-    return replace(found, splits=candidate.splits), visits
+    return found, visits
 
 
 def hierarchy(problem: Problem) -> list[NDArray[np.int32]]:

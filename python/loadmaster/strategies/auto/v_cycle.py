@@ -80,7 +80,7 @@ class CoarseProblem(Problem):
         reduced = _Groups(graph, group[fine.map], _of_first(group, fine.op_of), fine.shows, held)
         time = Coarse(finer, group).time
         return cls(
-            finer.model,
+            finer.program,
             finer.cluster,
             finer.costs,
             reduced,
@@ -177,7 +177,7 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
     if found is candidate:
         return candidate
     # Coarse graphs know nothing of how the candidate came about.
-    return replace(found, splits=candidate.splits, notes=candidate.notes)
+    return replace(found, notes=candidate.notes)
 
 
 def v_cycle(

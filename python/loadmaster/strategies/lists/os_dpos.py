@@ -37,13 +37,15 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import Costs
+from loadmaster.costs.program import program_costs
 from loadmaster.judge.problem import Problem
+from loadmaster.model.program import Program
 from loadmaster.strategies.attempts import MemoryModel
-from loadmaster.strategies.candidate import Candidate, of_transformed
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists import dpos
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
-from loadmaster.transforms import Split, Transformed, dimensions, replicate, split_op
+from loadmaster.transforms import dimensions, replicate, split_op
 
 #: Places a problem: the candidate, its critical path (reduced ops, in order) and its estimate of
 #: the makespan in seconds.
@@ -64,15 +66,12 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class _State:
-    """A transformed graph and how the scheduler placed it."""
+    """The problem of a program and how the scheduler placed it."""
 
-    done: Transformed
     problem: Problem
     candidate: Candidate
     path: NDArray[np.int32]
     estimate: float
-    splits: tuple[Split, ...] = ()
-    parts: frozenset[str] = frozenset()
 
     def on_path(self) -> list[int]:
         """Ops of the critical path that take time, longest first."""
@@ -133,7 +132,7 @@ def split_search(
     Returns
     -------
     Candidate
-        Of the transformed graph; ``splits`` lists what was split, in this order.
+        Of a program, whose ``splits`` list what was split, in this order.
 
     Raises
     ------
@@ -152,7 +151,8 @@ def split_search(
     refused: InfeasibleError | None = None
     for done in _starts(problem, start):
         try:
-            first = _placed(problem, done, schedule)
+            of = problem if done.is_plain else problem.transformed(done)
+            first = _State(of, *schedule(of))
         except InfeasibleError as error:
             refused = refused or error
             continue
@@ -179,11 +179,11 @@ def _alone(problem: Problem) -> Candidate | None:
         return None
 
 
-def _starts(problem: Problem, start: Start) -> Iterator[Transformed]:
+def _starts(problem: Problem, start: Start) -> Iterator[Program]:
     checks.one_of("start", start, get_args(Start))
     k = problem.cluster.n_devices
     if start != "data-parallel":
-        yield Transformed.unchanged(problem.model)
+        yield Program.of(problem.model)
     if start == "data-parallel" or (start == "any" and k > 1):
         replicated = replicate(problem.model, k)
         # What the notes say is that replicas of unequal batches were taken for equal.
@@ -191,11 +191,6 @@ def _starts(problem: Problem, start: Start) -> Iterator[Transformed]:
             yield replicated
         elif start == "data-parallel":
             raise InputError(f"no data-parallel start: {replicated.notes[0]}")
-
-
-def _placed(problem: Problem, done: Transformed, schedule: Scheduler) -> _State:
-    of = of_transformed(problem, done) if done.graph is not problem.model else problem
-    return _State(done, of, *schedule(of))
 
 
 def _kept(
@@ -207,8 +202,8 @@ def _kept(
     while found is not None:
         state, found = found, None
         for op in state.on_path():
-            name = state.done.graph.names[op]
-            if name in state.parts or name in hopeless:
+            name = state.problem.model.names[op]
+            if state.problem.program.parts[op] > 1 or name in hopeless:
                 continue
             trials = _trials(problem, state, op)
             found = _best(problem, schedule, state, trials)
@@ -221,15 +216,13 @@ def _kept(
 
 @dataclass(frozen=True)
 class _Trial:
-    split: Split
-    step: Transformed
+    step: Program
     costs: Costs
-    parts: frozenset[str]
 
 
 def _trials(problem: Problem, state: _State, op: int) -> list[_Trial]:
     """Splits of an op that may help."""
-    graph = state.done.graph
+    graph = state.problem.model
     longest = state.problem.costs.time[op].min() - _LEAST_SAVING * state.estimate
     trials: list[_Trial] = []
     if longest <= 0:
@@ -239,11 +232,9 @@ def _trials(problem: Problem, state: _State, op: int) -> list[_Trial]:
             if size % n:
                 continue
             step = split_op(graph, op, dimension, n)
-            costs = step.costs(state.problem.costs, problem.cluster)
+            costs = program_costs(step, state.problem.costs, problem.cluster)
             if _chain(costs, step, op) < longest:
-                parts = {step.graph.names[i] for i in np.flatnonzero(step.origin == op)}
-                split = Split(graph.names[op], dimension, n)
-                trials.append(_Trial(split, step, costs, frozenset(parts)))
+                trials.append(_Trial(step, costs))
     return trials
 
 
@@ -254,26 +245,18 @@ def _best(
     best: _State | None = None
     limit = state.estimate * (1 - _LEAST_GAIN)
     for trial in trials:
-        of = Problem.make(
-            trial.step.graph,
-            problem.cluster,
-            trial.costs,
-            seed=problem.seed,
-            best_effort=problem.best_effort,
-        )
+        of = state.problem.transformed(trial.step, trial.costs)
         try:
             candidate, path, estimate = schedule(of)
         except InfeasibleError:
             continue
         if estimate < limit and (candidate.fits or not state.candidate.fits):
             limit = estimate
-            done = state.done.then(trial.step)
-            splits, parts = (*state.splits, trial.split), state.parts | trial.parts
-            best = _State(done, of, candidate, path, estimate, splits, parts)
+            best = _State(of, candidate, path, estimate)
     return best
 
 
-def _chain(costs: Costs, step: Transformed, op: int) -> float:
+def _chain(costs: Costs, step: Program, op: int) -> float:
     """Seconds of the shortest way through a split op: its slowest split op, its longest sub-op and
     the joining op that takes least (others may be off the path), each on its fastest device type.
     """
@@ -285,20 +268,17 @@ def _chain(costs: Costs, step: Transformed, op: int) -> float:
 
 
 def _candidate(state: _State) -> Candidate:
-    return replace(
-        state.candidate,
-        notes=(*state.candidate.notes, *state.done.notes, *_notes(state)),
-        splits=state.splits,
-    )
+    program = state.problem.program
+    return state.candidate.noted(*program.notes, *_notes(program))
 
 
-def _notes(state: _State) -> tuple[str, ...]:
+def _notes(program: Program) -> tuple[str, ...]:
     notes = []
-    if (state.done.replica >= 0).any():
+    if (program.replica >= 0).any():
         notes.append("started from the data-parallel graph")
-    if state.splits:
-        named = "; ".join(map(str, state.splits[:_NAMED]))
-        rest = len(state.splits) - _NAMED
+    if program.splits:
+        named = "; ".join(map(str, program.splits[:_NAMED]))
+        rest = len(program.splits) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
-        notes.append(f"split {counted(len(state.splits), 'op')}: {named}{more}")
+        notes.append(f"split {counted(len(program.splits), 'op')}: {named}{more}")
     return tuple(notes)

@@ -18,10 +18,11 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.program import Program
 from loadmaster.strategies.attempts import Outcome, accepted
-from loadmaster.strategies.candidate import Candidate, judged, of_transformed
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
-from loadmaster.transforms import Transformed, replicate
+from loadmaster.transforms import replicate
 
 
 @strategy("data-parallel", "a replica on every device, gradients summed")
@@ -36,7 +37,7 @@ def place(problem: Problem) -> Candidate:
         A replica does not fit on its device, or an op allows none.
     """
     done = replicate(problem.model, problem.cluster.n_devices)
-    transformed = of_transformed(problem, done) if done.graph is not problem.model else problem
+    transformed = problem if done.is_plain else problem.transformed(done)
     devices = _devices(transformed, done)
     order = ranks(fast.m_topo(transformed.graph))
     found = judged(transformed, Assignment(devices, order))
@@ -44,7 +45,7 @@ def place(problem: Problem) -> Candidate:
     return replace(candidate, notes=done.notes)
 
 
-def _devices(problem: Problem, done: Transformed) -> NDArray[np.int32]:
+def _devices(problem: Problem, done: Program) -> NDArray[np.int32]:
     """Device per reduced op; what must share a device is a set."""
     graph, sets = problem.graph, problem.graph.colocation
     n_devices = problem.cluster.n_devices

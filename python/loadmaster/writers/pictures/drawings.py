@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
-    """The plan's graph as DOT for Graphviz: a colour per device, times and bytes as labels.
+    """The graph that runs as DOT for Graphviz: a colour per device, times and bytes as labels.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> lm.writers.dot(plan).splitlines()[0]
     'digraph "lenet_train_b256 on 2xV100-NVLink" {'
     """
-    graph, seconds = plan.graph, plan.schedule.finish - plan.schedule.start
+    graph, seconds = plan.program.graph, plan.schedule.finish - plan.schedule.start
     names = [d.name for d in plan.cluster.devices]
     nodes = (
         {
@@ -41,7 +41,7 @@ def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
             "fillcolor": colour(device),
         }
         for name, device, took in zip(
-            graph.names, plan.devices.tolist(), seconds.tolist(), strict=True
+            graph.names, plan.running_devices.tolist(), seconds.tolist(), strict=True
         )
     )
     edges = (
@@ -55,10 +55,11 @@ def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
 
 
 def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
-    """The plan's graph as GraphML for Gephi, yEd and networkx.
+    """The graph that runs as GraphML for Gephi, yEd and networkx.
 
     Nodes have ``name``, ``kind``, ``module``, ``device`` (its name), ``colour``, ``priority``,
-    ``start`` and ``finish`` in seconds; edges ``bytes``.
+    ``start`` and ``finish`` in seconds, and, where it is not the user's graph, ``origin``: the
+    user's op that each serves; edges ``bytes``.
 
     Raises
     ------
@@ -72,34 +73,26 @@ def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> lm.writers.graphml(plan).count("<node ")
     104
     """
-    graph, ran = plan.graph, plan.schedule
+    graph, ran, program = plan.program.graph, plan.schedule, plan.program
     names = [d.name for d in plan.cluster.devices]
-    nodes = (
-        {
-            "name": name,
-            "kind": kind,
-            "module": module,
-            "device": names[device],
-            "colour": colour(device),
-            "priority": priority,
-            "start": start,
-            "finish": finish,
-        }
-        for name, kind, module, device, priority, start, finish in zip(
-            graph.names,
-            graph.kinds,
-            graph.modules,
-            plan.devices.tolist(),
-            plan.priority.tolist(),
-            ran.start.tolist(),
-            ran.finish.tolist(),
-            strict=True,
-        )
-    )
-    keys = dict.fromkeys(("name", "kind", "module", "device", "colour"), str)
+    columns = {
+        "name": graph.names,
+        "kind": graph.kinds,
+        "module": graph.modules,
+        "device": [names[device] for device in plan.running_devices],
+        "colour": [colour(device) for device in plan.running_devices.tolist()],
+        "priority": plan.running_priority.tolist(),
+        "start": ran.start.tolist(),
+        "finish": ran.finish.tolist(),
+    }
+    if not program.is_plain:
+        columns["origin"] = [program.source.names[op] for op in program.serves.tolist()]
+    rows = zip(*columns.values(), strict=True)
+    nodes = (dict(zip(columns, row, strict=True)) for row in rows)
+    kinds = {"priority": int, "start": float, "finish": float}
     text = graphml_text(
         _title(plan),
-        keys | {"priority": int, "start": float, "finish": float},
+        {key: kinds.get(key, str) for key in columns},
         nodes,
         {"bytes": int},
         ((src, dst, {"bytes": size}) for src, dst, size in _edges(plan)),
@@ -114,5 +107,5 @@ def _title(plan: Plan) -> str:
 
 
 def _edges(plan: Plan) -> Iterator[tuple[int, int, int]]:
-    graph = plan.graph
+    graph = plan.program.graph
     return zip(graph.src.tolist(), graph.dst.tolist(), graph.bytes.tolist(), strict=True)

@@ -118,7 +118,7 @@ def _share(part: float, whole: float) -> str:
 
 def transfer_names(plan: Plan) -> list[str]:
     """The name of each transfer: the op or the placeholder whose tensor is sent."""
-    graph, transfers = plan.graph, plan.schedule.transfers
+    graph, transfers = plan.program.graph, plan.schedule.transfers
     names = [graph.names[op] for op in transfers.op.tolist()]
     tensors = graph.src if graph.tensor is None else graph.tensor
     absent = np.fromiter((kind in PLACEHOLDERS for kind in graph.kinds), bool, graph.n_ops)
@@ -135,7 +135,7 @@ def transfer_names(plan: Plan) -> list[str]:
 
 def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
     """The palette (label, colour), transfers last, and an index into it per op of the graph."""
-    phases = plan.graph.phases
+    phases = plan.program.graph.phases
     ran = [phases[op] for op in plan.problem.reduced.op_of.tolist()]
     if len(set(ran)) > 1:
         labels = [p for p in PHASES if p in set(ran)]
@@ -151,7 +151,7 @@ def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
     """Colours by part of the model: its modules in the order in which they appear, in at most eight
     runs of about the same time.
     """
-    modules = plan.graph.modules
+    modules = plan.program.graph.modules
     parts = _parts(modules)
     first = {part: i for i, part in enumerate(dict.fromkeys(parts))}
     if len(first) < 2:

@@ -410,6 +410,8 @@ def _draw_legend(
 
 
 def _chain_label(plan: Plan) -> str:
+    if plan.schedule.is_measured:
+        return "measured: what waited for what is not known"
     sums = {True: 0.0, False: 0.0}
     for blame in plan.schedule.blame:
         sums[blame.op is not None] += blame.finish - blame.start

@@ -64,7 +64,8 @@ def trace_document(plan: Plan) -> dict[str, Any]:
     * A process per device and per channel, in the cluster's order, with one thread each.
     * An ``X`` slice per op that ran (views and placeholders did not), named as the op. One that
       took no time is an ``i`` instant: a slice of no length could not be told from a child of its
-      neighbour. ``cat`` is the phase, or the kind where the graph has no phases.
+      neighbour. ``cat`` is the phase, or the kind where the graph has no phases. Where the graph
+      was transformed, ``origin`` names the user's op that the op serves.
     * An ``X`` slice per transfer on every channel it holds.
     * A flow per transfer (``s``, ``t``, ``f``): from the slice of the op that made the tensor, by
       the transfer, to the first op of the destination that reads from that op after the arrival.
@@ -171,7 +172,8 @@ def _metadata(plan: Plan) -> list[Event]:
 
 
 def _op_events(plan: Plan, ops: _Slices) -> list[Event]:
-    graph, op_of = plan.graph, plan.problem.reduced.op_of
+    program, op_of = plan.program, plan.problem.reduced.op_of
+    graph = program.graph
     devices = [d.name for d in plan.cluster.devices]
     order = np.lexsort((ops.begin, ops.process))
     model = op_of[order]
@@ -194,11 +196,14 @@ def _op_events(plan: Plan, ops: _Slices) -> list[Event]:
             strict=True,
         )
     ]
+    if not program.is_plain:
+        for said, origin in zip(args, program.serves[model].tolist(), strict=True):
+            said["origin"] = program.source.names[origin]
     return _drawn(_pick(graph.names, model), _categories(plan, model), ops, order, args)
 
 
 def _categories(plan: Plan, model: NDArray[np.int32]) -> list[str]:
-    phases, kinds = _pick(plan.graph.phases, model), _pick(plan.graph.kinds, model)
+    phases, kinds = _pick(plan.program.graph.phases, model), _pick(plan.program.graph.kinds, model)
     return [PHASES.get(p) or p or k or "op" for p, k in zip(phases, kinds, strict=True)]
 
 
@@ -206,7 +211,7 @@ def _waits(plan: Plan, order: Ints) -> list[str]:
     """What kept each op from starting earlier, as a person would say it."""
     waited = plan.schedule.waited
     op_of = plan.problem.reduced.op_of.tolist()
-    names, sent = plan.graph.names, transfer_names(plan)
+    names, sent = plan.program.graph.names, transfer_names(plan)
     said = []
     for op in order.tolist():
         word, index = waited(op)
@@ -311,8 +316,8 @@ def _readers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
 
 
 def _pulls(plan: Plan) -> tuple[Ints, Ints]:
-    """Tensors of the user's graph and the reduced ops that read them, not through views."""
-    graph, reduced = plan.graph, plan.problem.reduced
+    """Tensors of the graph that runs and the reduced ops that read them, not through views."""
+    graph, reduced = plan.program.graph, plan.problem.reduced
     ran = np.zeros(graph.n_ops, dtype=bool)
     ran[reduced.op_of] = True
     direct = ran[graph.dst]

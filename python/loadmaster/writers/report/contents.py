@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import PROVENANCES
-from loadmaster.plans.summary import shortage, verdict
+from loadmaster.judge.simulation import MEASURED
+from loadmaster.plans.summary import no_placement, shortage, verdict
 from loadmaster.writers.pictures.bars import routes, shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, transfer_names
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MAX_LANES = 64
 
 #: What an op can have waited for, as the page numbers it.
-WAITS = ("nothing", "op", "device", "transfer")
+WAITS = ("nothing", "op", "device", "transfer", MEASURED)
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]
@@ -71,8 +72,8 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("step time", format_seconds(plan.makespan)),
         ("one device", _one_device(plan)),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
-        ("gap", f"{plan.gap:.1%}: no placement can be faster by more than this"),
-        ("memory", shortage(plan.schedule, plan.cluster, plan.graph) or "fits"),
+        ("gap", f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"),
+        ("memory", shortage(plan.schedule, plan.cluster, plan.program) or "fits"),
         ("moved", f"{moved} in {counted(len(plan.schedule.transfers), 'transfer')}"),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
         ("planned in", format_seconds(plan.planning_seconds)),
@@ -91,7 +92,7 @@ def _one_device(plan: Plan) -> str:
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """Where times come from: word, share of the time, number of ops."""
-    counts = np.bincount(plan.costs.provenance, minlength=len(PROVENANCES)).tolist()
+    counts = np.bincount(plan.problem.costs.provenance, minlength=len(PROVENANCES)).tolist()
     return [
         (word, f"{share:.1%}", str(counts[PROVENANCES.index(word)]))
         for word, share in plan.provenance.items()
@@ -149,13 +150,14 @@ def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
 
 def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
     """Columns of the ops that run, in the order of the reduced graph."""
-    graph, schedule, op_of = plan.graph, plan.schedule, plan.problem.reduced.op_of
-    ops = op_of.tolist()
+    program, schedule, op_of = plan.program, plan.schedule, plan.problem.reduced.op_of
+    graph, ops = program.graph, op_of.tolist()
     waits = [schedule.waited(op) for op in range(len(ops))]
     rows = np.full(plan.cluster.n_devices, -1)
     rows[list(view.row_of_device)] = list(view.row_of_device.values())
     return {
         "name": [graph.names[op] for op in ops],
+        "origin": [] if program.is_plain else [program.label(op) for op in ops],
         "kind": columns.coded([graph.kinds[op] for op in ops]),
         "module": columns.coded([graph.modules[op] for op in ops]),
         "bytes": columns.add(graph.output_bytes[op_of].astype(np.float64), "f4"),

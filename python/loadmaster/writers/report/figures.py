@@ -141,7 +141,7 @@ def reasons(plan: Plan) -> Figure:
     for link in plan.schedule.blame:
         if link.op is not None:
             device = devices[int(plan.schedule.devices[link.op])].name
-            key = (plan.graph.kinds[link.op] or "ops", device)
+            key = (plan.program.graph.kinds[link.op] or "ops", device)
         else:
             src, dst = devices[sent.src[link.transfer]].name, devices[sent.dst[link.transfer]].name
             key = ("transfer", f"{src} to {dst}")
@@ -291,10 +291,10 @@ def _nodes(
         ops = order[edges[g] : edges[g + 1]]
         longest = int(op_of[ops[np.argmax(finish[ops] - start[ops])]])
         spans.append([float(start[ops].min()), float(finish[ops].max())])
-        module = plan.graph.modules[longest]
+        module = plan.program.graph.modules[longest]
         said.append(
             f"{counted(len(ops), 'op')}, {format_seconds(float(seconds[g]))}<br>"
-            f"longest: {_named(plan.graph.names[longest])}"
+            f"longest: {_named(plan.program.graph.names[longest])}"
             + (f"<br>module {_named(module)}" if module else "")
         )
     return {

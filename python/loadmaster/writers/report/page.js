@@ -4,7 +4,7 @@
 "use strict";
 (async () => {
   const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
-  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer"];
+  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer", "measured"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
@@ -290,7 +290,7 @@
   const causeOf = (item) => {
     if (!isOp(item)) return { op: sent.op[item.transfer] };
     const word = WAITS[ops.waited[item.op]], cause = ops.cause[item.op];
-    return word === "nothing" ? null : word === "transfer" ? { transfer: cause } : { op: cause };
+    return word === "nothing" || word === "measured" ? null : word === "transfer" ? { transfer: cause } : { op: cause };
   };
 
   function choose(item) {
@@ -308,6 +308,7 @@
     const rows = [[isOp(item) ? "op" : "transfer of", nameOf(item)], ["where", placeOf(item)],
                   ["when", `${moment(begin(item))} to ${moment(end(item))}, ${took(item)}`]];
     if (isOp(item)) {
+      rows.push(["of the user's graph", ops.origin[item.op]]);
       rows.push(["kind", ops.kind.at(item.op)], ["module", ops.module.at(item.op)], ["output", size(ops.bytes[item.op])]);
     } else {
       const wait = sent.start[item.transfer] - sent.queued[item.transfer];
@@ -328,7 +329,7 @@
       button.textContent = (busy ? "its device, busy with " : "") + titleOf(cause);
       button.onclick = () => choose(cause);
       add(isOp(item) ? "it waited for" : "sent by", button);
-    } else add("it waited for", "nothing");
+    } else add("it waited for", WAITS[ops.waited[item.op]] === "measured" ? "not known: measured" : "nothing");
     $("details").replaceChildren(list);
     $("details").hidden = false;
   }
@@ -363,7 +364,7 @@
       return tr;
     });
     $("chain").tBodies[0].replaceChildren(...shown);
-    $("position").textContent = `${at + 1} of ${rows.length}`;
+    $("position").textContent = chain.op.length ? `${at + 1} of ${rows.length}` : "measured: no chain is known";
   }
 
   $("walk").addEventListener("click", (event) => {

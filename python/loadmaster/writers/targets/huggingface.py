@@ -17,7 +17,14 @@ from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_json
 from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import device_names, families, listed, pattern, placed
+from loadmaster.writers.targets.names import (
+    device_names,
+    families,
+    listed,
+    pattern,
+    placed,
+    refuse_parts,
+)
 
 if TYPE_CHECKING:
     from loadmaster.model.cluster import Cluster
@@ -62,6 +69,7 @@ def device_map(
     >>> lm.writers.device_map(plan)
     {'': 0}
     """
+    refuse_parts(plan, "a device_map")
     modules = Modules(plan, root)
     reads = modules.reads()
     spelled = device_names(plan, lambda f, n: str(n) if f == "gpu" else _other(f, n), names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadmaster.base.errors import InputError
 from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import listed, pattern, placed
+from loadmaster.writers.targets.names import listed, pattern, placed, refuse_parts
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -57,6 +57,7 @@ def layer_split(
         No such list, several of the same length, or a layer on several devices, with the
         constraint that avoids it.
     """
+    refuse_parts(plan, system)
     modules = Modules(plan, root)
     found = _layers(modules, layers)
     torn = [layer for layer in found.values() if len(layer.devices) != 1]

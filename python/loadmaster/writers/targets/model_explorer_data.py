@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """The device of every op as custom node data, in the colours of the devices.
+    """The device of every op as custom node data, in the colours of the devices; of an op that has
+    parts, those of all of them.
 
     Parameters
     ----------
@@ -39,17 +40,21 @@ def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> di
     >>> lm.writers.model_explorer(plan)["results"]["convolution"]
     {'value': 'gpu0', 'bgColor': '#56b4e9'}
     """
-    names = [d.name for d in plan.cluster.devices]
     document = {
         "name": f"device ({plan.method})",
         "results": {
-            name: {"value": names[device], "bgColor": colour(device)}
-            for name, device in zip(plan.graph.names, plan.devices.tolist(), strict=True)
+            name: {"value": _where(plan, i), "bgColor": colour(int(plan.devices[i]))}
+            for i, name in enumerate(plan.graph.names)
         },
     }
     if path is not None:
         write_json(path, document)
     return document
+
+
+def _where(plan: Plan, op: int) -> str:
+    """The device of one of the user's ops, or the devices of its parts."""
+    return ", ".join(dict.fromkeys(part.device for part in plan.parts(op)))
 
 
 def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -65,17 +70,17 @@ def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None)
     104
     """
     graph, ran = plan.graph, plan.schedule
-    names = [d.name for d in plan.cluster.devices]
     incoming: list[list[dict[str, str]]] = [[] for _ in graph.names]
     for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
         incoming[dst].append({"sourceNodeId": graph.names[src]})
     nodes = []
     for i, name in enumerate(graph.names):
+        parts = plan.program.parts_of(i)
         facts = {
             "op": name,
-            "device": names[plan.devices[i]],
-            "start": format_seconds(float(ran.start[i])),
-            "takes": format_seconds(float(ran.finish[i] - ran.start[i])),
+            "device": _where(plan, i),
+            "start": format_seconds(float(ran.start[parts].min())),
+            "takes": format_seconds(float((ran.finish[parts] - ran.start[parts]).sum())),
             "output": graph.outputs[i] or format_bytes(int(graph.output_bytes[i])),
         }
         nodes.append(

@@ -153,7 +153,7 @@ class Modules:
 
         Views stand for what they show; inputs and constants of the model are left out.
         """
-        graph, reduced = self.plan.graph, self.plan.problem.reduced
+        graph, reduced = self.plan.graph, self.plan.graph.reduced
         owner = reduced.shows[graph.src]
         runs = np.zeros(graph.n_ops, dtype=bool)
         runs[self.order] = True

@@ -109,19 +109,36 @@ def pattern(module: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
+def refuse_parts(plan: Plan, system: str) -> None:
+    """Refuses a plan that has several ops do the work of one: no other system has those ops.
+
+    Raises
+    ------
+    InputError
+        An op has parts or replicas; it is named.
+    """
+    divided = np.flatnonzero(plan.devices < 0).tolist()
+    if divided:
+        parts = plan.parts(divided[0])
+        kind = "replicas" if parts[0].replica >= 0 else "parts"
+        on = " and ".join(dict.fromkeys(part.device for part in parts))
+        more = f", and so {len(divided) - 1} more" if len(divided) > 1 else ""
+        raise InputError(
+            f"{system} has every op once, but the plan has op {plan.graph.names[divided[0]]!r} in "
+            f"{len(parts)} {kind} on {on}{more}: place it by a method that neither splits nor "
+            "replicates ops"
+        )
+
+
 def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
     """Refuses a model whose ops are not those of the plan's graph.
 
     Raises
     ------
     InputError
-        A name that the plan does not have, or a plan for a graph with ops split.
+        A name that the plan does not have, or an op that the plan has in parts.
     """
-    if plan.splits:
-        raise InputError(
-            f"the plan splits {listed([split.op for split in plan.splits])}, which {source} holds "
-            "whole: place it by a method that splits no ops"
-        )
+    refuse_parts(plan, source)
     missing = sorted(set(found) - set(plan.graph.names))
     if missing:
         raise InputError(
@@ -137,7 +154,7 @@ def run_order(plan: Plan) -> NDArray[np.int32]:
     """
     import loadmaster.fast as fast
 
-    reduced = plan.problem.reduced
+    reduced = plan.graph.reduced
     src, dst, _, _ = reduced.graph.flows()
     if bool((src < dst).all()):
         return reduced.op_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import write_json
 from loadmaster.readers.onnx_shapes import first_line
-from loadmaster.writers.targets.names import device_names, families
+from loadmaster.writers.targets.names import device_names, families, refuse_parts
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -56,6 +56,7 @@ def openvino(
     >>> lm.writers.openvino(plan, model=model)                                 # doctest: +SKIP
     >>> compiled = openvino.Core().compile_model(model, "HETERO:GPU,CPU")      # doctest: +SKIP
     """
+    refuse_parts(plan, "OpenVINO")
     if isinstance(model, (str, os.PathLike)):
         model = _load(model)
     if not hasattr(model, "get_ordered_ops"):

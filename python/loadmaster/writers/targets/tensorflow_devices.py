@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import read_bytes, write_bytes, write_json
-from loadmaster.writers.targets.names import check_names, device_names
+from loadmaster.writers.targets.names import check_names, device_names, refuse_parts
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -41,6 +41,7 @@ def tensorflow(
     >>> lm.writers.tensorflow(plan)["convolution"]
     '/device:GPU:0'
     """
+    refuse_parts(plan, "TensorFlow's graph")
     spelled = device_names(plan, lambda f, n: f"/device:{f.upper()}:{n}", names)
     devices = {
         name: spelled[device]

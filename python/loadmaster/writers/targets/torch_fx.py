@@ -11,7 +11,7 @@ from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import write_json
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.segments import segment_of, segments
-from loadmaster.writers.targets.names import check_names, device_names, torch_device
+from loadmaster.writers.targets.names import check_names, device_names, refuse_parts, torch_device
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -56,6 +56,7 @@ def fx(
     >>> lm.writers.fx(plan)["nodes"]["convolution"]["device"]
     'cuda:0'
     """
+    refuse_parts(plan, "an FX graph")
     spelled = device_names(plan, torch_device, names)
     graph = plan.graph
     computed = [i for i in _in_order(plan) if graph.kinds[i] not in PLACEHOLDERS]

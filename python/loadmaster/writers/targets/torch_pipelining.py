@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_json
 from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import device_names, pattern, placed, torch_device
+from loadmaster.writers.targets.names import (
+    device_names,
+    pattern,
+    placed,
+    refuse_parts,
+    torch_device,
+)
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -64,6 +70,7 @@ def pipelining(
         spec = {name: SplitPoint[point] for name, point in written["split_spec"].items()}
         pipe = torch.distributed.pipelining.pipeline(model, (example,), split_spec=spec)
     """
+    refuse_parts(plan, "a pipeline of PyTorch")
     modules = Modules(plan, root)
     spelled = device_names(plan, torch_device, names)
     order = [op for op in modules.order if modules.is_forward(op)]

@@ -1,0 +1,199 @@
+"""Program: the user's graph, the graph that runs, and which op of the one each op of the other is.
+
+Transforms (:mod:`loadmaster.transforms`) make programs, and programs compose. Where an op came from
+is a column of the program; nobody reads it off the op's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.graph import OpGraph
+
+#: What an op of the graph that runs is there for; a program's ``role`` is an index into it.
+#: "compute" and "update" (the optimizer's) do the user's work; a "slice" hands parts of a tensor to
+#: the parts of an op, a "join" puts their results together, a "collective" sums over replicas.
+ROLES = ("compute", "slice", "join", "collective", "update")
+COMPUTE, SLICE, JOIN, COLLECTIVE, UPDATE = range(len(ROLES))
+
+#: The columns of a program, one value per op of the graph that runs.
+COLUMNS = ("serves", "part", "parts", "replica", "micro", "share", "role")
+
+#: Phase of the optimizer's ops.
+_OPTIMIZER = "o"
+
+
+@dataclass(frozen=True)
+class Split:
+    """An op that was split: its name ``op``, along which ``dimension``, into how many (``n``)."""
+
+    op: str
+    dimension: str
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.op} along {self.dimension} into {self.n}"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A graph, what it was transformed into, and a column per question about each op that runs.
+
+    Attributes
+    ----------
+    source : OpGraph
+        The user's graph.
+    graph : OpGraph
+        The graph that runs: ``source`` itself where nothing was transformed.
+    serves : int32 [graph.n_ops]
+        The op of ``source`` that each op is, is a part of, or was added for.
+    part, parts : int32 [graph.n_ops]
+        Which part of a split op each op is, from 0, and of how many; 0 of 1: the op is whole.
+    replica : int32 [graph.n_ops]
+        The data-parallel replica that each op is in; -1: none.
+    micro : int32 [graph.n_ops]
+        The micro-batch that each op works on; -1: the whole batch.
+    share : float64 [graph.n_ops]
+        Part of its origin's work that each op does; 1 for added ops.
+    role : uint8 [graph.n_ops]
+        What each op is there for: an index into :data:`ROLES`.
+    splits : tuple of Split
+        Ops that were split, in this order.
+    notes : tuple of str
+        What the user should know.
+    """
+
+    source: OpGraph
+    graph: OpGraph
+    serves: NDArray[np.int32]
+    part: NDArray[np.int32]
+    parts: NDArray[np.int32]
+    replica: NDArray[np.int32]
+    micro: NDArray[np.int32]
+    share: NDArray[np.float64]
+    role: NDArray[np.uint8]
+    splits: tuple[Split, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> Program:
+        """The graph as it is. O(V).
+
+        >>> import loadmaster as lm
+        >>> graph = lm.read("example:lenet")
+        >>> Program.of(graph).graph is graph
+        True
+        """
+        return cls.made(graph, graph, np.arange(graph.n_ops, dtype=np.int32))
+
+    @classmethod
+    def made(cls, source: OpGraph, graph: OpGraph, serves: NDArray[Any], **columns: Any) -> Program:
+        """A program from the columns that say something; the others are those of whole ops."""
+        n = graph.n_ops
+        whole: dict[str, Any] = {
+            "part": np.zeros(n, dtype=np.int32),
+            "parts": np.ones(n, dtype=np.int32),
+            "replica": np.full(n, -1, dtype=np.int32),
+            "micro": np.full(n, -1, dtype=np.int32),
+            "share": np.ones(n),
+            "role": user_roles(source)[serves],
+        }
+        return cls(source, graph, serves.astype(np.int32), **{**whole, **columns})
+
+    def then(self, later: Program) -> Program:
+        """The program and a later one, whose source is this one's graph, as one. O(V)."""
+        of, own = later.serves, later.own
+        before = {name: getattr(self, name)[of] for name in ("part", "parts", "replica", "micro")}
+        return Program(
+            self.source,
+            later.graph,
+            self.serves[of],
+            np.where(own, 0, before["part"] * later.parts + later.part).astype(np.int32),
+            np.where(own, 1, before["parts"] * later.parts).astype(np.int32),
+            np.where(later.replica >= 0, later.replica, before["replica"]).astype(np.int32),
+            np.where(later.micro >= 0, later.micro, before["micro"]).astype(np.int32),
+            np.where(own, 1.0, self.share[of] * later.share),
+            np.where(own | ~self.own[of], later.role, self.role[of]).astype(np.uint8),
+            self.splits + later.splits,
+            self.notes + later.notes,
+        )
+
+    def with_graph(self, source: OpGraph, graph: OpGraph) -> Program:
+        """The same program of graphs that differ in columns, not in ops."""
+        return replace(self, source=source, graph=graph)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the user's graph runs as it is."""
+        return self.graph is self.source
+
+    @cached_property
+    def own(self) -> NDArray[np.bool_]:
+        """Which ops the program adds to the user's, bool [graph.n_ops]."""
+        return is_added(self.role)
+
+    @cached_property
+    def origin(self) -> NDArray[np.int32]:
+        """The op of ``source`` that each op is or is a part of; -1: the program's own."""
+        return np.where(self.own, -1, self.serves).astype(np.int32)
+
+    @cached_property
+    def _by_origin(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Ops of the graph that runs by origin, and where each origin's begin."""
+        order = np.argsort(self.origin, kind="stable")
+        return order, np.searchsorted(self.origin[order], np.arange(self.source.n_ops + 1))
+
+    def parts_of(self, op: int) -> NDArray[np.intp]:
+        """The ops of the graph that runs which do the work of a user's op, in their order."""
+        order, start = self._by_origin
+        return order[start[op] : start[op + 1]]
+
+    @cached_property
+    def whole(self) -> NDArray[np.int32]:
+        """The one op that does all the work of each of the user's ops, int32 [source.n_ops]; -1:
+        several do.
+        """
+        order, start = self._by_origin
+        return np.where(np.diff(start) == 1, order[start[:-1]], -1).astype(np.int32)
+
+    @property
+    def changes(self) -> str:
+        """What was done to the user's graph, in a word or two; "" where nothing was."""
+        made = {"replicated": (self.replica >= 0).any(), "split": (self.parts > 1).any()}
+        return " and ".join(word for word, holds in made.items() if holds)
+
+    def label(self, op: int) -> str:
+        """What an op of the graph that runs is called in messages: in terms of the user's ops.
+
+        >>> import loadmaster as lm
+        >>> twice = lm.transforms.replicate(lm.read("example:lenet"), 2)
+        >>> twice.label(twice.graph.index("convolution@r1"))
+        "'convolution', replica 1"
+        """
+        name = repr(self.source.names[self.serves[op]])
+        words = [f"the {ROLES[self.role[op]]} for {name}" if self.own[op] else name]
+        words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 else []
+        words += [f"micro-batch {self.micro[op]}"] if self.micro[op] >= 0 else []
+        words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
+        return ", ".join(words)
+
+    @property
+    def own_flops(self) -> int:
+        """FLOPs that the program adds to the model's own, which it conserves."""
+        return int(self.graph.flops[self.own].sum())
+
+
+def user_roles(graph: OpGraph) -> NDArray[np.uint8]:
+    """The roles of a user's own ops: the optimizer's update, the others compute."""
+    optimizer = np.fromiter((phase == _OPTIMIZER for phase in graph.phases), bool, graph.n_ops)
+    return np.where(optimizer, UPDATE, COMPUTE).astype(np.uint8)
+
+
+def is_added(role: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which roles are those of ops that a transform adds."""
+    return np.isin(role, (SLICE, JOIN, COLLECTIVE))

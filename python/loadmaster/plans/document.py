@@ -1,0 +1,291 @@
+"""A plan as a JSON document: version 2 is written, versions 1 and 2 are read.
+
+A document holds the graph, the cluster and the costs that the plan was made for, so that the plan
+can be explained and simulated anywhere, and hashes of them, so that it cannot be taken for another
+graph's. Where the graph that runs is not the user's, version 2 holds both and the program's columns
+between them; version 1 held the graph that runs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import check_format
+from loadmaster.costs import PROVENANCES, Costs
+from loadmaster.judge.assignment import PlanPolicy
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import reduced_assignment
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import COLUMNS, ROLES, Program, Split
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.version_1 import constraints_of_version_1
+from loadmaster.rules.constraints import Constraints
+
+FORMAT = "loadmaster-plan"
+VERSION = 2
+
+#: How devices may follow a plan's priorities.
+PLAN_POLICIES = get_args(PlanPolicy)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as the document of version 2."""
+    program, problem, verdict = plan.program, plan.problem, plan.verdict
+    made_from = {"original_sha256": plan.original_sha256, "splits": _rows(plan.splits)}
+    asked = plan.constraints.to_document()
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "loadmaster": metadata.version("loadmaster"),
+        "method": plan.method,
+        "options": dict(plan.options),
+        "seed": plan.seed,
+        "makespan": plan.makespan,
+        "period": verdict.period,
+        "peak": verdict.peak.tolist(),
+        "excess": verdict.excess,
+        "lower_bound": plan.lower_bound,
+        "bound_source": plan.bound_source,
+        "notes": list(plan.notes),
+        "planning_seconds": plan.planning_seconds,
+        "estimate": plan.estimate,
+        "graph_sha256": plan.graph.digest,
+        **(made_from if plan.original_sha256 is not None else {}),
+        **({} if plan.constraints.is_empty else {"constraints": asked}),
+        "cluster_sha256": plan.cluster.digest,
+        "policy": plan.policy,
+        "devices": plan.running_devices.tolist(),
+        "priority": plan.running_priority.tolist(),
+        "costs": _costs_document(problem.costs),
+        "cluster": plan.cluster.to_toml(),
+        "graph": plan.graph.to_document(),
+        **({} if program.is_plain else {"program": _program_document(problem)}),
+    }
+
+
+def _rows(splits: tuple[Split, ...]) -> list[list[Any]]:
+    return [[split.op, split.dimension, split.n] for split in splits]
+
+
+def _costs_document(costs: Costs) -> dict[str, Any]:
+    return {
+        "types": list(costs.types),
+        "time": costs.time.tolist(),
+        "provenance": costs.provenance.tolist(),
+        "provenances": list(PROVENANCES),
+    }
+
+
+def _program_document(problem: Problem) -> dict[str, Any]:
+    """The graph that runs, which op serves which, and the costs of the user's ops."""
+    program = problem.program
+    return {
+        "sha256": program.graph.digest,
+        "columns": {name: getattr(program, name).tolist() for name in COLUMNS},
+        "roles": list(ROLES),
+        "splits": _rows(program.splits),
+        "notes": list(program.notes),
+        "costs": _costs_document(problem.user_costs),
+        "graph": program.graph.to_document(),
+    }
+
+
+def plan_of_document(
+    document: Any, source: str, graph: OpGraph | None = None, cluster: Cluster | None = None
+) -> Plan:
+    """The plan of a document, simulated again; ``source`` is named in errors.
+
+    Raises
+    ------
+    InputError
+        Not a plan, another version, damaged, or a plan for another graph or cluster.
+    """
+    check_format(document, FORMAT, VERSION, "a plan", source, older=(1,))
+    try:
+        return _Reader(document, source).plan(graph, cluster)
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise InputError(f"{source} is a damaged plan: {error!r}") from error
+
+
+class _Reader:
+    """Reads one document and says what is wrong with it."""
+
+    def __init__(self, document: Mapping[str, Any], source: str) -> None:
+        self.document, self.source = document, source
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InputError(f"{self.source} is damaged: {what}")
+
+    def plan(self, graph: OpGraph | None, cluster: Cluster | None) -> Plan:
+        document, expect = self.document, self.expect
+        own_graph = OpGraph.from_document(document["graph"], self.source)
+        own_cluster = Cluster.from_toml(document["cluster"], self.source)
+        original = document.get("original_sha256")
+        expect(original is None or isinstance(original, str), "original_sha256 is no text")
+        self._check_same("cluster", own_cluster, cluster, document["cluster_sha256"])
+        is_original = graph is not None and graph.digest == original
+        self._check_same(
+            "graph", own_graph, own_graph if is_original else graph, document["graph_sha256"]
+        )
+        expect(isinstance(document["priority"], list), "priority is no list")
+        expect(isinstance(document["options"], Mapping), "options are no object")
+        expect(isinstance(document["method"], str), "method is no text")
+        problem = self._problem(own_graph, own_cluster)
+        policy = document["policy"]
+        expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
+        estimate = document["estimate"]
+        expect(
+            estimate is None or (checks.is_number(estimate) and estimate >= 0),
+            f"estimate is {estimate!r}: wants seconds >= 0, or null",
+        )
+        assignment = replace(
+            reduced_assignment(problem, document["devices"], document["priority"]),
+            policy=policy,
+            estimate=None if estimate is None else float(estimate),
+        )
+        verdict = problem.verdict(assignment)
+        return Plan(
+            problem=problem,
+            assignment=assignment,
+            verdict=verdict,
+            method=document["method"],
+            options=document["options"],
+            lower_bound=self._lower_bound(verdict.step_time),
+            bound_source=document["bound_source"],
+            notes=tuple(document["notes"]),
+            planning_seconds=float(document["planning_seconds"]),
+            constraints=self._constraints(own_graph),
+            original_sha256=original,
+        )
+
+    def _check_same(
+        self, what: str, own: OpGraph | Cluster, wanted: OpGraph | Cluster | None, digest: str
+    ) -> None:
+        """Refuses a graph or cluster that is not the one of its hash, or not the one wanted."""
+        if own.digest != digest:
+            raise InputError(f"{self.source} is damaged: its {what} does not match its hash")
+        if wanted is not None and wanted.digest != digest:
+            original = self.document.get("original_sha256")
+            made = f", made from the one with hash {original}" if original else ""
+            made = made if what == "graph" else ""
+            raise InputError(
+                f"{self.source} is a plan for another {what}: {own!r}{made}, not {wanted!r}"
+            )
+
+    def _problem(self, graph: OpGraph, cluster: Cluster) -> Problem:
+        document = self.document
+        program, source_costs = Program.of(graph), None
+        if "program" in document:
+            described = document["program"]
+            program = self._program(graph, described)
+            source_costs = self._costs(described["costs"], graph, cluster)
+        elif "splits" in document:
+            program = replace(program, splits=self._splits(document["splits"]))
+        return Problem.make(
+            program,
+            cluster,
+            self._costs(document["costs"], program.graph, cluster),
+            seed=checks.seed(document["seed"]),
+            source_costs=source_costs,
+        )
+
+    def _costs(self, costs: Any, graph: OpGraph, cluster: Cluster) -> Costs:
+        expect = self.expect
+        try:
+            given = Costs.given(np.array(costs["time"], dtype=np.float64), graph, cluster)
+        except InputError as error:
+            raise InputError(f"{self.source} is damaged: {error}") from error
+        expect(tuple(costs["types"]) == given.types, "costs.types are not the cluster's")
+        expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
+        words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)
+        sources = self._column(
+            "costs.provenance", costs["provenance"], graph.n_ops, (0, len(words) - 1)
+        )
+        return Costs(given.time, given.types, words[sources])
+
+    def _column(
+        self, what: str, values: Any, n: int, between: tuple[int, int | NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """A column of whole numbers, each between two."""
+        column = np.array(values)
+        if not len(column):
+            column = column.astype(np.int64)
+        self.expect(column.shape == (n,), f"{what} has the wrong length")
+        self.expect(column.dtype.kind in "iu", f"{what} is no list of integers")
+        least, most = between
+        self.expect(bool(((column >= least) & (column <= most)).all()), f"{what} is out of range")
+        return column.astype(np.int64)
+
+    def _program(self, source: OpGraph, described: Any) -> Program:
+        """The program of a version-2 document."""
+        graph = OpGraph.from_document(described["graph"], self.source)
+        self.expect(
+            graph.digest == described["sha256"], "its graph that runs does not match its hash"
+        )
+        columns, n, most = described["columns"], graph.n_ops, np.iinfo(np.int32).max
+        self.expect(tuple(described["roles"]) == ROLES, "an unknown word in roles")
+        share = np.array(columns["share"], dtype=np.float64)
+        self.expect(share.shape == (n,), "share has the wrong length")
+        self.expect(bool(((share > 0) & (share <= 1)).all()), "share is out of range")
+        parts = self._column("parts", columns["parts"], n, (1, most))
+        ranges: dict[str, tuple[int, int | NDArray[np.int64]]] = {
+            "serves": (0, source.n_ops - 1),
+            "part": (0, parts - 1),
+            "parts": (1, most),
+            "replica": (-1, most),
+            "micro": (-1, most),
+            "role": (0, len(ROLES) - 1),
+        }
+        whole: dict[str, Any] = {
+            name: self._column(name, columns[name], n, between).astype(
+                np.uint8 if name == "role" else np.int32
+            )
+            for name, between in ranges.items()
+        }
+        program = Program(
+            source,
+            graph,
+            **whole,
+            share=share,
+            splits=self._splits(described["splits"]),
+            notes=tuple(described["notes"]),
+        )
+        served = np.bincount(program.origin[~program.own], minlength=source.n_ops)
+        self.expect(bool(served.all()), "no op serves some op of the graph")
+        return program
+
+    def _splits(self, rows: Any) -> tuple[Split, ...]:
+        splits = tuple(Split(*row) for row in rows)
+        self.expect(
+            all(
+                isinstance(split.op, str) and isinstance(split.dimension, str) and split.n >= 2
+                for split in splits
+            ),
+            "splits are no list of op, dimension and number",
+        )
+        return splits
+
+    def _lower_bound(self, makespan: float) -> float:
+        found = self.document["lower_bound"]
+        self.expect(
+            checks.is_number(found) and 0 <= found <= makespan * (1 + 1e-9),
+            f"lower_bound is {found!r} where the plan takes {makespan} s",
+        )
+        return float(found)
+
+    def _constraints(self, graph: OpGraph) -> Constraints:
+        found = Constraints.from_document(self.document.get("constraints", {}), self.source)
+        is_version_1 = self.document["version"] == 1 and "original_sha256" in self.document
+        return constraints_of_version_1(found, graph) if is_version_1 else found

@@ -1,0 +1,107 @@
+"""Timelines: what was measured is checked, and simulations are made of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from strategies import graph_of, ms_mesh
+
+import loadmaster as lm
+from loadmaster.base.errors import InputError
+from loadmaster.judge.simulation import MEASURED, Memory
+from loadmaster.judge.timeline import Timeline, Transfers
+
+GRAPH = graph_of(
+    {"w": 0, "a": 1, "v": 0, "b": 2, "c": 3},
+    [("w", "a", 8), ("a", "v", 4), ("v", "b", 4), ("a", "c", 4)],
+    kind=["parameter", "", "", "", ""],
+    view=[0, 0, 1, 0, 0],
+    param_bytes=[8, 0, 0, 0, 0],
+)
+
+
+def sent(*rows: tuple[int, int, int, int, int, float, float, float]) -> Transfers:
+    kinds = (np.int32, np.int32, np.int32, np.int32, np.uint64, float, float, float)
+    columns = zip(*rows, strict=True)
+    return Transfers(*(np.array(c, dtype=kind) for c, kind in zip(columns, kinds, strict=True)))
+
+
+def test_a_simulated_timeline_is_what_the_simulation_says():
+    plan = lm.place(GRAPH, ms_mesh(2), "round-robin")
+    seen, line = plan.schedule, plan.schedule.timeline
+    assert line.makespan == seen.makespan == plan.makespan
+    assert line.start is seen.start
+    assert line.device.tolist() == plan.devices.tolist()
+    assert len(line.transfers) == len(seen.transfers)
+    assert not seen.is_measured
+
+
+def test_figures_of_a_measured_step_by_hand():
+    plan = lm.place(GRAPH, ms_mesh(2), "single")
+    line = Timeline.measured(
+        GRAPH,
+        [0, 0, 0, 0, 1],
+        [0.0, 0.0, 1.5, 1.5, 2.0],
+        [0.0, 1.5, 1.5, 4.0, 5.0],
+        sent((1, 1, 0, 1, 4, 1.5, 1.5, 2.0)),
+    )
+    seen = lm.Simulation(plan.problem, line)
+    assert seen.makespan == 5.0
+    assert seen.device_busy.tolist() == [4.0, 3.0]
+    assert seen.utilisation.tolist() == [0.8, 0.6]
+    assert seen.channel_busy.sum() == 0.5 * len(plan.cluster.route(0, 1).channels)
+    assert seen.bytes_moved == 4
+    assert seen.blame == ()
+    assert seen.waited(0) == (MEASURED, -1)
+    assert seen.is_measured
+    assert seen.fits
+    assert seen.priority.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_measured_memory_is_kept():
+    plan = lm.place(GRAPH, ms_mesh(2), "single")
+    memory = plan.memory
+    line = plan.schedule.timeline
+    assert lm.Simulation(plan.problem, line, memory).memory is memory
+    absent = lm.Simulation(plan.problem, line).memory
+    assert isinstance(absent, Memory)
+    assert absent.peak.tolist() == [0, 0]
+
+
+def test_a_program_is_measured_by_the_ops_that_ran():
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    plan = lm.place(graph, cluster, "data-parallel")
+    line = plan.schedule.timeline
+    twice = Timeline.measured(plan.program, line.device, 2 * line.start, 2 * line.finish)
+    seen = plan.measured(lm.Simulation(plan.problem, twice, plan.memory))
+    assert seen.makespan == 2 * plan.makespan
+    assert seen.memory is plan.memory
+    assert plan.diff(seen).speedup == pytest.approx(0.5)
+    with pytest.raises(InputError, match="wants 104 numbers"):
+        Timeline.measured(graph, line.device, line.start, line.finish)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([0] * 4, [0] * 5, [1] * 5), r"device has shape \(4,\)"),
+        (([0.5] * 5, [0] * 5, [1] * 5), r"device has shape \(5,\) \(float64\)"),
+        (([0] * 5, ["a"] * 5, [1] * 5), "start has shape"),
+        (([0] * 5, [0] * 5, [[1]] * 5), "finish has shape"),
+        (([0, 0, 0, -1, 0], [0] * 5, [1] * 5), "op 'b' ran on device -1"),
+        (([0] * 5, [0, 0, 0, 0, 2], [1] * 5), "op 'c' ran on device 0 from 2 to 1 s"),
+        (([0] * 5, [0, -1, 0, 0, 0], [1] * 5), "op 'a' ran"),
+        (([0] * 5, [0] * 5, [1, 1, np.nan, 1, 1]), "op 'v' ran"),
+        (([0] * 5, [0] * 5, [1, 1, 1, np.inf, 1]), "op 'b' ran"),
+    ],
+)
+def test_bad_measurements_are_refused(columns, message):
+    with pytest.raises(InputError, match=message):
+        Timeline.measured(GRAPH, *columns)
+
+
+def test_a_device_that_the_cluster_does_not_have_is_refused():
+    plan = lm.place(GRAPH, ms_mesh(2), "single")
+    line = Timeline.measured(GRAPH, [0, 0, 0, 0, 2], [0] * 5, [1] * 5)
+    with pytest.raises(InputError, match="on device 2, but the cluster has 2 devices"):
+        lm.Simulation(plan.problem, line)
