@@ -3,10 +3,10 @@
 :mod:`loadmaster.rules.stages` says what stages allow, and brings ops into an order for them; here
 a dynamic program cuts that order into one range per device.
 
-The cut is the one that leaves most work where the strategy put it, within what each device allows
-and has memory for. So the strategy's own answer stays where it is contiguous already; where it is
-not, no search is made for the fastest contiguous one. Nor is every contiguous placement a cut of
-this order: branches may have been cut apart differently.
+Of all cuts that devices allow and have memory for, the one is taken that moves least work away from
+where the strategy put it. A placement that is contiguous already stays as it is. The cut need not
+be the fastest one: steps are not compared. And some contiguous placements are no cut of this order,
+since branches can be cut apart in other ways.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.stages import Stages
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.simple.assigned import assigned, per_set, refuse_overfull
+from loadmaster.strategies.refusal import refuse_overfull
+from loadmaster.strategies.simple.assigned import assigned, per_set
 
 #: What a cut costs that cannot be made.
 _NEVER = np.iinfo(np.int64).max // 4

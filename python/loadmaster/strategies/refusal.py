@@ -59,6 +59,31 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
     )
 
 
+def refuse_overfull(
+    problem: Problem,
+    what: str,
+    devices: NDArray[np.int32],
+    bytes_: NDArray[np.uint64],
+    capacity: NDArray[np.uint64],
+) -> None:
+    """Raises where a device is given more bytes than its capacity.
+
+    Raises
+    ------
+    InfeasibleError
+        The devices and the bytes short of each are named.
+    """
+    held = np.zeros(len(capacity), dtype=np.uint64)
+    np.add.at(held, devices, bytes_)
+    short = {
+        problem.cluster.devices[d].name: int(held[d] - capacity[d])
+        for d in np.flatnonzero(held > capacity)
+    }
+    if short:
+        listed = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in short.items())
+        raise InfeasibleError(f"{what} is short on {listed}", short)
+
+
 def _residents(problem: Problem, devices: NDArray[np.int32], device: int) -> list[tuple[int, int]]:
     """The user's ops that keep most bytes on a device for the whole step, with those bytes."""
     kept = problem.model.resident

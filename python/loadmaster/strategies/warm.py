@@ -49,9 +49,10 @@ def carried_over(plan: Plan, problem: Problem) -> Assignment:
 def as_candidates(problem: Problem, start: Assignment | None) -> list[Candidate]:
     """A placement as a candidate, if there is one and it fits: a list of one, or none.
 
-    A colocated set is where its first op is. Sets without a device go to one device together, the
-    one with which the step is fastest and fits; those that may not be there go where least is
-    computed. If nothing fits there is no candidate, unless best effort will do.
+    A colocated set goes where its first op was. All sets that have lost their device go to one
+    device: the one with which the step fits and is shortest. A set that may not be there goes to
+    the device that computes least. If nothing fits there is no candidate, unless best effort will
+    do.
 
     Notes
     -----
@@ -77,7 +78,9 @@ def as_candidates(problem: Problem, start: Assignment | None) -> list[Candidate]
 
 
 def _placements(problem: Problem, devices: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
-    """The placement with every set somewhere it may be, in each way to house the homeless."""
+    """The placement with every set where it may be, once for each device that sets without one
+    can go to.
+    """
     sets = problem.graph.colocation
     allowed = allowed_devices(problem)
     by_set = devices[np.unique(sets, return_index=True)[1]]

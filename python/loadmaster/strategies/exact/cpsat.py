@@ -60,8 +60,8 @@ def place(
     Parameters
     ----------
     prove : bool
-        Whether half of the time goes into the bound: into the model whose channels serve in any
-        order, which is smaller, and whose bound holds for first come, first served as well.
+        Whether half of the time goes into the bound. It comes from a smaller model whose channels
+        serve in any order, so that it holds for first come, first served as well.
     workers : int
         Threads of the solver; with more than one, what it finds within a limit differs from run to
         run.

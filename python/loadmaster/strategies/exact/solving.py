@@ -55,7 +55,8 @@ SEARCH_SHARE = 0.2
 #: Share of the smallest memory that a group may fill: larger ones may find no place.
 MAX_SHARE = 0.25
 
-#: Share of a bound by which a makespan may miss it and still be called optimal: rounding to ticks.
+#: A makespan that is longer than a bound by no more than this share of it is optimal: times are
+#: rounded to ticks.
 ROUNDING = 3e-6
 
 #: A method that searches, with keywords ``time_limit`` and ``warm_start``.
@@ -95,7 +96,10 @@ Solve = Callable[[Instance, Timed, float, Watch], Answer]
 
 @dataclass(frozen=True)
 class Level:
-    """A problem and what it was coarsened from. What memory it takes is told by the finest."""
+    """A problem, and the finer level whose groups are its ops.
+
+    Bytes are charged as the ops of the finest level hold them.
+    """
 
     problem: Problem
     coarse: CoarseProblem | None = None
@@ -454,8 +458,10 @@ def _certified(problem: Problem, memory: MemoryModel, error: InfeasibleError) ->
 
 
 def _bundled(graph: OpGraph) -> OpGraph:
-    """The same graph with neighbouring numbers for tensors that one group sends to the same others:
-    ties break by number, so they are sent one right after the other, as one message.
+    """The same graph with other numbers of tensors.
+
+    Tensors that one group sends to the same other groups get numbers in a row. Ties break by
+    number, so these tensors are sent one right after the other, as one message would be.
     """
     document = graph.to_document()
     edges = document["edges"]

@@ -1,5 +1,6 @@
-"""HEFT on groups of ops that keep the graph's parallelism: a start for the search that few
-transfers cross.
+"""HEFT on groups of ops: a start for the search.
+
+The groups keep the graph's parallelism, and few transfers lead from one to another.
 
 Groups come from :func:`loadmaster.fast.parallel_merge`; the ops of a placed group are then ordered
 one by one.

@@ -11,10 +11,11 @@ With p the times of ops, c those of transfers, s starts and w the makespan:
 An x_ij below 0.1 makes j the favourite. Stated in y = 1 - x below, which is a fractional matching.
 Changed against the paper:
 
-* An op whose only reader reads nothing else is one with that reader: x = 0 costs nothing there.
-  Between ops that must share a device nothing is sent, and between ops that cannot, always.
-* Of the many optima one is taken that saves most transfer time (at a weight of 1e-4), or what is
-  off the critical path would have favourites by the solver's whim. It is solved faster, too.
+* An op and its only reader count as one op where that reader reads nothing else: x = 0 costs
+  nothing there. Ops that must share a device send each other nothing, ops that cannot always send.
+* The program has many optima. The one that saves most transfer time is taken (at a weight of 1e-4):
+  else the solver's whim would choose the favourites off the critical path. It is solved faster,
+  too.
 * Rounding can leave an op with two favourites; the paper's code lets the last one win. Here the
   smallest x wins, then the smaller parent, then the smaller child.
 """

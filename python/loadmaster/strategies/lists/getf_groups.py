@@ -16,7 +16,7 @@ paper:
 
 * Machines are related there, their speeds are numbers. Here each op has its own times, measured or
   estimated; they stand in the program, and a type's speed is that of the mean op.
-* Colocated ops share their fractions. A type that is left out stays where an op has no other.
+* Colocated ops share their fractions. An op may use a type that is left out if it has no other.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 Ranks count mean times over the devices an op may run on and mean transfer times; ops of no time are
 told apart topologically. An op may go into an idle slot before ops that are scheduled already.
 
-Those ranks charge every transfer, though most tensors stay where they are. So, beyond the paper,
-ranks are taken again from the placement found, only what changes devices charged, and ops scheduled
-again; the best round counts. ``rounds=1, contention=False`` is the paper's HEFT.
+Those ranks charge every transfer, although most tensors stay on their device. So there are further
+rounds, which the paper does not have: each ranks the ops by the placement of the round before,
+where only tensors that change devices are charged, and schedules the ops again. The best round
+counts. ``rounds=1, contention=False`` is the paper's HEFT.
 
-What its transfers delay others by is weighed against an op's own finish. A high weight is better
-most often, but can keep a branch at home that had better leave. So one round, the second, weighs
-the time of others like an op's own, and the next one ranks by what that found.
+The transfers of an op delay other transfers. An op goes where its finish plus that delay, times a
+weight, is least. A high weight is better most often, but can keep a branch on its device that
+should leave. So the second round has the weight 1, and the third ranks by what the second found.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from loadmaster.strategies.registry import strategy
 
 ROUNDS = 6
 
-#: What delays of others weigh, by round; the last weight holds for all later ones.
+#: What the delay of others weighs, by round; the last weight holds for all later rounds.
 DELAY_WEIGHTS = (4, 1, 4)
 
 

@@ -30,10 +30,10 @@ Scheduled = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]
 #: A list scheduler: one round or several, of which the best counts.
 ListScheduler = Callable[[fast.Problem], Iterator[Scheduled]]
 
-#: What becomes of a way to decide for colocated ops; pauses after each round.
+#: One way to decide for colocated ops, at work: it pauses after each round and returns its outcome.
 Way = Generator[None, None, Outcome]
 
-#: Rounds of a way before it is another's turn: the first few differ most.
+#: Rounds of one way before the next way has its turn. The first few rounds differ most.
 TURN = 3
 
 
@@ -54,8 +54,8 @@ def list_scheduled(
     """
     check_memory(memory)
     core = problem.core if contention else problem.core.without_contention()
-    # Readers decide first: better most often in large graphs, where a meter may stop short of the
-    # other way.
+    # The way in which readers decide comes first. It is the better one most often in large graphs,
+    # where the verdicts that are granted may be spent before the other way has had its turn.
     ways = [
         _first_that_fits(problem, scheduler, core.led_by(lead), memory)
         for lead in reversed(deciders(problem.graph))
@@ -67,7 +67,9 @@ def list_scheduled(
 
 
 def _in_turns(ways: list[Way]) -> list[Outcome]:
-    """What becomes of each, some rounds at a time: what a meter cuts off has some of each."""
+    """The outcomes of the ways. They take turns, so that each has had some rounds if verdicts run
+    out.
+    """
     outcomes: dict[int, Outcome] = {}
     while len(outcomes) < len(ways):
         for i, way in enumerate(ways):

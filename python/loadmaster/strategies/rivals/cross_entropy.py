@@ -5,10 +5,11 @@ Each group has a distribution over devices of its own. Placements are drawn from
 the distributions that are likeliest to draw the fastest tenth (the minimum of the cross-entropy,
 in closed form: how often a group is where among them) take the place of the old ones, and so on.
 
-What differs: Post takes a few steps of proximal policy optimization between two such updates;
-those are left out, and the method ``policy-gradient`` is the one that learns by gradients. New
-distributions are mixed with the old (Rubinstein's smoothing), since a device that none of a handful
-of placements has used could never be drawn again; so are, early on, uniform ones.
+What differs: Post takes a few steps of proximal policy optimization between two such updates. They
+are left out: the method ``policy-gradient`` is the one that learns by gradients. New distributions
+are mixed with the old ones (Rubinstein's smoothing). Otherwise a device that a handful of
+placements did not use could never be drawn again. Early on, uniform distributions are mixed in as
+well.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ It is learned from scratch for each problem by REINFORCE: placements are drawn a
 is rewarded with minus the square root of its step time (HRL), and the policy moves towards those
 above a running mean (the baseline), by Adam.
 
-What differs: groups come from a coarsener (HRL learns them by a second policy), and the network is
-a hidden layer in numpy over the placed inputs (HRL: a sequence-to-sequence network with attention;
-Placeto: a graph embedding), since the simulator answers in milliseconds and a policy that is
-slower than what it asks would spend a user's seconds on itself. Advantages are scaled to unit
-variance within a batch, so that the learning rate fits any graph.
+What differs: groups come from a coarsener; HRL learns them by a second policy. The network is one
+hidden layer in numpy over the placed inputs; HRL has a sequence-to-sequence network with attention,
+Placeto a graph embedding. The simulator answers in milliseconds, and a larger network would take
+longer than the steps it asks for. Advantages are scaled to unit variance within a batch, so that
+the learning rate fits any graph.
 """
 
 from __future__ import annotations

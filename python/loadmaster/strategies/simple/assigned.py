@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InfeasibleError
-from loadmaster.base.units import format_bytes
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
@@ -67,28 +65,3 @@ def on_allowed(problem: Problem, device_of_set: NDArray[np.int32]) -> NDArray[np
         result[s] = int(np.argmin(after))
         load[result[s]] = after[result[s]]
     return result
-
-
-def refuse_overfull(
-    problem: Problem,
-    what: str,
-    devices: NDArray[np.int32],
-    bytes_: NDArray[np.uint64],
-    capacity: NDArray[np.uint64],
-) -> None:
-    """Raises where a device is given more bytes than its capacity.
-
-    Raises
-    ------
-    InfeasibleError
-        The devices and the bytes short of each are named.
-    """
-    held = np.zeros(len(capacity), dtype=np.uint64)
-    np.add.at(held, devices, bytes_)
-    short = {
-        problem.cluster.devices[d].name: int(held[d] - capacity[d])
-        for d in np.flatnonzero(held > capacity)
-    }
-    if short:
-        listed = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in short.items())
-        raise InfeasibleError(f"{what} is short on {listed}", short)

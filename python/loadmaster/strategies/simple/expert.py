@@ -19,8 +19,9 @@ from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.module_paths import module_path
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.refusal import refuse_overfull
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.simple.assigned import assigned, on_allowed, refuse_overfull
+from loadmaster.strategies.simple.assigned import assigned, on_allowed
 
 #: A layer of a stack of them: ``layer.12``, ``blocks.3``, ``block_7``, ``cell_stem_1``.
 _NUMBERED = re.compile(r".*\d$")

@@ -1,25 +1,26 @@
 """METIS (Karypis and Kumar 1998): parts of equal weight that cut as little as possible, one per
 device; Celeritas' first baseline (section 6.2.2).
 
-Undirected and blind to order: the parts are then ordered. A vertex is a colocated set. pymetis
-hands METIS one weight per vertex, so memory is not a constraint of its own: the weight is time,
-and where those parts do not fit, time and bytes in equal shares, and then bytes alone.
+METIS knows no directions and no order: the ops are ordered once the parts are made. A vertex is a
+colocated set. pymetis hands METIS one weight per vertex, so memory is no constraint of its own. The
+weight is time; if those parts do not fit, it is time and bytes in equal shares, and then bytes
+alone.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InfeasibleError, MissingExtraError
+from loadmaster.base.errors import MissingExtraError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.simple.assigned import assigned, on_allowed, per_set, refuse_overfull
-
-#: Shares of bytes in a vertex's weight, tried in turn.
-BLENDS = (0.0, 0.5, 1.0)
+from loadmaster.strategies.simple.assigned import on_allowed, per_set
+from loadmaster.strategies.simple.blends import blended
 
 #: What the weights of all vertices, and of all edges, add up to: METIS counts in 32 bits.
 _TOTAL = 1 << 28
@@ -36,23 +37,13 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     InfeasibleError
         No blend of time and bytes gives parts that fit.
     """
-    blends = list(BLENDS)
-
-    def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The next blend; parts know of no capacity, so that less of it changes nothing else."""
-        if not blends:
-            raise InfeasibleError("METIS' parts do not fit, weighed by bytes alone")
-        devices = parts(problem, bytes_, blends.pop(0))
-        try:
-            refuse_overfull(problem, "METIS' part", devices, bytes_, problem.capacity)
-        except InfeasibleError:
-            if blends:
-                return assign(bytes_, capacity)
-            if not problem.best_effort:
-                raise
-        return devices
-
-    return assigned(problem, assign, memory)
+    return blended(
+        problem,
+        partial(parts, problem),
+        memory,
+        part="METIS' part",
+        none_fits="METIS' parts do not fit",
+    )
 
 
 def parts(

@@ -18,8 +18,9 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.simple.assigned import assigned, on_allowed, per_set, refuse_overfull
-from loadmaster.strategies.simple.metis import BLENDS, shares, weighted_edges
+from loadmaster.strategies.simple.assigned import on_allowed, per_set
+from loadmaster.strategies.simple.blends import blended
+from loadmaster.strategies.simple.metis import shares, weighted_edges
 
 #: What the weights of all vertices, and of all edges, add up to.
 _TOTAL = 1 << 40
@@ -93,22 +94,13 @@ def _best(problem: Problem, attempts: Iterable[Callable[[], Candidate]]) -> Cand
 
 def _on(problem: Problem, some: NDArray[np.int32], numbering: Numbering) -> Candidate:
     """A part for each of some devices: weighed by time, by both, by bytes, until it fits."""
-    blends = list(BLENDS)
-
-    def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
-        if not blends:
-            raise InfeasibleError("no partition fits, weighed by bytes alone")
-        devices = _parts(problem, some, numbering, bytes_, blends.pop(0))
-        try:
-            refuse_overfull(problem, "a part", devices, bytes_, problem.capacity)
-        except InfeasibleError:
-            if blends:
-                return assign(bytes_, capacity)
-            if not problem.best_effort:
-                raise
-        return devices
-
-    return assigned(problem, assign, "dynamic")
+    return blended(
+        problem,
+        partial(_parts, problem, some, numbering),
+        "dynamic",
+        part="a part",
+        none_fits="no partition fits",
+    )
 
 
 def _parts(
