@@ -565,13 +565,17 @@ def schedule(
     """List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the
     end.
 
-    HEFT with descending upward ranks for `order` (see :func:`priority_order`); CPoP, DPOS and
-    PEFT with `pinned` or `bias`. With `contention` a transfer stands where first come, first
-    served puts it, and to an op's finish on a device is added `delay_weight` times the time by
-    which its transfers make others come later than they are wanted; as long as none does, the
-    simulator finds the same schedule when it runs ops in the order of their starts. Without it
-    channels are unlimited, and the simulator always does. Ties: smaller device. O(D (E + V log
+    With descending upward ranks for `order` (see :func:`priority_order`) it is HEFT; with
+    `pinned` or `bias` it is CPoP, DPOS or PEFT. Ties go to the smaller device. O(D (E + V log
     V)), and with contention the transfers pushed back.
+
+    With contention a transfer stands in its queue where first come, first served puts it. An
+    op's transfers can delay other ops: `delay_weight` times that delay is added to the op's
+    finish when devices are compared. As long as no op is delayed, the simulator finds the same
+    schedule when it runs ops in the order of their starts. Without contention it always does.
+
+    Memory counts residents, and tensors from their producer to their last reader; a problem
+    with `op_bytes` is charged these for the whole step instead.
     """
 
 def schedule_earliest(
@@ -588,7 +592,13 @@ def schedule_earliest(
 def adjusting_placement(
     problem: Problem, order: _Ids
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]:
-    """The paper's are those without contention. O(D (E + V log V))."""
+    """Adjusting Placement (Celeritas Algorithm 2).
+
+    An op stays on its predecessor's device in the order, unless another device lets it start
+    earlier by more than sending its output back costs. Starts are estimated on the engine's
+    timelines (eq. (7)-(9)). The paper's starts are those of a problem without contention. O(D
+    (E + V log V)).
+    """
 
 def schedule_placed(problem: Problem, order: _Ids, devices: _Ids) -> tuple[_Seconds, _Seconds]:
     """When ops of a given placement and order run: each at the end of its device, every tensor
@@ -625,10 +635,10 @@ def search(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int, int]:
     """Local search from a placement and an order: annealing over both, never worse than the start.
 
-    What is searched for is the makespan of :func:`schedule_placed`, which is exactly the
-    simulator's (policy "fixed") where every channel serves one pair of devices, and an estimate
-    on shared channels. Colocated sets stay together, device types and capacities are obeyed at
-    every step. Without `time_limit` the result depends on the input, `seed` and `chains` alone,
+    The search shortens the makespan of :func:`schedule_placed`. Where every channel serves one
+    pair of devices that is exactly the simulator's by its policy "fixed"; on shared channels it
+    is an estimate. Colocated sets stay together, device types and capacities are obeyed at
+    every step. Without a time limit the result depends on the input, `seed` and `chains` alone,
     whatever the machine and the number of threads. O(V + E) per move at worst. Can be
     interrupted.
     """
@@ -646,12 +656,12 @@ def search_windows(
     """Local search in windows: stretches of the order, one after another, each with all else as it
     is.
 
-    For large graphs, where moves of all ops cost too much. What a window finds is taken over
-    where the makespan of the whole, which is that of :func:`search`, gets no longer; where many
-    have found nothing better, one is searched hot and taken over even so, and the best is kept.
-    Colocated sets stay together, device types and capacities are obeyed. Without `time_limit`
-    the result depends on the input and `seed` alone. O(V + E) per window of some 300 ops at
-    worst. Can be interrupted.
+    For large graphs, where moves of all ops cost too much. What the search of a window finds is
+    taken over if the makespan of the whole, counted as :func:`search` does, gets no longer.
+    After many windows without a better state one window is searched hot and taken over even so;
+    the best state is kept. Colocated sets stay together, device types and capacities are
+    obeyed. Without a time limit the result depends on the input and `seed` alone. O(V + E) per
+    window of some 300 ops at worst. Can be interrupted.
     """
 
 def refine_placement(
