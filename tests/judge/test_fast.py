@@ -905,6 +905,39 @@ BAD = {
 }
 
 
+def test_columns_of_a_graph_go_by_their_names():
+    with pytest.raises(
+        TypeError, match=r'Graph\(\) got an unexpected keyword argument "residents"'
+    ):
+        diamond(residents=ORDER)
+    with pytest.raises(TypeError, match=r'OpGraph\(\) wants the keyword argument "view"'):
+        fast.OpGraph(["a"], ORDER[:0], ORDER[:0], None, ORDER[:0])
+    assert diamond(resident=None).resident.tolist() == [0] * 4
+
+
+def test_a_derived_problem_differs_in_one_rule():
+    charged = P.within(op_bytes=ORDER, capacity=np.array([7, 8]))
+    led = charged.led_by(ORDER * 0)
+    assert P.op_bytes is None
+    assert led.op_bytes.tolist() == ORDER.tolist()
+    assert (led.capacity.tolist(), led.lead.tolist()) == ([7, 8], [0] * 4)
+    assert (charged.lead.tolist(), P.lead.tolist()) == (ORDER.tolist(), ORDER.tolist())
+    assert led.mean_time.tolist() == P.mean(ONES).tolist() == ONES.tolist()
+    assert set(fast.schedule(led, ORDER)[0].tolist()) == {0}
+
+
+def test_unlimited_channels_send_two_tensors_at_once():
+    both = [("a", "b", 1.0, 0.0, []), ("b", "a", 1.0, 0.0, [])]
+    cluster = fast.Cluster([("a", "gpu", 99), ("b", "gpu", 99)], both)
+    graph = fast.Graph(
+        4, np.array([0, 1]), np.array([2, 3]), tensor_bytes=np.array([10, 10], dtype=U64)
+    )
+    problem = fast.Problem(graph, cluster, np.array([1.0, 0.0, 0.0, 0.0]))
+    devices = np.array([0, 0, 1, 1])
+    assert fast.simulate(problem, devices).makespan == 21.0
+    assert fast.simulate(problem.without_contention(), devices).makespan == 11.0
+
+
 def test_a_simulation_goes_on_only_below_a_limit():
     devices = ORDER * 0
     whole = fast.simulate(P, devices)
