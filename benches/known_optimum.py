@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster as lm
-from loadmaster.strategies.auto import auto
+from loadmaster.base.effort import Effort
 
 #: Microseconds of a mean op, and of what every transfer takes at least; bytes per microsecond.
 MEAN_OP, LATENCY, BYTES_PER_US = 1000, 10, 12_000
@@ -149,7 +149,7 @@ def _filled(random: np.random.Generator, length: int, count: int) -> NDArray[np.
 LISTED = ("heft", "etf", "dpos", "peft", "cpop")
 
 #: What `auto` may take, as counted, and its rows.
-EFFORTS: dict[auto.Effort, str] = {"fast": "auto, 1 s", "normal": "auto, 15 s"}
+EFFORTS: dict[Effort, str] = {"fast": "auto, 1 s", "normal": "auto, 15 s"}
 
 #: Devices and seeds of the instances in the table.
 DEVICES, SEEDS = (2, 4, 8), (0, 1, 2)

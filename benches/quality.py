@@ -42,7 +42,7 @@ from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
-from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups.celeritas import adjusting_placement
@@ -284,7 +284,7 @@ def coarsening_rows() -> list[list[str]]:
         cells = [graph]
         for method in COARSENERS:
             placed = adjusting_groups(problem, coarsen_problem(problem, method, COARSE_GROUPS))
-            after = refined(problem, placed)
+            after = polished(problem, placed)
             pair = placed.verdict.step_time / one, after.verdict.step_time / one
             pairs[method].append(pair)
             cells.append(f"{pair[0]:.3f} -> {pair[1]:.3f}")

@@ -37,7 +37,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.lists import heft
 
@@ -223,7 +223,7 @@ def speed(moves: int, only: str) -> None:
     print(f"graph | reduced ops | moves/s of {moves} moves")
     for name in (name for name in DESIGN if only in name):
         problem = design_problem(name, "")
-        found = refined(problem, heft.place(problem))
+        found = polished(problem, heft.place(problem))
         order = by_start(problem.graph, found.schedule.start, found.schedule.finish)
         taken = []
         for _ in range(3):
@@ -271,7 +271,7 @@ def windows(visits: int, only: str) -> None:
     for name, cluster in (place for place in LARGE if only in place[0]):
         problem = model_problem(name, cluster)
         one = float(problem.time.sum(axis=0)[problem.cluster.device_types].min())
-        start = refined(problem, heft.place(problem))
+        start = polished(problem, heft.place(problem))
         order = by_start(problem.graph, start.schedule.start, start.schedule.finish)
         row = []
         for kind, search in (("windows", fast.search_windows), ("all ops", fast.search)):

@@ -1,4 +1,4 @@
-"""What a simulation by each of ``auto``'s seeds takes: the figures stated in ``auto_seeds.py``.
+"""What a verdict takes by each of ``auto``'s seeds: the figures of ``strategies/auto/seeds.py``.
 
     python benches/seeds.py [--graphs NAME ...] [--clusters NAME ...]
 
@@ -18,7 +18,8 @@ from quality import CLUSTERS, DATA, model_problem
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.auto.seeds import SEEDS, Metered, Seed, microseconds
+from loadmaster.strategies.auto.pace import microsecond_per_op
+from loadmaster.strategies.auto.seeds import SEEDS, Seed
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.simple import single
 
@@ -27,6 +28,9 @@ LEAST_OPS = 1000
 
 #: Times that each is planned; the least counts.
 TIMES = 2
+
+#: More verdicts than any seed asks for.
+MANY = 10**9
 
 
 def is_loose(problem: Problem) -> bool:
@@ -37,17 +41,16 @@ def is_loose(problem: Problem) -> bool:
         return False
 
 
-def measured(problem: Metered, seed: Seed) -> tuple[float, int]:
-    """Microseconds per simulation, and simulations."""
+def measured(problem: Problem, seed: Seed) -> tuple[float, int]:
+    """Microseconds per verdict, and verdicts."""
     least = float("inf")
     for _ in range(TIMES):
-        problem.meter.reset()
         began = time.process_time()
-        with contextlib.suppress(InfeasibleError):
+        with problem.meter.allowing(MANY) as allowance, contextlib.suppress(InfeasibleError):
             seed.place(problem)
         least = min(least, time.process_time() - began)
-    used = max(problem.meter.used, 1)
-    return least / used / microseconds(problem), used
+    used = max(allowance.used, 1)
+    return least / used / microsecond_per_op(problem), used
 
 
 def main() -> None:
@@ -64,7 +67,7 @@ def main() -> None:
     simulations: dict[str, dict[int, set[int]]] = {name: {1: set(), 2: set()} for name in SEEDS}
     for graph in graphs:
         for cluster in arguments.clusters:
-            problem = Metered.of(model_problem(graph, cluster))
+            problem = model_problem(graph, cluster)
             if problem.graph.n_ops < LEAST_OPS or not is_loose(problem):
                 continue
             print(f"{graph} on {cluster}", flush=True)

@@ -18,14 +18,9 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarsening import Coarsener, default_rules, read_rules
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
-from loadmaster.strategies.auto.refine import (
-    AROUND_PASS,
-    REPEATED_SHARES,
-    hierarchy,
-    refined_by,
-    repeats,
-)
-from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.auto.passes import by_passes, near_levels, repeats_levels
+from loadmaster.strategies.auto.tuning import TUNING
+from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import judged
 from loadmaster.writers.pictures.coarse import to_dot, to_graphml, write
 
@@ -193,7 +188,7 @@ def test_refinement_never_makes_a_plan_worse(graph, cluster, data):
     devices = np.array(drawn, dtype=np.int32)[sets]
     order = np.arange(problem.graph.n_ops, dtype=np.int32)
     before = judged(problem, Assignment(devices, order))
-    after = refined(problem, before)
+    after = polished(problem, before)
     assert after.schedule.makespan <= before.schedule.makespan or not before.fits
     assert after.fits or not before.fits
 
@@ -215,10 +210,10 @@ def test_what_repeats_is_grouped_in_all_layers():
 @given(graph=op_graphs(), cluster=clusters(), rounds=st.integers(0, 5))
 def test_groups_of_what_repeats_get_finer_and_keep_to_their_limit(graph, cluster, rounds):
     problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
-    levels = repeats(problem, rounds)
-    finer = repeats(problem, rounds + 1)[-1]
+    levels = repeats_levels(problem, rounds)
+    finer = repeats_levels(problem, rounds + 1)[-1]
     op_time, colors = problem.op_time, levels[-1]
-    for share, level in zip(REPEATED_SHARES, levels, strict=False):
+    for share, level in zip(TUNING.repeats_shares, levels, strict=False):
         # A color is never split; a group of several keeps to the limit.
         assert len(set(zip(colors.tolist(), level.tolist(), strict=True))) == len(set(colors))
         for group in set(level.tolist()):
@@ -235,15 +230,15 @@ def test_a_refinement_counts_its_visits():
     plan = lm.place(graph, cluster, "round-robin")
     problem = plan.problem
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
-    levels = hierarchy(problem)
+    levels = near_levels(problem)
     n_ops = problem.graph.n_ops
     none, few, many = (
-        refined_by(problem, before, levels, per_op * n_ops) for per_op in (0, 100, 10**4)
+        by_passes(problem, before, levels, per_op * n_ops) for per_op in (0, 100, 10**4)
     )
     assert none[0] is before
     assert none[1] == 0
     # The last pass is done with the op, and what comes after, that spend its budget.
-    assert 0 < few[1] <= (100 + AROUND_PASS + 2) * n_ops
+    assert 0 < few[1] <= (100 + TUNING.around_pass + 2) * n_ops
     assert few[1] < many[1] < 10**4 * n_ops
     assert many[0].schedule.makespan <= few[0].schedule.makespan < before.schedule.makespan
 

@@ -12,21 +12,27 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, placements, v100_
 
 import loadmaster as lm
 from loadmaster import fast
+from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import registry
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.auto.few import parts
-from loadmaster.strategies.auto.gather import gathered
-from loadmaster.strategies.auto.seeds import Metered, OverdrawnError, Seed, worth_trying
+from loadmaster.strategies.auto.gathering import gathered
+from loadmaster.strategies.auto.parts import parts
+from loadmaster.strategies.auto.planting import Planting
+from loadmaster.strategies.auto.refinement import Entrant, Refinement
+from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.auto.search import Search
+from loadmaster.strategies.auto.seeds import SEEDS, Seed, worth_trying
+from loadmaster.strategies.auto.tuning import TUNING
 from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.simple.assigned import on_allowed
 
-METHODS = ("single", *(name for name in registry.METHODS if name in auto.SEEDS))
+METHODS = ("single", *(name for name in registry.METHODS if name in SEEDS))
 
 
 def diamonds(n):
@@ -305,7 +311,7 @@ def problem_of(graph, cluster):
 
 def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
     graph = graph_of({"a": 4, "b": 4, "c": 1}, [("a", "c", 1), ("b", "c", 1)])
-    problem = Metered.of(problem_of(graph, ms_mesh(2)))
+    problem = problem_of(graph, ms_mesh(2))
     seen = []
 
     def tries(problem):
@@ -313,25 +319,24 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept():
             seen.append(devices)
             judged(problem, Assignment(np.array(devices, dtype=np.int32), np.arange(3, dtype="i4")))
 
-    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, 1, lambda *news: None)
+    run = Run(problem, Budget(1.0, None))
     seed = Seed(tries, 1.0, 0, 1)
-    spent, is_done = run.sown("tries", seed, 5.5 * seed.cost_of(problem, 1))
+    spent, is_done = Planting(run).sow("tries", seed, 5.5 * seed.cost_of(problem, 1))
     assert not is_done
     assert len(seen) == 6
     assert spent == run.budget.spent == pytest.approx(seed.cost_of(problem, 5))
     assert run.best.assignment.devices.tolist() == [0, 1, 0]
-    judged(
-        problem, Assignment(run.best.assignment.devices, run.best.assignment.priority)
-    )  # Nothing is counted any more.
+    judged(problem, run.best.assignment)  # Nothing is counted any more.
 
 
 @pytest.mark.parametrize("name", ["peft", "dpos", "cpop", "heft", "etf", "m-etf", "noised"])
-def test_a_list_schedule_asks_for_as_many_simulations_as_are_counted_on(name):
-    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    seed = auto.SEEDS[name]
-    seed.place(problem)
-    asked = seed.simulations + seed.per_way * len(deciders(problem.graph))
-    assert problem.meter.used == asked
+def test_a_list_schedule_asks_for_as_many_verdicts_as_are_counted_on(name):
+    problem = problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe"))
+    seed = SEEDS[name]
+    with problem.meter.allowing(1000) as allowance:
+        seed.place(problem)
+    asked = seed.verdicts + seed.per_way * len(deciders(problem.graph))
+    assert allowance.used == asked
     assert seed.cost(problem, len(deciders(problem.graph))) == seed.cost_of(problem, asked)
 
 
@@ -352,16 +357,16 @@ def test_noise_begins_with_ranks_by_rule_and_only_gains(monkeypatch):
 
 
 def test_heft_cut_short_leaves_the_best_of_its_rounds():
-    problem = Metered.of(problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe")))
-    seed = auto.SEEDS["heft"]
+    problem = problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    seed = SEEDS["heft"]
     whole = heft.place(problem).schedule.makespan
-    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
+    planting = Planting(Run(problem, Budget(1e3, None)))
     found = []
     for rounds in range(1, heft.ROUNDS + 1):
-        # Two simulations a round, and one that is too many.
-        _, is_done = run.sown("heft", seed, (2 * rounds + 0.5) * seed.cost_of(problem, 1))
+        # Two verdicts a round, and one that is too many.
+        _, is_done = planting.sow("heft", seed, (2 * rounds + 0.5) * seed.cost_of(problem, 1))
         assert not is_done
-        found.append(run.seeds[-1].schedule.makespan)
+        found.append(planting.seeds[-1].schedule.makespan)
     assert found == sorted(found, reverse=True)
     assert found[-1] < found[0]
     assert whole <= found[-1]
@@ -369,43 +374,41 @@ def test_heft_cut_short_leaves_the_best_of_its_rounds():
 
 
 def test_heft_cut_short_has_as_many_rounds_of_either_way():
-    problem = Metered.of(problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe")))
-    seed = auto.SEEDS["heft"]
+    problem = problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    seed = SEEDS["heft"]
     ways = len(deciders(problem.graph))
     assert ways == 2
-    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
-    run.sown("heft", seed, (2 * 3 * ways + 0.5) * seed.cost_of(problem, 1))
+    run = Run(problem, Budget(1e3, None))
+    Planting(run).sow("heft", seed, (2 * 3 * ways + 0.5) * seed.cost_of(problem, 1))
     assert run.best.schedule.makespan == heft.place(problem, rounds=3).schedule.makespan
 
 
 def test_a_search_that_ends_early_spends_what_it_used():
-    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    run = auto._Run(problem, auto.Budget(1e3, None), 0.0, 1, 1, lambda *news: None)
-    run.explored(single.place(problem), 100.0)
-    visits = auto.PATIENCE_PER_OP * problem.graph.n_ops
-    assert visits / run.rate <= run.budget.spent < 10
+    problem = problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe"))
+    run = Run(problem, Budget(1e3, None))
+    Search(run).explored(single.place(problem), 100.0)
+    visits = TUNING.patience_per_op * problem.graph.n_ops
+    assert visits / run.pace.moves <= run.budget.spent < 10
 
 
 def test_half_of_what_is_refined_goes_on_in_the_next_way(monkeypatch):
-    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    run = auto._Run(problem, auto.Budget(10.0, None), 0.0, 1, 1, lambda *news: None)
+    problem = problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe"))
+    run = Run(problem, Budget(10.0, None))
     one = single.place(problem)
     devices = np.arange(problem.graph.n_ops, dtype=np.int32) % 4
-    seeds = [one, replace(one, devices=devices)]
+    seeds = [one, replace(one, assignment=replace(one.assignment, devices=devices))]
     run.best = one
     asked = []
 
-    def refinement(run, start, groups, way, seconds):
+    def once(refinement, start, way, seconds):
         which = next(
             i for i, seed in enumerate(seeds) if seed.assignment.devices is start.assignment.devices
         )
-        turn = auto.WAYS.index(way)
-        assert groups is run.hierarchies[turn]
-        asked.append((turn, which, seconds))
+        asked.append((way, which, seconds))
         return start, 0
 
-    monkeypatch.setattr(auto._Run, "refinement", refinement)
-    assert [found.assignment.devices.tolist() for found in run.refined(seeds)] == [
+    monkeypatch.setattr(Refinement, "once", once)
+    assert [found.assignment.devices.tolist() for found in Refinement(run).halved(seeds)] == [
         seed.assignment.devices.tolist() for seed in seeds
     ]
     # Every seed begins in every way; of what came to the same, one goes on.
@@ -425,15 +428,15 @@ def test_seeds_are_refined_on_any_number_of_threads():
             threads=threads,
             progress=lambda *one, news=news: news.append(one),
         )
-        found.append((news, plan.devices.tolist(), plan.priority.tolist()))
+        found.append((news, plan.assignment.devices.tolist(), plan.assignment.priority.tolist()))
     assert any(stage == "refine" for stage, _ in found[0][0])
     assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads):
-    problem = Metered.of(problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe")))
-    run = auto._Run(problem, auto.Budget(1.0, None), 0.0, 1, threads, lambda *news: None)
+    problem = problem_of(example("lenet"), lm.Cluster.preset("4xV100-PCIe"))
+    run = Run(problem, Budget(1.0, None), threads=threads)
     one = single.place(problem)
     run.best = one
     good = replace(one, notes=("good",))
@@ -442,43 +445,38 @@ def test_refinements_end_with_the_first_that_is_good_enough(monkeypatch, threads
 
     def offer(run, candidate, stage):
         shorter.append(candidate)
-        run.sole = candidate is good
+        run.is_sole = candidate is good
         return False
 
-    turns = iter(range(3))
-    assert len(run.hierarchies) == len(auto.WAYS)
+    turns, refinement = iter(range(3)), Refinement(run)
+    assert len(refinement.hierarchies) == len(TUNING.ways)
     begin = run.budget.spent
-
-    def refinement(run, *which):
-        return results[next(turns)], 10
-
-    monkeypatch.setattr(auto._Run, "refinement", refinement)
-    monkeypatch.setattr(auto._Run, "offer", offer)
-    found = run.refined_each([0, 1, 2], [one] * 3, 1.0, "refine")
+    monkeypatch.setattr(Refinement, "once", lambda *_: (results[next(turns)], 10))
+    monkeypatch.setattr(Run, "offer", offer)
+    field = [Entrant(one, turn) for turn in range(3)]
+    found = refinement.all_at_once(field, 1.0, "refine")
     assert shorter == [one, good]
-    assert [*map(id, found)] == [*map(id, (one, good, one))]
-    assert run.budget.spent - begin == pytest.approx(20 / run.refine_rate)
+    assert [id(after.candidate) for after in found] == [*map(id, (one, good, one))]
+    assert [after.turn for after in found] == [1, 2, 3]
+    assert run.budget.spent - begin == pytest.approx(20 / run.pace.refinement)
     begun = []
-    monkeypatch.setattr(auto._Run, "refinement", lambda run, *args: begun.append(args))
-    assert run.refined_each([0], [one], 1.0, "refine") == [one]
+    monkeypatch.setattr(Refinement, "once", lambda *args: begun.append(args))
+    [after] = refinement.all_at_once(field[:1], 1.0, "refine")
+    assert after.candidate is one
     assert not begun
-    assert run.budget.spent - begin == pytest.approx(20 / run.refine_rate)
+    assert run.budget.spent - begin == pytest.approx(20 / run.pace.refinement)
 
 
 def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
-    problem = Metered.of(
-        problem_of(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
-    )
-    run = auto._Run(problem, auto.Budget(4.0, None), 0.0, 1, 1, lambda *news: None)
-    run.plant()
+    problem = problem_of(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
     begun = []
 
-    def searched(run, start, reserve):
-        assert 0 <= reserve < run.budget.left
+    def exhausted(search, start, reserve):
+        assert 0 <= reserve < search.run.budget.left
         begun.append(start.assignment.devices.tolist())
 
-    monkeypatch.setattr(auto._Run, "searched", searched)
-    run.search()
+    monkeypatch.setattr(Search, "exhausted", exhausted)
+    auto.place(problem, effort=4.0, threads=1)
     assert len(begun) > 1
 
 
@@ -500,7 +498,7 @@ def test_a_plan_for_a_part_of_the_devices_is_one_for_all(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(max_devices=9, memory=data.draw(st.sampled_from([40, 10**6]))))
     try:
-        problem = Metered.of(problem_of(graph, cluster))
+        problem = problem_of(graph, cluster)
     except InputError:
         return  # An op that may run on none of the types.
     before = range(cluster.n_devices)
@@ -521,26 +519,24 @@ def test_a_plan_for_a_part_of_the_devices_is_one_for_all(data):
 
 def test_a_part_has_half_of_each_kind_and_those_best_joined():
     problem = problem_of(example("lenet"), lm.Cluster.preset("2x8xH100-IB"))
-    names = [
-        [problem.cluster.devices[d].name for d in p.devices] for p in parts(Metered.of(problem))
-    ]
+    names = [[problem.cluster.devices[d].name for d in part.devices] for part in parts(problem)]
     assert [len(some) for some in names] == [8, 4, 2]
     first = problem.cluster.devices[0].name.rpartition("gpu")[0]
     assert all(name.startswith(first) for some in names for name in some)
     mixed = problem_of(example("lenet"), lm.Cluster.preset("cpu+gpu"))
-    assert parts(Metered.of(mixed)) == []
+    assert parts(mixed) == []
 
 
 def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eight():
     graph = example("inception-v3")
-    two, eight = (Metered.of(problem_of(graph, v100_mesh(n))) for n in (2, 8))
-    seed = auto.SEEDS["partitions"].place
+    two, eight = (problem_of(graph, v100_mesh(n)) for n in (2, 8))
+    seed = SEEDS["partitions"].place
     on_two, on_eight = (seed(problem).schedule.makespan for problem in (two, eight))
     assert on_two < 0.8 * on_eight
-    run = auto._Run(eight, auto.Budget(5.0, None), 0.0, 1, 1, lambda *news: None)
-    assert [len(part.devices) for part in run.parts] == [4, 2]
-    run.plant()
-    assert {on_two, on_eight} <= {seed.schedule.makespan for seed in run.seeds}
+    run = Run(eight, Budget(5.0, None))
+    assert [len(part.devices) for part in parts(eight)] == [4, 2]
+    seeds = Planting(run).plant()
+    assert {on_two, on_eight} <= {seed.schedule.makespan for seed in seeds}
     assert run.best.schedule.makespan <= on_two
 
 
@@ -550,21 +546,8 @@ def test_lists_come_first_where_transfers_are_cheap():
     assert worth_trying(cheap, True)[0] == "heft"
     assert worth_trying(dear, True)[0] == "expert"
     for problem in (cheap, dear):
-        assert sorted(worth_trying(problem, True)) == sorted(auto.SEEDS)
-        assert {*auto.SEEDS} - {*worth_trying(problem, False)} == {"dsc"}
-
-
-def test_a_meter_keeps_nothing_that_does_not_fit():
-    graph = graph_of({"a": 1, "b": 1}, param_bytes=[600, 600])
-    problem = Metered.of(problem_of(graph, ms_mesh(2, memory=1000)))
-    problem.meter.reset(2)
-    order = np.arange(2, dtype=np.int32)
-    problem.simulate(np.zeros(2, dtype=np.int32), order)
-    assert problem.meter.best is None
-    problem.simulate(order, order)
-    assert problem.meter.best.assignment.devices.tolist() == [0, 1]
-    with pytest.raises(OverdrawnError):
-        problem.simulate(order, order)
+        assert sorted(worth_trying(problem, True)) == sorted(SEEDS)
+        assert {*SEEDS} - {*worth_trying(problem, False)} == {"dsc"}
 
 
 # -- less to send ------------------------------------------------------------------------------
@@ -585,7 +568,10 @@ def test_what_is_gathered_sends_less_and_takes_no_longer(data):
     before = judged(problem, Assignment(devices, np.arange(len(sets), dtype=np.int32)))
     if not before.fits:
         return
-    after = gathered(problem, before, data.draw(st.integers(0, 30)))
+    most = data.draw(st.integers(0, 30))
+    with problem.meter.allowing(most) as allowance:
+        after, used = gathered(problem, before, most)
+    assert used == allowance.used
     assert after.fits
     assert after.schedule.makespan <= before.schedule.makespan
     latency, per_byte = problem.links.mean_link
@@ -608,12 +594,14 @@ def test_updates_go_to_where_their_gradients_are_unless_that_takes_longer():
     priority = np.arange(4, dtype=np.int32)
     before = judged(problem, Assignment(np.array([0, 0, 1, 0], dtype=np.int32), priority))
     assert before.schedule.n_transfers == 1
-    after = gathered(problem, before, 10)
+    after, used = gathered(problem, before, 10)
+    assert used == 1
     assert after.assignment.devices.tolist() == [0, 0, 0, 0]
     assert after.schedule.makespan < before.schedule.makespan
     # Where the device has no time to spare, it stays.
     apart = judged(problem, Assignment(np.array([0, 0, 1, 1], dtype=np.int32), priority))
-    assert gathered(problem, apart, 10).schedule.makespan <= apart.schedule.makespan
+    after, _ = gathered(problem, apart, 10)
+    assert after.schedule.makespan <= apart.schedule.makespan
 
 
 # -- partitions ------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ without.
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto import v_cycle as module
-from loadmaster.strategies.auto.refine import hierarchy, repeats
-from loadmaster.strategies.auto.v_cycle import CoarseProblem, Hierarchy, Way, refined, v_cycle
+from loadmaster.strategies.auto.tuning import TUNING, Way
+from loadmaster.strategies.auto.v_cycle import Hierarchy, Level, polished, v_cycle
 from loadmaster.strategies.candidate import Candidate, judged
 
 WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
@@ -37,8 +36,8 @@ def placed(graph: lm.OpGraph, cluster: lm.Cluster, seed: int) -> tuple[Problem, 
     return problem, judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
 
 
-def groups_of(problem: Problem, way: Way) -> Hierarchy:
-    return Hierarchy(repeats(problem, way.rounds) if way.rounds else [], hierarchy(problem))
+#: Coarse graphs of any size, for any number of visits.
+EAGER = replace(TUNING, fewest_groups=1, least_coarse=0)
 
 
 @given(
@@ -53,10 +52,12 @@ def test_what_comes_of_it_keeps_the_rules_and_is_no_worse(graph, cluster, way, b
     if case is None:
         return
     problem, before = case
-    with mock.patch.multiple(module, FEWEST=1, LEAST=0):
-        after, visits = v_cycle(problem, before, groups_of(problem, way), way, budget)
-    assert problem.objective.better(before, after) is before or after is not before
-    assert visits >= 0
+    groups = Hierarchy.of(problem, way)
+    after, visits = v_cycle(problem, before, groups, way, budget, EAGER)
+    # Anything new is strictly better, and visits are spent on it.
+    if after is not before:
+        assert problem.objective.better(before, after) is after
+        assert visits > 0
     # The simulator refuses what breaks a rule.
     again = problem.verdict(after.assignment)
     assert again.step_time == after.schedule.makespan
@@ -71,17 +72,17 @@ def test_coarse_graphs_hold_the_placement_as_it_is(graph, cluster, seed):
     if case is None:
         return
     problem, before = case
-    with mock.patch.object(module, "FEWEST", 1):
-        coarse, _ = module._coarsened(problem, before, 8.0)
+    levels, _ = module._coarsened(problem, before, 8.0, EAGER)
     finer = problem
-    for level in coarse:
-        assert level.finer is finer
-        assert level.graph.n_ops < finer.graph.n_ops
-        for fine, rough in ((finer.time, level.time), (held(finer), held(level))):
+    for level in levels:
+        assert level.coarse.problem is finer
+        assert level.problem.graph.n_ops < finer.graph.n_ops
+        rougher = level.problem
+        for fine, rough in ((finer.time, rougher.time), (held(finer), held(rougher))):
             assert np.allclose(fine.sum(axis=0), rough.sum(axis=0))
-        finer = level
-    current = module._on_coarsest(before, coarse)
-    for level in reversed(coarse):
+        finer = rougher
+    current = module._on_coarsest(before, levels)
+    for level in reversed(levels):
         current = level.expanded(current)
     assert current.assignment.devices.tolist() == before.assignment.devices.tolist()
 
@@ -99,11 +100,11 @@ def test_groups_that_hold_one_set_of_ops_move_together():
     graph = lm.OpGraph(ops, {"src": [0, 1, 2], "dst": [1, 2, 3], "bytes": [4, 4, 4]})
     cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, latency=0.0)
     problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
-    level = CoarseProblem.of(problem, np.array([0, 0, 1, 1], dtype=np.int32))
-    assert level.graph.colocation.tolist() == [0, 0]
-    assert fast.contract(problem.graph, level.group).colocation.tolist() == [0, 1]
+    level = Level.of(problem, np.array([0, 0, 1, 1], dtype=np.int32))
+    assert level.problem.graph.colocation.tolist() == [0, 0]
+    assert level.coarse.contracted.colocation.tolist() == [0, 1]
     with pytest.raises(lm.InputError, match="share a device"):
-        level.simulate(np.array([0, 1], dtype=np.int32), np.array([0, 1], dtype=np.int32))
+        level.problem.simulate(np.array([0, 1], dtype=np.int32), np.array([0, 1], dtype=np.int32))
 
 
 def test_ops_kept_to_devices_never_share_a_group():
@@ -125,7 +126,7 @@ def test_it_gets_further_than_without_coarse_graphs(name):
     problem = plan.problem
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     without, coarse = (
-        v_cycle(problem, before, groups_of(problem, way), way, 20_000_000)[0].schedule.makespan
+        v_cycle(problem, before, Hierarchy.of(problem, way), way, 20_000_000)[0].schedule.makespan
         for way in (Way(6, 0.0), Way(6, 30.0))
     )
     assert coarse < without < before.schedule.makespan
@@ -135,10 +136,10 @@ def test_few_visits_build_no_coarse_graphs(monkeypatch):
     plan = lm.place(lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
     problem = plan.problem
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
-    monkeypatch.setattr(CoarseProblem, "of", None)
+    monkeypatch.setattr(Level, "of", None)
     way = Way(0, 8.0)
-    few = module.LEAST * problem.graph.n_ops - 1
-    after, visits = v_cycle(problem, before, groups_of(problem, way), way, few)
+    few = TUNING.least_coarse * problem.graph.n_ops - 1
+    after, visits = v_cycle(problem, before, Hierarchy.of(problem, way), way, few)
     assert after.schedule.makespan < before.schedule.makespan
     assert visits > 0
 
@@ -167,7 +168,7 @@ def test_a_refined_plan_still_says_how_it_came_about():
     before = METHODS["data-parallel"][0](whole)
     assert before.problem is not None
     told = replace(before, notes=("a note",))
-    after = refined(before.problem, told)
+    after = polished(before.problem, told)
     assert after.schedule.makespan < before.schedule.makespan
     assert after.problem is before.problem
     assert after.notes == ("a note",)

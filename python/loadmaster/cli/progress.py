@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from loadmaster.base.effort import SECONDS
 from loadmaster.base.units import format_seconds
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
     """Seconds that a method gives itself with these options if no limit is given; None: unknown."""
     if method != "auto":
         return None
-    from loadmaster.strategies.auto.auto import SECONDS
-
     effort = options.get("effort", "fast")
     return SECONDS.get(effort) if isinstance(effort, str) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.costs import Costs
 from loadmaster.costs.program import program_costs
+from loadmaster.judge.allowance import Meter
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.verdict import Verdict
@@ -42,6 +43,8 @@ class Problem:
         What makes one placement better than another.
     source_costs : Costs or None
         Of the ops of the user's graph; None: that graph runs as it is, and ``costs`` are those.
+    meter : Meter
+        Counts verdicts against an allowance (:mod:`loadmaster.judge.allowance`).
     """
 
     program: Program
@@ -53,6 +56,7 @@ class Problem:
     best_effort: bool = False
     objective: Objective = STEP
     source_costs: Costs | None = None
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
 
     @classmethod
     def make(
@@ -221,17 +225,28 @@ class Problem:
         )
 
     def verdict(self, assignment: Assignment) -> Verdict:
-        """The judge's verdict on an assignment."""
+        """The judge's verdict on an assignment.
+
+        Raises
+        ------
+        AllowanceError
+            The verdict is one more than was granted; strategies do not catch it.
+        """
         verdict = self.verdict_below(float("inf"), assignment)
         assert verdict is not None, "every makespan is below infinity"
         return verdict
 
     def verdict_below(self, limit: float, assignment: Assignment) -> Verdict | None:
         """The same; none, and sooner, where the step is certain not to be shorter than a limit."""
+        self.meter.draw()
         schedule = self.simulate_below(
             limit, assignment.devices, assignment.priority, policy=assignment.policy
         )
-        return None if schedule is None else Verdict.of(schedule, self.cluster.memory)
+        if schedule is None:
+            return None
+        verdict = Verdict.of(schedule, self.cluster.memory)
+        self.meter.keep(self.objective, assignment, verdict)
+        return verdict
 
 
 def ranks(order: NDArray[np.int32]) -> NDArray[np.int32]:

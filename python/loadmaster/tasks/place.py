@@ -26,7 +26,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.rules.stages import Stages
-from loadmaster.strategies.auto.v_cycle import refined
+from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
 from loadmaster.strategies.registry import (
@@ -76,8 +76,8 @@ def place(
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
     refine : bool
         Whether the method's placement is then refined
-        (:func:`loadmaster.strategies.auto.v_cycle.refined`): about a second, and never worse; on 64
-        devices at most.
+        (:func:`loadmaster.strategies.auto.v_cycle.polished`): about a second, and never worse; on
+        64 devices at most.
     warm_start : Plan, optional
         A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
         ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
@@ -187,7 +187,7 @@ def plan_for(
         rivals = [made, *as_candidates(problem, start)]
         if refine:
             tell("refine", made.verdict.step_time, made.problem)
-            rivals = [refined(one.problem, one) for one in rivals]
+            rivals = [polished(one.problem, one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
             tell("contiguous stages", rivals[0].verdict.step_time, rivals[0].problem)

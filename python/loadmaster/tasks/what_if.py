@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base import checks
+from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned
@@ -24,7 +25,6 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document
-from loadmaster.strategies.auto.auto import Effort
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 

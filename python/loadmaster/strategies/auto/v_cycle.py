@@ -1,11 +1,12 @@
-"""V-cycles: a placement refined on coarse graphs first, the coarsest first of all.
+"""V-cycles: a placement refined on coarse graphs first, the coarsest of them before all others.
 
 Ops of one device are merged into groups, these into larger ones, and so on, so that the placement
-is one of each coarse graph, too. On the coarsest it is refined (:mod:`.refine`), expanded to the
-next finer graph, refined there, and at last on the graph of the ops: the V-cycle of multilevel
-partitioning (Karypis and Kumar 1998; from a placement as here: Walshaw 2004), judged by the
-schedule instead of the cut. On a coarse graph a move takes a fraction of the time, and leads past
-placements that are worse where groups move one by one.
+is one of each coarse graph, too. It is refined on the coarsest graph (:mod:`.passes`), expanded to
+the next finer graph, refined there, and so on down to the graph of the ops: the V-cycle of
+multilevel partitioning (Karypis and Kumar 1998; from a given placement, as here: Walshaw 2004),
+judged by the schedule instead of the cut. On a coarse graph a move takes a fraction of the time. It
+also moves many ops at once, so that it gets past placements that are worse than the one before and
+the one after them.
 """
 
 from __future__ import annotations
@@ -18,35 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.allowance import Meter
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.coarse import CoarseProblem as Coarse
+from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.model.graph import Reduced
-from loadmaster.strategies.auto.refine import MOST_DEVICES, hierarchy, refined_by, repeats
+from loadmaster.strategies.auto.passes import (
+    MOST_DEVICES,
+    Levels,
+    by_passes,
+    near_levels,
+    repeats_levels,
+)
+from loadmaster.strategies.auto.tuning import TUNING, Tuning, Way
 from loadmaster.strategies.candidate import Candidate, judged
-
-#: Ops per group on each coarse graph, fine to coarse; one is left out that would have fewer groups
-#: than this, or hardly fewer than the one before.
-RATIOS = (2, 4, 8)
-FEWEST = 64
-SHRINKS = 0.9
-
-#: Share of what is left of the visits that refinement on a coarse graph may take.
-COARSE_SHARE = 0.4
-
-#: The least visits per op that coarse graphs are worth building with.
-LEAST = 450
-
-#: Visits that one on a coarse graph takes as long as: its ops read and make more tensors.
-HEAVIER = 2
-
-#: Visits that it takes as long to build a coarse graph, per op of the finer one.
-BUILDING = 60
 
 
 @dataclass(frozen=True)
 class _Groups(Reduced):
-    """What a coarse graph is a reduction of, and the bytes that groups hold."""
+    """The reduction to the graph of the groups, and the bytes that groups hold."""
 
     held: NDArray[np.uint64]
 
@@ -56,93 +47,60 @@ class _Groups(Reduced):
         return self.held
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoarseProblem(Problem):
-    """A problem whose ops are groups of a finer one's.
+@dataclass(frozen=True)
+class Level:
+    """A step of the way down from the ops to the coarsest graph.
 
     Attributes
     ----------
-    finer : Problem
-    group : int32 [finer.graph.n_ops]
-        Numbered in a topological order.
+    coarse : CoarseProblem
+        The next finer problem, merged into groups that are numbered in a topological order.
+    problem : Problem
+        The problem of placing the groups.
     """
 
-    finer: Problem
-    group: NDArray[np.int32]
+    coarse: CoarseProblem
+    problem: Problem
 
     @classmethod
-    def of(cls, finer: Problem, group: NDArray[np.int32]) -> CoarseProblem:
-        """That of given groups, of which none has ops of two devices."""
+    def of(cls, finer: Problem, group: NDArray[np.int32]) -> Level:
+        """The level of given groups, of which none has ops of two devices."""
+        coarse, fine = CoarseProblem(finer, group), finer.reduced
         graph = fast.contract(finer.graph, group, colocated=True)
-        n, fine = graph.n_ops, finer.reduced
-        held = np.zeros(n, dtype=np.uint64)
-        np.add.at(held, group, fine.held_at_peak)
-        reduced = _Groups(graph, group[fine.map], _of_first(group, fine.op_of), fine.shows, held)
-        time = Coarse(finer, group).time
-        return cls(
-            finer.program,
-            finer.cluster,
-            finer.costs,
-            reduced,
-            time,
-            finer.seed,
-            finer.best_effort,
-            finer=finer,
-            group=group,
-        )
+        held = coarse.charge(fine.held_at_peak)
+        reduced = _Groups(graph, group[fine.map], coarse.first(fine.op_of), fine.shows, held)
+        return cls(coarse, replace(finer, reduced=reduced, time=coarse.time, meter=Meter()))
 
     def expanded(self, candidate: Candidate) -> Candidate:
-        """A candidate for the groups, as one for the ops: those of a group one after another."""
-        topological = ranks(fast.m_topo(self.finer.graph))
+        """A candidate for the groups as one for the ops of the next finer graph."""
         schedule = candidate.schedule
-        of_group = ranks(by_start(self.graph, schedule.start, schedule.finish))
-        order = np.lexsort((topological, of_group[self.group])).astype(np.int32)
-        devices = candidate.assignment.devices[self.group]
-        return judged(self.finer, Assignment(devices, ranks(order), "fixed"))
-
-
-class Way(NamedTuple):
-    """How a placement is coarsened and refined.
-
-    Attributes
-    ----------
-    rounds : int
-        Ops are alike as far as so many steps around them show; 0: no groups of what repeats.
-    evenness : float
-        A group of a coarse graph takes this many times the mean at most; 0: no coarse graphs.
-    is_given : bool
-        Whether the ops of coarse graphs are alike where their longest ops are, or as the coarse
-        graph itself shows.
-    """
-
-    rounds: int
-    evenness: float
-    is_given: bool = False
+        order = by_start(self.problem.graph, schedule.start, schedule.finish)
+        finer = self.coarse.problem
+        return judged(finer, self.coarse.expanded(candidate.assignment.devices, order))
 
 
 class Hierarchy(NamedTuple):
-    """Groups to refine by on the graph of the ops, coarse to fine.
+    """Groups to refine by on the graph of the ops, level by level, coarse to fine.
 
     Attributes
     ----------
     repeated : list of int32 [n_reduced]
-        Of what repeats.
+        Groups of ops that play the same part.
     near : list of int32 [n_reduced]
-        Of ops near each other.
+        Groups of ops near each other.
     """
 
-    repeated: list[NDArray[np.int32]]
-    near: list[NDArray[np.int32]]
+    repeated: Levels
+    near: Levels
+
+    @classmethod
+    def of(cls, problem: Problem, way: Way, tuning: Tuning = TUNING) -> Hierarchy:
+        """The groups of a way."""
+        return cls(_repeated(problem, way, tuning), near_levels(problem, tuning))
 
 
-#: The ways of one refinement, in turn, each for this share of what is left of the visits; these are
-#: about a second.
-TURNS = ((Way(6, 30.0), 0.5), (Way(0, 8.0), 0.5), (Way(0, 0.0), 1.0))
-BUDGET = 40_000_000
-
-
-def refined(problem: Problem, candidate: Candidate) -> Candidate:
-    """The candidate, or a better one near it, by V-cycles in several ways: never worse.
+def polished(problem: Problem, candidate: Candidate, tuning: Tuning = TUNING) -> Candidate:
+    """The candidate or a better one near it, by V-cycles in several ways: never worse.
 
     Parameters
     ----------
@@ -154,13 +112,13 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.strategies.auto.v_cycle import refined
+    >>> from loadmaster.strategies.auto.v_cycle import polished
+    >>> from loadmaster.strategies.candidate import judged
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
-    >>> from loadmaster.judge.assignment import Assignment
-    >>> from loadmaster.strategies.candidate import judged
-    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
-    >>> refined(plan.problem, before).schedule.makespan <= before.schedule.makespan
+    >>> before = judged(plan.problem, plan.assignment)
+    >>> after = polished(plan.problem, before)
+    >>> plan.problem.objective.gain(before.verdict, after.verdict) >= 0
     True
     """
     n_devices = problem.cluster.n_devices
@@ -168,23 +126,27 @@ def refined(problem: Problem, candidate: Candidate) -> Candidate:
         return candidate
     if n_devices > MOST_DEVICES:
         note = f"not refined: {n_devices} devices, and refinement takes at most {MOST_DEVICES}"
-        return replace(candidate, notes=(*candidate.notes, note))
-    near, found, left = hierarchy(problem), candidate, BUDGET
-    for way, share in TURNS:
-        groups = Hierarchy(repeats(problem, way.rounds) if way.rounds else [], near)
-        found, visits = v_cycle(problem, found, groups, way, int(share * left))
+        return candidate.noted(note)
+    near, found, left = near_levels(problem, tuning), candidate, tuning.polish_visits
+    for way, share in tuning.polish:
+        groups = Hierarchy(_repeated(problem, way, tuning), near)
+        found, visits = v_cycle(problem, found, groups, way, int(share * left), tuning)
         left = max(left - visits, 0)
     if found is candidate:
         return candidate
-    # Coarse graphs know nothing of how the candidate came about.
+    # A candidate that comes from a coarse graph does not say how the one given came about.
     return replace(found, notes=candidate.notes)
 
 
 def v_cycle(
-    problem: Problem, candidate: Candidate, groups: Hierarchy, way: Way, budget: int
+    problem: Problem,
+    candidate: Candidate,
+    groups: Hierarchy,
+    way: Way,
+    budget: int,
+    tuning: Tuning = TUNING,
 ) -> tuple[Candidate, int]:
-    """The candidate, or a better one near it, and visits of ops over all moves tried, or what takes
-    as long.
+    """The candidate or a better one near it, by one V-cycle, and the visits spent.
 
     Parameters
     ----------
@@ -193,103 +155,103 @@ def v_cycle(
     candidate : Candidate
         From any strategy.
     groups : Hierarchy
-        Of the graph of the ops; its groups of what repeats are those of the way.
+        Of the graph of the ops; the groups of ops that play the same part are those of the way.
     way : Way
     budget : int
-        Most visits. Where they are few, no coarse graphs are made.
+        Most visits. If they are few, no coarse graphs are made.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.assignment import Assignment
+    >>> from loadmaster.strategies.auto.tuning import Way
+    >>> from loadmaster.strategies.auto.v_cycle import Hierarchy, v_cycle
     >>> from loadmaster.strategies.candidate import judged
-    >>> from loadmaster.strategies.auto.v_cycle import Hierarchy, Way, v_cycle
-    >>> from loadmaster.strategies.auto.refine import hierarchy
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:inception-v3"), cluster, "round-robin")
-    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
-    >>> groups = Hierarchy([], hierarchy(plan.problem))
-    >>> after, _ = v_cycle(plan.problem, before, groups, Way(0, 8.0), 5_000_000)
-    >>> after.schedule.makespan < before.schedule.makespan
+    >>> before, way = judged(plan.problem, plan.assignment), Way(0, 8.0)
+    >>> groups = Hierarchy.of(plan.problem, way)
+    >>> after, _ = v_cycle(plan.problem, before, groups, way, 5_000_000)
+    >>> plan.problem.objective.gain(before.verdict, after.verdict) > 0
     True
     """
-    evenness = way.evenness if budget >= LEAST * problem.graph.n_ops else 0.0
-    coarse, visits = _coarsened(problem, candidate, evenness)
-    current = _on_coarsest(candidate, coarse)
-    near = hierarchy(coarse[-1]) if coarse else []
-    for level, ops in zip(reversed(coarse), reversed(_longest(problem, coarse)), strict=True):
+    is_worth_it = budget >= tuning.least_coarse * problem.graph.n_ops
+    levels, visits = _coarsened(problem, candidate, way.evenness if is_worth_it else 0.0, tuning)
+    current = _on_coarsest(candidate, levels)
+    near = near_levels(levels[-1].problem, tuning) if levels else []
+    for level, ops in zip(reversed(levels), reversed(_longest(problem, levels)), strict=True):
         if way.is_given:
             repeated = [_dense(group[ops]) for group in groups.repeated]
         else:
-            repeated = repeats(level, way.rounds) if way.rounds else []
-        most = int(COARSE_SHARE * max(budget - visits, 0)) // HEAVIER
-        current, visited = refined_by(level, current, [*repeated, *near], most)
-        visits += HEAVIER * visited
+            repeated = _repeated(level.problem, way, tuning)
+        most = int(tuning.coarse_share * max(budget - visits, 0)) // tuning.coarse_visit
+        current, visited = by_passes(level.problem, current, [*repeated, *near], most, tuning)
+        visits += tuning.coarse_visit * visited
         current = level.expanded(current)
-        single = np.arange(level.finer.graph.n_ops, dtype=np.int32)
-        near = [*(group[level.group] for group in near), single]
+        single = np.arange(level.coarse.problem.graph.n_ops, dtype=np.int32)
+        near = [*(group[level.coarse.group] for group in near), single]
     best = problem.objective.better(candidate, current)
-    levels = [*groups.repeated, *groups.near]
-    found, visited = refined_by(problem, best, levels, max(budget - visits, 0))
+    of_ops = [*groups.repeated, *groups.near]
+    found, visited = by_passes(problem, best, of_ops, max(budget - visits, 0), tuning)
     return found, visits + visited
 
 
+def _repeated(problem: Problem, way: Way, tuning: Tuning) -> Levels:
+    """Groups of ops that play the same part, if the way has any."""
+    return repeats_levels(problem, way.rounds, tuning) if way.rounds else []
+
+
 def _coarsened(
-    problem: Problem, candidate: Candidate, evenness: float
-) -> tuple[list[CoarseProblem], int]:
-    """Ever coarser problems, none of whose groups has ops of two devices, and visits."""
-    found: list[CoarseProblem] = []
+    problem: Problem, candidate: Candidate, evenness: float, tuning: Tuning
+) -> tuple[list[Level], int]:
+    """Ever coarser levels, and the visits that building them takes as long as. No group has ops of
+    two devices. The row ends before a level of too few groups, or of hardly fewer than the one
+    before.
+    """
+    found: list[Level] = []
     finer, devices, visits = problem, candidate.assignment.devices, 0
     total, n_ops = float(problem.op_time.sum()), problem.graph.n_ops
-    for ratio in RATIOS if evenness else ():
+    for ratio in tuning.coarse_ratios if evenness else ():
         groups = n_ops // ratio
-        if groups < FEWEST:
+        if groups < tuning.fewest_groups:
             break
-        graph = finer.graph
-        visits += BUILDING * graph.n_ops
+        visits += tuning.coarse_building * finer.graph.n_ops
         group, _ = fast.batch_merge(
             finer.weights.kept_to(devices), groups, max_time=evenness * total / groups
         )
-        coarse = CoarseProblem.of(finer, group)
-        if coarse.graph.n_ops > SHRINKS * graph.n_ops:
+        level = Level.of(finer, group)
+        if level.problem.graph.n_ops > tuning.coarse_shrinkage * finer.graph.n_ops:
             break
-        found.append(coarse)
-        finer, devices = coarse, _of_first(group, devices)
+        found.append(level)
+        finer, devices = level.problem, level.coarse.first(devices)
     return found, visits
 
 
-def _on_coarsest(candidate: Candidate, coarse: list[CoarseProblem]) -> Candidate:
-    """The candidate as one of the last of these problems: groups are dispatched as their first ops
-    start.
+def _on_coarsest(candidate: Candidate, levels: list[Level]) -> Candidate:
+    """The candidate as one for the coarsest level, or itself if there is none. The priority of a
+    group is by the start of the op in it that starts first.
     """
-    if not coarse:
+    if not levels:
         return candidate
     devices, start = candidate.assignment.devices, candidate.schedule.start
-    for level in coarse:
-        devices = _of_first(level.group, devices)
-        first = np.full(level.graph.n_ops, np.inf)
-        np.minimum.at(first, level.group, start)
+    for level in levels:
+        devices = level.coarse.first(devices)
+        first = np.full(level.coarse.n_groups, np.inf)
+        np.minimum.at(first, level.coarse.group, start)
         start = first
     order = np.argsort(start, kind="stable").astype(np.int32)
-    return judged(coarse[-1], Assignment(devices, ranks(order)))
+    return judged(levels[-1].problem, Assignment(devices, ranks(order)))
 
 
-def _of_first(group: NDArray[np.int32], column: NDArray[np.int32]) -> NDArray[np.int32]:
-    """What each group's first op has."""
-    first = np.empty(int(group.max()) + 1, dtype=np.int32)
-    first[group[::-1]] = column[::-1]
-    return first
-
-
-def _longest(problem: Problem, coarse: list[CoarseProblem]) -> list[NDArray[np.int64]]:
-    """The op that takes longest in each group, per coarse graph: of the finer one's longest."""
+def _longest(problem: Problem, levels: list[Level]) -> list[NDArray[np.int64]]:
+    """For each level, an op that stands for each group: the longest of the ops that stand for its
+    groups on the next finer level.
+    """
     found = []
     ops = np.arange(problem.graph.n_ops)
-    for level in coarse:
+    for level in levels:
         order = np.argsort(problem.op_time[ops], kind="stable")
-        last = np.empty(level.graph.n_ops, dtype=np.int64)
-        last[level.group[order]] = order
+        last = np.empty(level.coarse.n_groups, dtype=np.int64)
+        last[level.coarse.group[order]] = order
         ops = ops[last]
         found.append(ops)
     return found

@@ -1,11 +1,11 @@
-"""Ops brought to their inputs and readers where that costs no time: fewer and smaller transfers.
+"""Gathering: ops brought to their inputs and readers where that costs no time.
 
-What is short of the critical path stays wherever a search for a short step left it: an optimizer's
-updates lie scattered over idle devices, and each fetches a gradient and a parameter. So colocated
-sets move where most transfer time is saved, to devices that are idle for long enough between what
-they read and what reads them. The moves of a round are tried at once, then by halves where the
-simulator finds the step longer or memory short: the plan never gets worse, and shorter where
-transfers were in the way.
+A search for a short step leaves ops that are not on the critical path wherever they happen to be:
+an optimizer's updates lie scattered over idle devices, and each fetches a gradient and a parameter.
+Gathering moves each colocated set to where it saves most transfer time, if the device is idle for
+long enough between what the set reads and what reads the set. All moves of a round are tried at
+once. Where the simulator finds the step longer or memory short, each half of them is tried, and so
+on. So a plan never gets worse, sends less, and gets shorter where transfers were in the way.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from loadmaster.strategies.candidate import Candidate
 Moves = tuple[NDArray[np.int64], NDArray[np.int32]]
 
 
-def gathered(problem: Problem, candidate: Candidate, simulations: int) -> Candidate:
-    """The candidate, or one with less to send that takes no longer.
+def gathered(problem: Problem, candidate: Candidate, simulations: int) -> tuple[Candidate, int]:
+    """The candidate or one with less to send that takes no longer, and the simulations used.
 
     Parameters
     ----------
     problem : Problem
         That of the candidate.
     candidate : Candidate
-        One that fits. Sets that follow the reader of what they update go on doing so.
+        One that fits. If every set is on the device of the first reader of what it updates, that
+        stays so.
     simulations : int
-        How many may be tried.
+        How many may be used.
 
     Notes
     -----
@@ -42,29 +43,28 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> Candid
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.judge.assignment import Assignment
     >>> from loadmaster.strategies.candidate import judged
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:lenet"), cluster, "random")
-    >>> before = judged(plan.problem, Assignment(plan.assignment.devices, plan.assignment.priority))
-    >>> after = gathered(plan.problem, before, 20)
+    >>> before = judged(plan.problem, plan.assignment)
+    >>> after, _ = gathered(plan.problem, before, 20)
     >>> after.schedule.bytes_moved < before.schedule.bytes_moved
     True
-    >>> after.schedule.makespan <= before.schedule.makespan
+    >>> plan.problem.objective.gain(before.verdict, after.verdict) >= 0
     True
     """
     traffic = _Traffic.of(problem, candidate.assignment.devices)
     refused: set[tuple[int, int]] = set()
-    best = candidate
-    while simulations > 0:
+    best, left = candidate, simulations
+    while left > 0:
         sets, targets = traffic.moves(best, refused)
         waiting = [np.arange(len(sets))] if len(sets) else []
         before = best
-        while waiting and simulations > 0:
+        while waiting and left > 0:
             some = waiting.pop()
-            simulations -= 1
+            left -= 1
             tried = traffic.moved(best, sets[some], targets[some])
-            if tried.fits and tried.schedule.makespan <= best.schedule.makespan:
+            if problem.objective.better(tried, best) is tried:
                 best = tried
             elif len(some) > 1:
                 half = len(some) // 2
@@ -73,26 +73,31 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> Candid
                 refused.add((int(sets[some[0]]), int(targets[some[0]])))
         if best is before:
             break
-    return best
+    return best, simulations - left
 
 
 @dataclass(frozen=True)
 class _Traffic:
-    """Which sets make and read which tensors. A message of a control edge is a tensor, too.
+    """Which sets of ops make and read which tensors. The message of a control edge is a tensor too.
 
     Attributes
     ----------
     set_of : int64 [n_reduced]
+        The set of each op.
     first : int64 [n_sets]
         The first op of each set.
     src, dst, tensor : int [n_edges]
         Producer, reader and tensor of each edge.
     producer : int32 [n_tensors]
+        The op that makes each tensor.
     seconds : float64 [n_tensors]
-        What it takes between an average pair of devices.
-    row_set, row_tensor, reads, makes : [n_rows]
-        A row for each set and tensor that have to do with each other: how many of the set's ops
-        read it, and whether one makes it.
+        Seconds that each tensor takes between an average pair of devices.
+    row_set, row_tensor : int64 [n_rows]
+        The pairs of a set and a tensor that an op of the set makes or reads.
+    reads : int64 [n_rows]
+        How many ops of the set read the tensor.
+    makes : bool [n_rows]
+        Whether an op of the set makes the tensor.
     """
 
     problem: Problem
@@ -110,8 +115,8 @@ class _Traffic:
 
     @classmethod
     def of(cls, problem: Problem, devices: NDArray[np.int32]) -> _Traffic:
-        """Sets that the placement keeps together: those that must be, or those that follow a
-        reader if all do.
+        """Traffic between the sets that the placement keeps together: colocated sets or, if each of
+        these is with the first reader of what it updates, the sets with their readers.
         """
         graph = problem.graph
         follows = np.array_equal(devices[graph.lead], devices)
@@ -150,12 +155,11 @@ class _Traffic:
         of_set = candidate.assignment.devices[self.first]
         of_set[sets] = targets
         assignment = replace(candidate.assignment, devices=of_set[self.set_of])
-        verdict = self.problem.verdict(assignment)
-        return replace(candidate, assignment=assignment, verdict=verdict)
+        return replace(candidate, assignment=assignment, verdict=self.problem.verdict(assignment))
 
     def moves(self, candidate: Candidate, refused: set[tuple[int, int]]) -> Moves:
-        """Moves that each save transfer time and, of those that touch the same tensor, save most;
-        by the time at which the sets begin.
+        """Moves that each save transfer time, by the time at which the sets begin. Of moves that
+        touch the same tensor only the one that saves most is among them.
         """
         saved, sets = self._saved(candidate.assignment.devices)
         saved = np.where(self._room(candidate, sets), saved, 0.0)
@@ -176,8 +180,8 @@ class _Traffic:
         return sets[go], target[go]
 
     def _saved(self, devices: NDArray[np.int32]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Seconds of transfers that each set, of those that send or receive, saves on each device,
-        if all others stay: [n, n_devices], and the sets.
+        """The sets that send or receive, and the seconds of transfers that each of them saves on
+        each device if all others stay: [n, n_devices] first, then the sets.
         """
         k, n_tensors = self.problem.cluster.n_devices, len(self.producer)
         readers = np.bincount(self.tensor * k + devices[self.dst], minlength=n_tensors * k)
@@ -194,8 +198,9 @@ class _Traffic:
         others = readers[tensor, here] > self.reads[rows]
         read_there = readers[tensor] > 0
         made_there = np.equal.outer(source[tensor], np.arange(k))
-        # The maker of a tensor leaves other readers behind, and finds some; a reader needs no copy
-        # any more if it was the last one here, and one there if it is the first.
+        # A maker that moves saves the copy for the readers there, and needs a copy for those left
+        # behind. A reader that moves saves the copy here if it was the last reader, and needs a
+        # copy there if it is the first.
         of_maker = read_there.astype(np.int8) - others[:, None]
         of_reader = ((here != source[tensor]) & ~others)[:, None].astype(np.int8)
         of_reader = of_reader - (~read_there & ~made_there)
@@ -206,8 +211,9 @@ class _Traffic:
         return np.stack(saved, axis=1), sets
 
     def _room(self, candidate: Candidate, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each set may run on each device, and the device is idle for long enough between
-        the first that it has read and the last that waits for it: [n, n_devices].
+        """Whether each set may run on each device, and the device is idle for long enough:
+        [n, n_devices]. Idle time counts from when an op of the set first has all its inputs, until
+        the last op of the set is waited for.
         """
         problem, schedule = self.problem, candidate.schedule
         n_sets, across = len(self.first), self.set_of[self.src] != self.set_of[self.dst]

@@ -1,23 +1,22 @@
-"""Fewer devices: where else seeds of :mod:`~loadmaster.strategies.auto.auto` come from.
+"""Parts: the problem on fewer devices, where more seeds come from.
 
 A plan for some of the devices is a plan for all of them. Where transfers are dear, a strategy that
 may use eight devices often makes a longer plan than it does for two. So seeds are made for half of
-the devices, too, for half of those, and so on; what comes after has all devices again.
+the devices, too, for half of those, and so on. Refinement and search have all devices again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.auto.seeds import Metered
 from loadmaster.strategies.candidate import Candidate
 
-#: Fewer devices are one, which is a strategy of its own.
+#: The fewest devices of a part. One device is a strategy of its own.
 FEWEST = 2
 
 
@@ -27,31 +26,32 @@ class Part:
 
     Attributes
     ----------
-    problem : Metered
+    problem : Problem
         With those devices only.
-    whole : Metered
-        With all of them.
-    devices : int32 [n_devices]
-        Which they are, in ascending order.
+    whole : Problem
+        With all devices.
+    devices : int32 [n_devices of the part]
+        Their indices in the whole, ascending.
     """
 
-    problem: Metered
-    whole: Metered
+    problem: Problem
+    whole: Problem
     devices: NDArray[np.int32]
 
     def opened(self, candidate: Candidate) -> Candidate:
-        """A candidate for the part, as one of the whole."""
+        """A candidate for the part, as one for the whole."""
         inside = candidate.assignment
         assignment = replace(inside, devices=self.devices[inside.devices])
         verdict = self.whole.verdict(assignment)
         return replace(candidate, problem=self.whole, assignment=assignment, verdict=verdict)
 
 
-def parts(problem: Metered) -> list[Part]:
-    """The problem on ever fewer devices: on half of each kind of those before, least last.
+def parts(problem: Problem) -> list[Part]:
+    """The problem on ever fewer devices: each part has half of each kind of the devices before it.
 
-    A kind is a type and bytes of memory. Devices that stay are those best joined. No parts are
-    those of one device, of less memory than ops hold, or that no routes of their own join.
+    A kind is a type with so many bytes of memory. The devices of a part are those best joined. The
+    row ends before a part of one device, a part with less memory than the ops hold, and a part
+    whose devices are joined only by way of devices outside.
 
     Notes
     -----
@@ -61,7 +61,7 @@ def parts(problem: Metered) -> list[Part]:
     --------
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("8xV100-NVLink"), "random")
-    >>> [part.devices.tolist() for part in parts(Metered.of(plan.problem))]
+    >>> [part.devices.tolist() for part in parts(plan.problem)]
     [[0, 3, 4, 7], [0, 3]]
     """
     some = np.arange(problem.cluster.n_devices, dtype=np.int32)
@@ -75,14 +75,14 @@ def parts(problem: Metered) -> list[Part]:
             cluster = problem.cluster.subset(half.tolist())
         except InputError:
             return found
-        its = {f.name: getattr(problem, f.name) for f in fields(Problem)}
-        found.append(Part(Metered(**{**its, "cluster": cluster}), problem, half))
+        found.append(Part(replace(problem, cluster=cluster), problem, half))
         some = half
 
 
 def _half(problem: Problem, some: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Half of each kind of these devices: the first of each, and those best joined to the ones
-    already taken. The first stay so that types stay in their order.
+    """Half of each kind of these devices: the first device of each kind, then again and again the
+    one that is best joined to those already taken. The first device of each kind stays, so that
+    types stay in their order.
     """
     devices = [problem.cluster.devices[d] for d in some]
     kinds = [(device.type, device.memory) for device in devices]
@@ -103,7 +103,7 @@ def _half(problem: Problem, some: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _seconds(problem: Problem, a: int, b: int, n_bytes: int) -> float:
-    """What so many bytes take there and back."""
+    """Seconds that so many bytes take from one device to another and back."""
     if a == b:
         return 0.0
     links = problem.links

@@ -1,0 +1,123 @@
+"""How far a search goes: seconds of counted work, seconds on the clock, or both.
+
+Work is counted in seconds of a reference machine, by what it visits or simulates. So the same input
+gives the same plan on every machine that is done before the clock ends the search.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loadmaster.base import checks
+
+#: The efforts that have a name.
+Effort = Literal["fast", "normal", "max"]
+
+#: Seconds on the clock that each effort is to fit within.
+SECONDS: dict[str, float] = {"fast": 1.0, "normal": 15.0, "max": 60.0}
+
+#: Share of these seconds that is spent on counted work. The rest is for machines that are slower
+#: than the reference machine. Chosen by hand.
+COUNTED = 0.75
+
+
+@dataclass
+class Budget:
+    """Work that may still be done.
+
+    Attributes
+    ----------
+    effort : float or None
+        Seconds of work that may be counted; None: as far as the clock goes.
+    seconds : float or None
+        Seconds on the clock; None: no limit.
+    spent : float
+        Seconds of work counted so far.
+    is_cut : bool
+        Whether the clock has ended work that the count would have allowed.
+    began : float
+        When the clock started, by ``time.perf_counter``.
+
+    Examples
+    --------
+    >>> budget = Budget.make("fast", None)
+    >>> budget.spend(0.25)
+    >>> budget.left, budget.seconds
+    (0.5, 1.0)
+    """
+
+    effort: float | None
+    seconds: float | None
+    spent: float = 0.0
+    is_cut: bool = False
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def make(cls, effort: Effort | float | None, time_limit: float | None) -> Budget:
+        """From what a user asks for: an effort by name or in seconds, a limit in seconds, or both.
+        A named effort without a limit has its own seconds as the limit; neither is ``"fast"``.
+
+        Raises
+        ------
+        InputError
+            An effort that is no name, and no seconds.
+        """
+        limit = None if time_limit is None else checks.time_limit(time_limit)
+        if effort is None and limit is not None:
+            return cls(None, limit)
+        effort = "fast" if effort is None else effort
+        if isinstance(effort, str) and effort in SECONDS:
+            seconds = SECONDS[effort]
+            return cls(COUNTED * seconds, seconds if limit is None else limit)
+        wants = f"one of {', '.join(SECONDS)}, or seconds"
+        seconds = checks.number("effort", effort, wants, lambda v: 0 <= v < float("inf"))
+        # Work is counted in 64 bits, so it has to end.
+        return cls(min(seconds, checks.YEAR), limit)
+
+    @property
+    def whole(self) -> float:
+        """Seconds of work in all: by the count if there is one, else by the clock."""
+        if self.effort is not None:
+            return self.effort
+        assert self.seconds is not None
+        return self.seconds
+
+    @property
+    def clock(self) -> float | None:
+        """Seconds left on the clock; None: no limit."""
+        if self.seconds is None:
+            return None
+        return self.seconds - (time.perf_counter() - self.began)
+
+    @property
+    def left(self) -> float:
+        """Seconds of work left: by the count if there is one, else by the clock."""
+        if self.effort is not None:
+            return self.effort - self.spent
+        assert self.clock is not None
+        return self.clock
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left, of the count or on the clock."""
+        return self.left <= 0 or self.lacks(0.0)
+
+    def spend(self, seconds: float) -> None:
+        """Counts seconds of work."""
+        self.spent += seconds
+
+    def lacks(self, seconds: float) -> bool:
+        """Whether the clock leaves no time for work of so many seconds. If it does not, but the
+        count would, :attr:`is_cut` says so from now on.
+        """
+        clock = self.clock
+        late = clock is not None and clock <= seconds
+        if late:
+            self.cut()
+        return late
+
+    def cut(self) -> None:
+        """Notes that the clock ends work, where the count is what should have ended it."""
+        self.is_cut = self.is_cut or self.effort is not None

@@ -1,0 +1,106 @@
+"""What the stages of one call of ``auto`` share: how far to go, and the best plan so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from loadmaster.base.effort import Budget
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.pace import Pace
+from loadmaster.strategies.auto.tuning import TUNING, Tuning
+from loadmaster.strategies.candidate import Candidate
+
+
+def _silent(stage: str, best: Incumbent | None) -> None:
+    """Tells nobody."""
+
+
+@dataclass
+class Run:
+    """One call of ``auto``.
+
+    Attributes
+    ----------
+    problem : Problem
+    budget : Budget
+    gap : float
+        A plan is good enough if (step time - bound) / step time is no more.
+    chains : int
+        Chains of moves in the search.
+    threads : int
+        Threads that seeds are refined on, and chains run on.
+    progress : callable
+        Told of every better plan.
+    tuning : Tuning
+    best : Candidate or None
+        The best plan so far.
+    is_sole : bool
+        Whether one device is the answer, so that there is nothing to search for.
+    """
+
+    problem: Problem
+    budget: Budget
+    gap: float = 0.0
+    chains: int = 1
+    threads: int = 1
+    progress: Progress = _silent
+    tuning: Tuning = TUNING
+    best: Candidate | None = None
+    is_sole: bool = False
+
+    @cached_property
+    def pace(self) -> Pace:
+        """How fast work is done."""
+        return Pace.of(self.problem, self.tuning)
+
+    @cached_property
+    def bound(self) -> float:
+        """Seconds below which no step can go."""
+        return bound(self.problem).seconds
+
+    @cached_property
+    def target(self) -> float:
+        """Seconds of a step that is good enough."""
+        return self.bound / (1 - self.gap) * (1 + self.tuning.optimal)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a plan that fits."""
+        return self.best is not None and self.best.fits
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the best plan fits and is good enough."""
+        best = self.best
+        return (
+            best is not None
+            and best.fits
+            and self.problem.objective.reaches(best.verdict, self.target)
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no plan can be better, or nothing is left to find one with."""
+        return self.is_sole or not self.has_plan or self.is_good or self.budget.is_spent
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the graph is small enough to search from several seeds."""
+        return self.problem.graph.n_ops <= self.tuning.small_graph
+
+    @property
+    def is_refinable(self) -> bool:
+        """Whether what is left is worth building groups for."""
+        return self.pace.near <= self.tuning.groups_share * self.budget.left
+
+    def offer(self, candidate: Candidate, stage: str) -> bool:
+        """Keeps a candidate if it is better than the best so far; whether it is."""
+        best = self.best
+        if best is not None and self.problem.objective.better(best, candidate) is best:
+            return False
+        self.best = candidate
+        self.progress(stage, Incumbent(candidate.verdict.step_time))
+        return True
