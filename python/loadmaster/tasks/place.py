@@ -157,8 +157,9 @@ def plan_for(
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
-    """:func:`place` for a problem at hand, whose program may have been transformed already;
-    ``began`` is when planning did, if that is not now.
+    """:func:`place` for a problem at hand, whose program may be a transformed one.
+
+    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now.
     """
     checks.flag("refine", refine)
     if time_limit is not None:
@@ -229,8 +230,10 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
 
 
 def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
-    """Tells makespans as incumbents, if there is somebody to tell: each beside the bound of the
-    problem that it is of, since no bound holds for what a transform made of the graph.
+    """Tells step times as incumbents, if there is somebody to tell.
+
+    Each step time stands beside the bound of its own problem: the bound of one graph does not hold
+    for what a transform made of it.
     """
     least: dict[int, float] = {}
 

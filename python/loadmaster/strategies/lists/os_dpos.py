@@ -9,18 +9,20 @@ What is not in the paper, or differs:
 
 * The critical path is computed anew after each split that is kept; the paper's lines 7 to 14 go on
   along the first one.
-* It starts from the model and from its data-parallel graph; the paper takes the latter if one
-  device holds the model, else the former. A batch that the devices do not divide has no such start.
-* A split whose own chain (split op, sub-op, joining op, each on its fastest device) saves less than
-  a hundredth of the step is not tried, since the path gets no shorter by more than that; an op all
-  of whose splits are such is passed over.
-* The first op that no split helps does not end the search, unless ``continue_search=False`` asks
-  for the paper's rule: replicas are alike, and to split one of several equal paths shortens
-  nothing. By that rule VGG-19 on four V100s stays data-parallel, at 344 ms; by ours it takes 252.
-* Sub-ops are not split again: the numbers of parts go up to the number of devices as it is.
-* Splits are kept by DPOS' estimate, as in the paper; of all that was kept on the way, and of one
-  device, the plan is the fastest by the simulator. That is FastT's rollback (section 4), which
-  measures.
+* The search starts twice: from the model and from its data-parallel graph. The paper starts from
+  the data-parallel graph if one device holds the model, else from the model. There is no
+  data-parallel start if the devices do not divide the batch.
+* A split is not tried if its own chain (split op, sub-op, joining op, each on its fastest device)
+  saves less than a hundredth of the step: the critical path cannot get shorter by more than that.
+  An op that has only such splits is passed over.
+* The search goes on after an op that no split helps; the paper's rule is to end there
+  (``continue_search=False``). Replicas have equal paths, and to split one of several equal paths
+  shortens nothing. By the paper's rule VGG-19 on four V100s stays data-parallel, at 344 ms; by ours
+  it takes 252 ms.
+* Sub-ops are not split again: the first split may already have as many parts as there are devices.
+* A split is kept if it shortens DPOS' estimate, as in the paper. The plan is then the one that the
+  simulator finds fastest, of all states that were kept and of one device. FastT's rollback (section
+  4) does the same by measuring.
 """
 
 from __future__ import annotations
@@ -126,8 +128,8 @@ def split_search(
     start : "any" (default), "model" or "data-parallel"
         The graph to start from; "any": each of the two.
     continue_search : bool
-        Whether to go on along the path after the first op that no split helps (default); the paper
-        stops.
+        Whether to go on along the path after the first op that no split helps (default). The paper
+        stops there.
 
     Returns
     -------
@@ -186,7 +188,8 @@ def _starts(problem: Problem, start: Start) -> Iterator[Program]:
         yield Program.of(problem.model)
     if start == "data-parallel" or (start == "any" and k > 1):
         replicated = replicate(problem.model, k)
-        # What the notes say is that replicas of unequal batches were taken for equal.
+        # A note says that the devices do not divide the batch: replicas of unequal batches were
+        # taken for equal ones.
         if not replicated.notes:
             yield replicated
         elif start == "data-parallel":
