@@ -42,7 +42,7 @@ from loadmaster.milp.formulation import Formulation
 from loadmaster.milp.instance import Instance, instance_of
 from loadmaster.milp.timing import Timed, settled, timed
 from loadmaster.strategies.auto import auto
-from loadmaster.strategies.exact.solving import Level, start_from_search
+from loadmaster.strategies.exact.solving import Solvable, start_from_search
 
 HERE = Path(__file__).parent
 PAGE = HERE / "results" / "exact.md"
@@ -152,14 +152,14 @@ def scheduling_problem(name: str) -> Problem:
 def problem_of(name: str) -> Problem:
     """A scheduling instance, or the groups of a measured model."""
     if name in MEASURED:
-        return Level(heterogeneous_problem(name, "")).coarser("multilevel", GROUPS).problem
+        return Solvable(heterogeneous_problem(name, "")).coarser("multilevel", GROUPS).problem
     return scheduling_problem(name)
 
 
 def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
     """Where all formulations start."""
     if name in MEASURED:
-        start = start_from_search(Level(problem), "static", 0.0)
+        start = start_from_search(Solvable(problem), "static", 0.0)
         devices, order, charge = start.devices, start.order, start.charge
     else:
         plan = auto.place(problem, effort=EFFORT)

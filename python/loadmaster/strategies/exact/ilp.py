@@ -22,9 +22,9 @@ from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
     ExactMethod,
-    Level,
     Limits,
     Search,
+    Solvable,
     best_plan,
     interrupted,
     or_heft,
@@ -108,7 +108,7 @@ def on_groups_if_large(
     """
     checks.flag("coarsen", coarsen)
     checks.integer("groups", groups)
-    fine = Level(problem)
+    fine = Solvable(problem)
     why = refusal(problem, method)
     if why is None:
         return best_plan(fine, method, limits)
@@ -122,12 +122,12 @@ def on_groups_if_large(
         note = f"{why}: the search's plan is returned; coarsen=True would solve it on groups"
         return began.noted(note)
     try:
-        level = small_enough(fine, method, coarsener, groups)
-        if level is None:
+        smaller = small_enough(fine, method, coarsener, groups)
+        if smaller is None:
             note = f"{why}, and so do its coarsest groups: the search's plan is returned"
             return began.noted(note)
-        note = f"{why}: solved on {counted(level.problem.graph.n_ops, 'group')}"
-        found = best_plan(level, method, limits, (note,))
+        note = f"{why}: solved on {counted(smaller.problem.graph.n_ops, 'group')}"
+        found = best_plan(smaller, method, limits, (note,))
     except KeyboardInterrupt:
         return interrupted(began, method)
     return replace(problem.objective.better(found, began), notes=found.notes)

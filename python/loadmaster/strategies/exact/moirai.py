@@ -24,8 +24,8 @@ from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
     ExactMethod,
-    Level,
     Limits,
+    Solvable,
     or_heft,
     start_from_list,
 )
@@ -75,6 +75,6 @@ def place(
     )
 
     def made() -> Candidate:
-        return on_merged(Level(problem).coarser("rules", 1), method, limits, groups)
+        return on_merged(Solvable(problem).coarser("rules", 1), method, limits, groups)
 
     return or_heft(problem, method, limits, made)

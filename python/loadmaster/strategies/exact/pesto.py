@@ -22,8 +22,8 @@ from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
     ExactMethod,
-    Level,
     Limits,
+    Solvable,
     best_plan,
     or_heft,
     refusal,
@@ -81,18 +81,20 @@ def place(
         program.with_links,
     )
     return or_heft(
-        problem, method, limits, lambda: on_merged(Level(problem), method, limits, groups)
+        problem, method, limits, lambda: on_merged(Solvable(problem), method, limits, groups)
     )
 
 
-def on_merged(level: Level, method: ExactMethod, limits: Limits, groups: int) -> Candidate:
+def on_merged(solvable: Solvable, method: ExactMethod, limits: Limits, groups: int) -> Candidate:
     """A method's plan on batches: on so many, or as many as it takes."""
     checks.integer("groups", groups)
-    merged = level.coarser("batch", groups) if level.problem.graph.n_ops > groups else level
+    merged = (
+        solvable.coarser("batch", groups) if solvable.problem.graph.n_ops > groups else solvable
+    )
     why = refusal(merged.problem, method)
     if why is None or limits.seconds == 0:
         return best_plan(merged, method, limits)
-    smaller = small_enough(level, method, "batch", groups)
+    smaller = small_enough(solvable, method, "batch", groups)
     if smaller is None:
         note = f"{why}, and so do its coarsest groups: the plan is the method's start"
         found = best_plan(merged, method, replace(limits, seconds=0.0))

@@ -95,18 +95,19 @@ Solve = Callable[[Instance, Timed, float, Watch], Answer]
 
 
 @dataclass(frozen=True)
-class Level:
-    """A problem, and the finer level whose groups are its ops.
+class Solvable:
+    """A problem for a solver: that of the user's ops, or a coarser one whose ops are groups of a
+    finer one's.
 
-    Bytes are charged as the ops of the finest level hold them.
+    Bytes are charged as the ops of the finest problem hold them.
     """
 
     problem: Problem
     coarse: CoarseProblem | None = None
-    finer: Level | None = None
+    finer: Solvable | None = None
 
-    def coarser(self, method: Coarsener, groups: int) -> Level:
-        """A level of so many groups."""
+    def coarser(self, method: Coarsener, groups: int) -> Solvable:
+        """The problem of so many groups."""
         problem = self.problem
         most = int(MAX_SHARE * min(problem.cluster.memory))
         made = coarsen_problem(problem, method, groups, max_bytes=most)
@@ -114,7 +115,7 @@ class Level:
         costs = as_costs(None, graph, problem.cluster)
         coarser = Problem.make(graph, problem.cluster, costs, seed=problem.seed)
         coarse = CoarseProblem(problem, coarser.reduced.map[made.group])
-        return Level(coarser, coarse, self)
+        return Solvable(coarser, coarse, self)
 
     @property
     def finest(self) -> Problem:
@@ -122,21 +123,21 @@ class Level:
         return self.problem if self.finer is None else self.finer.finest
 
     def charge(self, bytes_: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Bytes per op of the finest level, summed over what became one op here."""
+        """Bytes per op of the finest problem, summed over the ops that became one op here."""
         if self.finer is None or self.coarse is None:
             return bytes_
         return self.coarse.charge(self.finer.charge(bytes_))
 
     def expanded(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Assignment:
-        """A placement and an order of this level on the finest: groups in their order."""
+        """A placement and an order of these ops as those of the finest: groups in their order."""
         if self.finer is None or self.coarse is None:
             return Assignment(devices, ranks(order), "fixed")
         inner = self.coarse.expanded(devices, order)
         return self.finer.expanded(inner.devices, np.argsort(inner.priority).astype(np.int32))
 
     def plan(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
-        """A placement and an order of this level as a plan: in its own order or, for groups, in one
-        made for their ops.
+        """A placement and an order of these ops as a plan: in this order or, for groups, in one
+        that is made for their ops.
         """
         assignment = self.expanded(devices, order)
         own = judged(self.finest, assignment)
@@ -152,11 +153,11 @@ class Start:
     Attributes
     ----------
     plan : Candidate
-        Of the finest level.
+        Of the finest problem.
     devices, order : int32 [n_ops]
-        Of the level that is solved.
+        Of the problem that is solved.
     charge : uint64 [n_ops]
-        Bytes of each op of that level.
+        Bytes of each op of that problem.
     capacity : uint64 [n_devices]
         Bytes that may be charged; at least what the start is.
     """
@@ -181,7 +182,7 @@ class ExactMethod:
     max_ops, max_rows : int
         More are not solved.
     start : callable
-        Where to start on a level, given a memory model and the seconds there are in all.
+        Where to start on a problem, given a memory model and the seconds there are in all.
     links : callable
         Gives an instance the method's link model.
     """
@@ -191,7 +192,7 @@ class ExactMethod:
     rows: Callable[[Instance], int]
     max_ops: int
     max_rows: int
-    start: Callable[[Level, MemoryModel, float], Start]
+    start: Callable[[Solvable, MemoryModel, float], Start]
     links: Callable[[Instance], Instance] = lambda instance: instance
 
 
@@ -232,9 +233,9 @@ class Limits:
 
 
 def best_plan(
-    level: Level, method: ExactMethod, limits: Limits, notes: tuple[str, ...] = ()
+    solvable: Solvable, method: ExactMethod, limits: Limits, notes: tuple[str, ...] = ()
 ) -> Candidate:
-    """The better of the start and of what the solver makes of it, on a level that is small enough.
+    """The better of the start and of what the solver makes of it, for a small enough problem.
 
     Raises
     ------
@@ -242,7 +243,7 @@ def best_plan(
         Nothing fits: with the smallest relaxation that would make it.
     """
     tell = limits.progress or (lambda stage, makespan: None)
-    start = start_of(level, method, limits)
+    start = start_of(solvable, method, limits)
     best = start.plan.noted(*notes)
     tell(method.name, Incumbent(best.verdict.step_time))
     if INTERRUPTED in best.notes:
@@ -251,7 +252,7 @@ def best_plan(
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
         return best.noted(f"{method.name}: {reason}, so this is where it starts")
     try:
-        return _from_start(level, method, limits, replace(start, plan=best))
+        return _from_start(solvable, method, limits, replace(start, plan=best))
     except KeyboardInterrupt:
         return interrupted(best, method)
 
@@ -275,12 +276,12 @@ def or_heft(
         raise
 
 
-def _from_start(level: Level, method: ExactMethod, limits: Limits, start: Start) -> Candidate:
+def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: Start) -> Candidate:
     """The better of a start and of what the solver makes of it in the time left."""
     best = start.plan
     tell = limits.progress or (lambda stage, makespan: None)
     instance = replace(
-        instance_of(level.problem, start.charge, bound(level.problem).seconds),
+        instance_of(solvable.problem, start.charge, bound(solvable.problem).seconds),
         capacity=np.minimum(start.capacity, np.iinfo(np.int64).max).astype(np.int64),
     )
     instance = method.links(instance)
@@ -297,28 +298,28 @@ def _from_start(level: Level, method: ExactMethod, limits: Limits, start: Start)
     if answer.trouble is not None:
         best = best.noted(f"{answer.trouble.splitlines()[0]}; the best plan so far is kept")
         warnings.warn(f"{method.name}: {answer.trouble}", stacklevel=2)
-    best = _improved(level, instance, best, answer)
-    return _bounded(level, instance, best, answer, limits.memory)
+    best = _improved(solvable, instance, best, answer)
+    return _bounded(solvable, instance, best, answer, limits.memory)
 
 
-def _improved(level: Level, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
+def _improved(solvable: Solvable, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
     """The better of the best so far and the solver's answer, as the simulator sees them."""
     if answer.devices is None or answer.start is None:
         return best
     finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
     order = in_order(instance, answer.start, finish)
-    found = level.plan(answer.devices, order)
-    chosen = level.finest.objective.better(best, found)
+    found = solvable.plan(answer.devices, order)
+    chosen = solvable.finest.objective.better(best, found)
     return replace(chosen, notes=best.notes)
 
 
 def _bounded(
-    level: Level, instance: Instance, best: Candidate, answer: Answer, memory: MemoryModel
+    solvable: Solvable, instance: Instance, best: Candidate, answer: Answer, memory: MemoryModel
 ) -> Candidate:
     """The candidate with what its bound says, and of what."""
     seconds = instance.seconds(answer.bound)
-    makespan, objective = best.verdict.step_time, level.finest.objective
-    if level.finer is not None:
+    makespan, objective = best.verdict.step_time, solvable.finest.objective
+    if solvable.finer is not None:
         gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
         return best.noted(
             f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
@@ -341,7 +342,7 @@ def _bounded(
 # -- where to start ----------------------------------------------------------------------------
 
 
-def start_of(level: Level, method: ExactMethod, limits: Limits) -> Start:
+def start_of(solvable: Solvable, method: ExactMethod, limits: Limits) -> Start:
     """The method's start.
 
     Raises
@@ -350,66 +351,66 @@ def start_of(level: Level, method: ExactMethod, limits: Limits) -> Start:
         Nothing fits: with the smallest relaxation that would make it, where memory is to blame.
     """
     try:
-        return method.start(level, limits.memory, limits.left)
+        return method.start(solvable, limits.memory, limits.left)
     except InfeasibleError as error:
-        if level.finest.best_effort:
+        if solvable.finest.best_effort:
             raise
-        raise _certified(level.finest, limits.memory, error) from error
+        raise _certified(solvable.finest, limits.memory, error) from error
 
 
-def start_from_list(level: Level, memory: MemoryModel, seconds: float = 0.0) -> Start:
-    """HEFT on a level, in as much memory as lets the simulator find that the plan fits."""
-    problem = level.problem
+def start_from_list(solvable: Solvable, memory: MemoryModel, seconds: float = 0.0) -> Start:
+    """HEFT on a problem, in as much memory as lets the simulator find that the plan fits."""
+    problem = solvable.problem
     graph = problem.graph
     _, upward = fast.levels(problem.weights)
     rank = fast.priority_order(graph, upward)
-    core = problem.core.led_by(deciders(graph)[0]).within(best_effort=level.finest.best_effort)
+    core = problem.core.led_by(deciders(graph)[0]).within(best_effort=solvable.finest.best_effort)
     tried: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]] = []
 
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         devices, begin, finish = fast.schedule(
-            core.within(op_bytes=level.charge(bytes_), capacity=capacity), rank
+            core.within(op_bytes=solvable.charge(bytes_), capacity=capacity), rank
         )
         order = by_start(graph, begin, finish)
         tried.append((devices, order, capacity))
-        return level.expanded(devices, order)
+        return solvable.expanded(devices, order)
 
-    plan = within_memory(level.finest, attempt, memory)
+    plan = within_memory(solvable.finest, attempt, memory)
     devices, order, capacity = tried[-1]
-    again = ordered(level.finest, plan.assignment.devices)
-    plan = level.finest.objective.better(plan, again)
-    return Start(plan, devices, order, level.charge(_bytes(level.finest, memory)), capacity)
+    again = ordered(solvable.finest, plan.assignment.devices)
+    plan = solvable.finest.objective.better(plan, again)
+    return Start(plan, devices, order, solvable.charge(_bytes(solvable.finest, memory)), capacity)
 
 
 def start_from_search(
-    level: Level, memory: MemoryModel, seconds: float, *, search: Search | None = None
+    solvable: Solvable, memory: MemoryModel, seconds: float, *, search: Search | None = None
 ) -> Start:
     """Where a search ends that gets a share of the seconds.
 
-    Where a level is the finest and memory is the simulator's, ``search`` places all ops, no worse
-    than HEFT. Else, or without a ``search``, moves of single ops start from
+    Where the problem is the finest and memory is the simulator's, ``search`` places all ops, no
+    worse than HEFT. Else, or without a ``search``, moves of single ops start from
     :func:`start_from_list`.
     """
     share = SEARCH_SHARE * seconds
-    if search is not None and level.finer is None and memory == "dynamic":
-        plan = search(level.problem, time_limit=share, warm_start=_by_heft(level.problem))
-        order = by_start(level.problem.graph, plan.schedule.start, plan.schedule.finish)
-        charge = level.problem.reduced.held_at_peak
+    if search is not None and solvable.finer is None and memory == "dynamic":
+        plan = search(solvable.problem, time_limit=share, warm_start=_by_heft(solvable.problem))
+        order = by_start(solvable.problem.graph, plan.schedule.start, plan.schedule.finish)
+        charge = solvable.problem.reduced.held_at_peak
         # The simulator has found that what the plan holds fits.
-        used = _used(level.problem, plan.assignment.devices, charge)
-        capacity = np.maximum(level.problem.capacity, used)
+        used = _used(solvable.problem, plan.assignment.devices, charge)
+        capacity = np.maximum(solvable.problem.capacity, used)
         return Start(plan, plan.assignment.devices, order, charge, capacity)
-    start = start_from_list(level, memory)
-    used = _used(level.problem, start.devices, start.charge)
+    start = start_from_list(solvable, memory)
+    used = _used(solvable.problem, start.devices, start.charge)
     if share == 0 or (used > start.capacity).any():
         return start
     devices, order, *_ = fast.search(
-        level.problem.core.within(op_bytes=start.charge, capacity=start.capacity),
+        solvable.problem.core.within(op_bytes=start.charge, capacity=start.capacity),
         (start.devices, start.order),
         fast.Stop(time_limit=share),
-        seed=level.problem.seed,
+        seed=solvable.problem.seed,
     )
-    plan = level.finest.objective.better(start.plan, level.plan(devices, order))
+    plan = solvable.finest.objective.better(start.plan, solvable.plan(devices, order))
     return replace(start, plan=plan, devices=devices, order=order)
 
 
@@ -501,11 +502,11 @@ def refusal(problem: Problem, method: ExactMethod) -> str | None:
 
 
 def small_enough(
-    level: Level, method: ExactMethod, coarsener: Coarsener, most: int
-) -> Level | None:
-    """The finest coarsening of a level that the method takes; None: there is none."""
+    solvable: Solvable, method: ExactMethod, coarsener: Coarsener, most: int
+) -> Solvable | None:
+    """The finest coarsening of a problem that the method takes; None: there is none."""
     for groups in (most, *(g for g in GROUPS if g < most)):
-        coarser = level.coarser(coarsener, groups)
+        coarser = solvable.coarser(coarsener, groups)
         if refusal(coarser.problem, method) is None:
             return coarser
     return None
