@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import browser
 import pytest
-from folders import SHARED
+from folders import SHARED, missing
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 import loadmaster as lm
 from loadmaster.readers import registry
 from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
 
+#: The same examples in every run.
 settings.register_profile(
     "loadmaster",
     deadline=None,
@@ -21,7 +25,29 @@ settings.register_profile(
     max_examples=60,
     suppress_health_check=[HealthCheck.too_slow],
 )
+#: A few of these examples: ``pytest --hypothesis-profile=quick``.
+settings.register_profile("quick", settings.get_profile("loadmaster"), max_examples=5)
+#: Other examples in every run; those that fail are kept and tried again first.
+settings.register_profile(
+    "explore",
+    settings.get_profile("loadmaster"),
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
+    max_examples=1000,
+    print_blob=True,
+)
 settings.load_profile("loadmaster")
+
+
+def pytest_configure() -> None:
+    """In continuous integration no test is skipped for want of shared data or a browser."""
+    if not os.environ.get("CI"):
+        return
+    wanting = missing()
+    if None in browser.found():
+        wanting.append("chromium and chromedriver")
+    if wanting:
+        raise pytest.UsageError(f"not here, and tests need it: {', '.join(wanting)}")
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,19 @@ from contextlib import contextmanager
 import pytest
 
 
+def found() -> tuple[str | None, str | None]:
+    """The paths of a browser and of its driver."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    return browser, shutil.which("chromedriver")
+
+
 @contextmanager
 def chromium() -> Iterator:
     """Chromium without a window, driven by selenium; skips where it is not installed."""
     webdriver = pytest.importorskip("selenium.webdriver")
     from selenium.webdriver.chrome.service import Service
 
-    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    driver = shutil.which("chromedriver")
+    browser, driver = found()
     if browser is None or driver is None:
         pytest.skip("needs a browser: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()

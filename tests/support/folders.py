@@ -10,3 +10,10 @@ BENCHES = ROOT / "benches"
 #: Measured graphs and files of frameworks: beside the repository, not part of it.
 SHARED = ROOT.parent / "shared" / "data"
 ARTIFACTS = SHARED / "artifacts"
+
+
+def missing() -> list[str]:
+    """Folders of the shared data that are not there."""
+    artifacts = ("comm", "gpu_traces", "jax", "onnx", "tf", "torch")
+    needed = [SHARED / "graphs", SHARED / "heterogeneous", *(ARTIFACTS / a for a in artifacts)]
+    return [str(folder) for folder in needed if not folder.is_dir() or not any(folder.iterdir())]
