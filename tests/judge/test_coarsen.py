@@ -59,7 +59,15 @@ def test_every_coarsening_is_a_graph_that_places(
     assert int(coarse.graph.output_bytes.sum() + coarse.graph.param_bytes.sum()) == static
     for k, name in enumerate(fine.costs.types):
         assert coarse.graph.time[name].sum() == pytest.approx(fine.time[:, k].sum())
-    assert lm.place(coarse.graph, cluster, on_oom="best_effort").makespan >= 0
+    # Where nothing is sent, groups take as long as their ops.
+    alone = lm.place(coarse.graph, cluster, "single", on_oom="best_effort")
+    (device,) = set(alone.devices.tolist())
+    order = np.arange(fine.graph.n_ops, dtype=np.int32)
+    whole = fine.simulate(np.full(fine.graph.n_ops, device, dtype=np.int32), order)
+    assert alone.makespan == pytest.approx(whole.makespan)
+    plan = lm.place(coarse.graph, cluster, on_oom="best_effort")
+    assert plan.fits >= alone.fits
+    assert plan.makespan <= alone.makespan or not alone.fits
 
     # What the report says of the cut.
     _, _, _, sizes, _ = fast.edges(quotient)
