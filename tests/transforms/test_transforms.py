@@ -273,7 +273,7 @@ def test_one_replica_is_the_graph():
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, "2", None, True])
 def test_a_bad_number_of_replicas(k):
-    with pytest.raises(InputError, match=r"k is .*>= 1"):
+    with pytest.raises(InputError, match=r"k is .*at least 1"):
         data_parallel(training(), k)
 
 

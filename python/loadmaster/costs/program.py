@@ -16,11 +16,11 @@ from loadmaster.model.program import Program
 def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     """Times of the ops that run from those of the program's source.
 
-    Ops that are whole keep theirs. For parts, rooflines are recomputed; a measured or given time is
-    multiplied by the share, plus the device type's launch time, and its provenance is then
-    ``regressed``. Ops that the program adds take their roofline, at least a launch; on a type
-    without either, the shortest time that any op of the model takes, since no kernel is known to
-    take less. None of them is free.
+    An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
+    given time is the whole op's, multiplied by the part's share, plus the device type's launch
+    time; its provenance is ``regressed``. An op that the program adds takes its roofline, and at
+    least a launch. On a type with neither, it takes the shortest time of any op of the model. So no
+    added op is free.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def least_positive(seconds: NDArray[np.float64]) -> float:
 
 
 def _rows(graph: OpGraph, rows: NDArray[np.intp]) -> OpGraph | None:
-    """Some ops of a graph with what their cost depends on, without edges; None: no ops."""
+    """A graph of some ops, with the columns that costs depend on and no edges; None: no ops."""
     if not len(rows):
         return None
     ops: dict[str, Any] = {

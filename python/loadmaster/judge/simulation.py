@@ -25,7 +25,7 @@ from loadmaster.judge.timeline import Timeline, Transfers
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 
-#: What may be given as costs.
+#: The forms in which costs can be given.
 CostsLike = Costs | CostModel | Regression | ArrayLike
 
 Policy = Literal["priority", "fifo", "random", "fixed"]
@@ -34,7 +34,7 @@ POLICIES: tuple[Policy, ...] = ("priority", "fifo", "random", "fixed")
 LINK_ORDERS: tuple[LinkOrder, ...] = ("fifo", "priority")
 
 
-#: What an op of a measured step waited for: nobody knows.
+#: The reason why an op of a measured step started no earlier: it is not known.
 MEASURED = "measured"
 
 
@@ -45,14 +45,14 @@ class Blame:
     Attributes
     ----------
     op : int or None
-        The op that ran, or
+        The op that ran; None: the link is a transfer.
     transfer : int or None
-        the transfer that was under way (its index in :class:`Transfers`).
+        The transfer that was under way, by index in :class:`Transfers`; None: the link is an op.
     start, finish : float
         Seconds.
     waited : str
-        Why it did not start earlier: for an "op" (its input), a "transfer" (its input), a busy
-        "device", a busy "channel", or "nothing" (it started at 0).
+        The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
+        its "device" or its "channel" was busy, or "nothing" (it started at 0).
     """
 
     op: int | None
@@ -123,13 +123,13 @@ class Memory:
 
     @classmethod
     def empty(cls, capacity: NDArray[np.uint64]) -> Memory:
-        """Of devices that hold nothing, or of which nobody measured what they hold."""
+        """Memory of devices that hold nothing, or whose memory was not measured."""
         nothing = np.zeros(len(capacity), dtype=np.uint64)
         samples = np.empty(0), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint64)
         return cls(capacity, nothing, nothing, None, samples)
 
     def profile(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-        """Times (s) and bytes in use from each of them on, for one device."""
+        """The times (s) at which one device's memory changes, and the bytes in use from then on."""
         times, devices, used = self.samples
         here = devices == device
         return times[here], used[here]
@@ -235,8 +235,8 @@ class Simulation:
 
     @cached_property
     def blame(self) -> tuple[Blame, ...]:
-        """Why the makespan is what it is: what each start waited for, last op first, back to 0;
-        nothing where the step was measured.
+        """The chain of causes behind the makespan: the last op first, then what each start waited
+        for, back to 0. Empty where the step was measured.
         """
         if self._schedule is None:
             return ()
@@ -252,9 +252,10 @@ class Simulation:
         )
 
     def waited(self, reduced_op: int) -> tuple[str, int]:
-        """What an op of the *reduced* graph waited for: "op", "device" (an op of the reduced
-        graph), "transfer" (an index into :attr:`transfers`), "nothing" (-1), or "measured" (-1):
-        nobody knows.
+        """The reason why an op of the *reduced* graph started no earlier, and its index.
+
+        "op" and "device" come with an op of the reduced graph, "transfer" with an index into
+        :attr:`transfers`, "nothing" with -1. In a measured step the reason is "measured", with -1.
         """
         return (MEASURED, -1) if self._schedule is None else self._schedule.waited(reduced_op)
 
@@ -278,7 +279,7 @@ def _device_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
 
 
 def _channel_busy(problem: Problem, sent: Transfers) -> NDArray[np.float64]:
-    """Seconds per channel that transfers hold it."""
+    """Seconds for which transfers hold each channel."""
     number = {name: i for i, name in enumerate(problem.cluster.channels)}
     busy = np.zeros(len(number))
     pairs = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
@@ -364,9 +365,7 @@ def run(
     contention: bool = True,
     link_order: str = "fifo",
 ) -> Simulation:
-    """Simulates a placement of the reduced graph, by its own policy if none is given, and keeps
-    every detail.
-    """
+    """Simulates an assignment in every detail; its own policy holds if none is given."""
     schedule = problem.simulate(
         assignment.devices,
         assignment.priority,
@@ -388,7 +387,7 @@ def run(
 
 
 def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs:
-    """Costs as every function takes them: none, an array, :class:`Costs`, or what was learnt."""
+    """Costs from any of the forms in which functions take them; None: an estimate."""
     if costs is None:
         return estimate(graph, cluster)
     if isinstance(costs, (CostModel, Regression)):
@@ -407,7 +406,7 @@ def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs
 def reduced_assignment(
     problem: Problem, devices: ArrayLike | Sequence[str], priority: ArrayLike | None
 ) -> Assignment:
-    """A placement of the user's ops as one of the reduced graph's."""
+    """An assignment of the reduced ops, from devices and priorities of the graph's ops."""
     n = problem.model.n_ops
     chosen = np.asarray(devices)
     if chosen.dtype.kind in "US":

@@ -1,4 +1,4 @@
-"""Timeline: when every op ran where, and what was sent: filled by the simulator or measured."""
+"""Timeline: when and where every op ran, and every transfer, simulated or measured."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Timeline:
     def simulated(
         cls, problem: Problem, schedule: fast.Schedule, devices: NDArray[np.int32]
     ) -> Timeline:
-        """What a simulation saw of the reduced ops on these devices. O(V + T) for T transfers."""
+        """The timeline of a simulation of reduced ops on these devices. O(V + T), T transfers."""
         reduced = problem.reduced
         start, finish = schedule.start[reduced.map], schedule.finish[reduced.map]
         runs = np.zeros(problem.model.n_ops, dtype=bool)
@@ -98,7 +98,7 @@ class Timeline:
         finish: ArrayLike,
         transfers: Transfers | None = None,
     ) -> Timeline:
-        """What was seen on real devices.
+        """The timeline of a step that ran on real devices.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
-"""Program: the user's graph, the graph that runs, and which op of the one each op of the other is.
+"""Program: the user's graph, the graph that runs, and which of the user's ops each op serves.
 
-Transforms (:mod:`loadmaster.transforms`) make programs, and programs compose. Where an op came from
-is a column of the program; nobody reads it off the op's name.
+Transforms (:mod:`loadmaster.transforms`) make programs, and programs compose. Columns of the
+program say where an op came from; names of ops do not.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.model.graph import OpGraph
 
-#: What an op of the graph that runs is there for; a program's ``role`` is an index into it.
-#: "compute" and "update" (the optimizer's) do the user's work; a "slice" hands parts of a tensor to
-#: the parts of an op, a "join" puts their results together, a "collective" sums over replicas.
+#: The roles of the ops of a graph that runs; a program's ``role`` is an index into them. "compute"
+#: and "update" (the optimizer's) do the user's work. A "slice" hands parts of a tensor to the parts
+#: of an op. A "join" puts the results of parts together. A "collective" sums over replicas.
 ROLES = ("compute", "slice", "join", "collective", "update")
 COMPUTE, SLICE, JOIN, COLLECTIVE, UPDATE = range(len(ROLES))
 
@@ -42,7 +42,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A graph, what it was transformed into, and a column per question about each op that runs.
+    """The user's graph, the graph that runs, and columns that say what each op that runs is.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Program:
 
     @classmethod
     def made(cls, source: OpGraph, graph: OpGraph, serves: NDArray[Any], **columns: Any) -> Program:
-        """A program from the columns that say something; the others are those of whole ops."""
+        """A program from some of its columns; an absent column is that of ops that are whole."""
         n = graph.n_ops
         whole: dict[str, Any] = {
             "part": np.zeros(n, dtype=np.int32),
@@ -106,7 +106,7 @@ class Program:
         return cls(source, graph, serves.astype(np.int32), **{**whole, **columns})
 
     def then(self, later: Program) -> Program:
-        """The program and a later one, whose source is this one's graph, as one. O(V)."""
+        """The program and a later one as one; the later one's source is :attr:`graph`. O(V)."""
         of, own = later.serves, later.own
         before = {name: getattr(self, name)[of] for name in ("part", "parts", "replica", "micro")}
         return Program(
@@ -124,7 +124,7 @@ class Program:
         )
 
     def with_graph(self, source: OpGraph, graph: OpGraph) -> Program:
-        """The same program of graphs that differ in columns, not in ops."""
+        """The same program, of graphs with the same ops and other columns."""
         return replace(self, source=source, graph=graph)
 
     @property
@@ -155,20 +155,21 @@ class Program:
 
     @cached_property
     def whole(self) -> NDArray[np.int32]:
-        """The one op that does all the work of each of the user's ops, int32 [source.n_ops]; -1:
-        several do.
+        """For each of the user's ops, the one op that does all its work; -1: several ops do.
+
+        int32 [source.n_ops].
         """
         order, start = self._by_origin
         return np.where(np.diff(start) == 1, order[start[:-1]], -1).astype(np.int32)
 
     @property
     def changes(self) -> str:
-        """What was done to the user's graph, in a word or two; "" where nothing was."""
+        """The words "replicated", "split" or both; empty where the user's graph runs as it is."""
         made = {"replicated": (self.replica >= 0).any(), "split": (self.parts > 1).any()}
         return " and ".join(word for word, holds in made.items() if holds)
 
     def label(self, op: int) -> str:
-        """What an op of the graph that runs is called in messages: in terms of the user's ops.
+        """The name of an op of the graph that runs in messages, in terms of the user's ops.
 
         >>> import loadmaster as lm
         >>> twice = lm.transforms.replicate(lm.read("example:lenet"), 2)
@@ -195,5 +196,5 @@ def user_roles(graph: OpGraph) -> NDArray[np.uint8]:
 
 
 def is_added(role: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which roles are those of ops that a transform adds."""
+    """Whether each role is that of an op which a transform adds."""
     return np.isin(role, (SLICE, JOIN, COLLECTIVE))

@@ -17,10 +17,10 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
 
-#: Moves that are told apart and taken back one by one, those of most time first.
+#: Most moves that are listed, and simulated with the move alone taken back.
 MAX_MOVES = 12
 
-#: Module paths are cut where they tell at most so many parts apart, and at this depth.
+#: Module paths are shortened so that at most so many differ, and to at most this depth.
 MAX_PARTS = 40
 _DEPTHS = 6
 
@@ -36,15 +36,16 @@ class Move:
     source, target : str
         Devices, by name; several where the op has parts.
     ops : int
-        Ops that run; views and placeholders follow.
+        Number of ops that run. Views and placeholders go with them and are not counted.
     example : str
-        The longest of them.
+        The op among them that computes longest.
     time : float
-        Seconds of compute where they are now.
+        Seconds of compute on the new device.
     worth : float or None
-        Seconds that a step would take longer if these ops alone went back; below 0: it would be
-        faster. Memory is not asked. None: they cannot go back by themselves (no such device, a
-        device type that they do not allow, or colocation).
+        Seconds by which a step gets longer if these ops alone go back; negative: it gets shorter.
+        Memory does not count. None: the ops cannot go back alone, because the other plan's device
+        is not there, is of a type that an op does not allow, or because an op has parts or shares
+        a colocation set with ops that did not move.
     """
 
     module: str
@@ -58,9 +59,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Load:
-    """A device before and after, by name: seconds of compute and bytes at the peak; 0 where there
-    is no such device.
-    """
+    """Seconds of compute and peak bytes of a device before and after; 0 where it is missing."""
 
     device: str
     busy_before: float
@@ -80,9 +79,12 @@ class Difference:
         Seconds, before and after.
     bytes_moved : tuple of two int
         Between devices.
-    ops, moved_ops, reordered : int
-        Ops that run; how many are on a device of another name; of the others, how many run in
-        another place among those that stayed on their device.
+    ops : int
+        Ops that run.
+    moved_ops : int
+        Ops that are on a device of another name, or whose parts are.
+    reordered : int
+        Ops that stayed on their device, but run there in another order.
     loads : tuple of Load
     moves : tuple of Move
         Those of most time, at most 12.
@@ -174,9 +176,9 @@ def _signed(seconds: float, above: str, below: str) -> str:
 def difference(before: Plan, after: Plan) -> Difference:
     """Sets two plans for the same ops side by side; clusters may differ, devices go by name.
 
-    Ops that moved are gathered by module path and by where they went from and to. The worth of each
-    such move is what the simulator finds if these ops alone go back: moves that pay only together
-    are each worth less, or nothing, alone. O(V + E) and at most 12 simulations.
+    Ops that moved are grouped by module path, old device and new device. The worth of a group is
+    simulated with that group alone moved back. So moves that pay only together are each worth
+    little. O(V + E) and at most 12 simulations.
 
     Raises
     ------
@@ -246,7 +248,7 @@ class _Side:
 
 
 def _reordered(was: _Side, now: _Side) -> int:
-    """Ops that stayed on their device but run in another place among those that did."""
+    """Number of ops that stayed on their device, but run there in another order."""
     stayed = (was.where == now.where) & (was.running >= 0) & (now.running >= 0)
     total = 0
     for device in np.unique(was.where[stayed].astype(str)):
@@ -306,13 +308,13 @@ def _moves(before: _Side, after: _Side, changed: NDArray[np.intp]) -> tuple[Move
 
 
 def _places(side: _Side) -> dict[str, int]:
-    """A number per device, and per set of devices that parts are on, behind them."""
+    """A number for each device, then for each set of devices that the parts of an op are on."""
     names = [d.name for d in side.plan.cluster.devices]
     return {name: i for i, name in enumerate(dict.fromkeys([*names, *side.where]))}
 
 
 def _parts(plan: Plan, changed: NDArray[np.int32]) -> Sequence[str]:
-    """The module path of every op that moved, cut where that tells a few parts apart."""
+    """The module path of each op that moved, shortened until only a few paths differ."""
     modules = plan.graph.modules
     paths = [modules[op].split(".") for op in changed.tolist()]
     cut = [[".".join(path[:depth]) for path in paths] for depth in range(_DEPTHS)]
@@ -323,7 +325,7 @@ def _parts(plan: Plan, changed: NDArray[np.int32]) -> Sequence[str]:
 
 
 def _worth(after: Plan, running: NDArray[np.int32], source: str) -> float | None:
-    """Seconds that a step takes longer with these ops back on the device of this name."""
+    """Seconds by which a step gets longer with these ops back on the device of this name."""
     problem = after.problem
     index = {d.name: i for i, d in enumerate(after.cluster.devices)}.get(source)
     if index is None or (running < 0).any():

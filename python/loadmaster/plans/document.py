@@ -1,9 +1,9 @@
 """A plan as a JSON document: version 2 is written, versions 1 and 2 are read.
 
 A document holds the graph, the cluster and the costs that the plan was made for, so that the plan
-can be explained and simulated anywhere, and hashes of them, so that it cannot be taken for another
-graph's. Where the graph that runs is not the user's, version 2 holds both and the program's columns
-between them; version 1 held the graph that runs alone.
+can be explained and simulated on any machine. Hashes tell whether a plan is for another graph or
+cluster. Where the user's graph was transformed, version 2 holds both graphs and the program's
+columns. Version 1 held the transformed graph alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadmaster.rules.constraints import Constraints
 FORMAT = "loadmaster-plan"
 VERSION = 2
 
-#: How devices may follow a plan's priorities.
+#: The policies by which devices can follow priorities.
 PLAN_POLICIES = get_args(PlanPolicy)
 
 
@@ -173,7 +173,7 @@ class _Reader:
     def _check_same(
         self, what: str, own: OpGraph | Cluster, wanted: OpGraph | Cluster | None, digest: str
     ) -> None:
-        """Refuses a graph or cluster that is not the one of its hash, or not the one wanted."""
+        """Refuses a graph or cluster that does not match its hash or is not the one wanted."""
         if own.digest != digest:
             raise InputError(f"{self.source} is damaged: its {what} does not match its hash")
         if wanted is not None and wanted.digest != digest:

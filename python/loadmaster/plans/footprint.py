@@ -1,5 +1,6 @@
-"""What fills a device's memory at its fullest moment: parameters, gradients and optimizer state,
-activations, workspace.
+"""What fills a device's memory at the moment when it holds most.
+
+Parameters, gradients and optimizer state, activations, workspace.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.roles import Roles
 from loadmaster.plans.plan import Plan
 
-#: Memory that nothing overflows.
+#: More bytes than any plan needs.
 _ENDLESS = 2**62
 
-#: What the module path of an optimizer's state begins with.
+#: The first part of the module path of an optimizer's state.
 _OPTIMIZER = "optim"
 
 
@@ -56,7 +57,7 @@ class Footprint:
 
     @property
     def free(self) -> int:
-        """What is left; negative: what is short."""
+        """Bytes that are left; negative: bytes that are missing."""
         return self.capacity - self.used
 
     def to_document(self) -> dict[str, Any]:
@@ -67,9 +68,9 @@ class Footprint:
 def footprints(plan: Plan) -> tuple[Footprint, ...]:
     """The footprint of every device of a plan. A simulation per device that holds anything.
 
-    What a tensor is for is read off the graph: state by its placeholder (that of the optimizer by a
-    module path under ``optim``), gradients of weights as in
-    :func:`loadmaster.transforms.data_parallel`, ops of the optimizer by ``phase`` "o".
+    The graph tells what a tensor is for. Placeholders are state, the optimizer's where their module
+    path is under ``optim``. Gradients of weights are found as in
+    :func:`loadmaster.transforms.data_parallel`. Ops of the optimizer have ``phase`` "o".
 
     Examples
     --------
@@ -105,7 +106,7 @@ class _Uses:
                 self.gradients[made_by].add(size)
 
     def kind(self, op: int, size: int) -> str:
-        """What a tensor of a size is for that an op of the model makes or keeps."""
+        """The use of a tensor of some size that an op makes or keeps."""
         if self.optimizer[op] or size in self.gradients[op]:
             return "optimizer"
         return "parameters" if self.state[op] else "activations"
@@ -116,7 +117,7 @@ def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
     held = {"parameters": 0, "optimizer": 0, "activations": 0, "workspace": 0}
     kept = graph.resident
     for op in np.flatnonzero((plan.running_devices == device) & (kept > 0)).tolist():
-        # What an op keeps that is no placeholder is its weights.
+        # An op that is no placeholder keeps weights of its own.
         is_input = graph.kinds[op] == "input"
         kind = "optimizer" if uses.optimizer[op] else "activations" if is_input else "parameters"
         held[kind] += int(kept[op])
@@ -130,9 +131,10 @@ def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
 
 
 def _alive(plan: Plan, uses: _Uses, device: int, peak: int) -> list[tuple[str, int]]:
-    """What each tensor is for that is alive when a device first holds its peak, and its bytes.
+    """The use and the bytes of each tensor that is alive when a device first holds its peak.
 
-    The simulator lists what is alive when a device first overflows: so it is given a byte too few.
+    The simulator lists the tensors that are alive when a device first overflows. So the device is
+    simulated with one byte less than its peak.
     """
     cluster = plan.cluster
     devices = [
@@ -162,9 +164,10 @@ def _alive(plan: Plan, uses: _Uses, device: int, peak: int) -> list[tuple[str, i
 
 
 def largest_op(graph: OpGraph) -> tuple[int, int]:
-    """The op that needs most memory by itself, and how many bytes: what it reads, makes and uses
-    must be on its device at once, wherever the rest is. Of what it reads of one storage only the
-    largest tensor counts. O(E log E).
+    """The op that needs most memory by itself, and how many bytes it needs.
+
+    The tensors that an op reads and makes, and its workspace, must be on its device at once. Of the
+    tensors that it reads from one storage, only the largest counts. O(E log E).
 
     >>> import loadmaster as lm
     >>> graph = lm.OpGraph({"name": ["a", "b"], "output_bytes": [3, 4], "workspace": [0, 5]},

@@ -56,7 +56,7 @@ class Part(NamedTuple):
     replica: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A program, an assignment of its ops, the judge's verdict on it, and how it was made.
 

@@ -1,8 +1,8 @@
 """Cuts a placed graph into segments that each run on one device, one after another.
 
-A device's ops need several segments where another device's results are needed in between. Taking
-all that can run on a device before going on to the next gives few of them: with two devices and a
-given first one, the fewest possible.
+A device needs several segments where its ops need results of another device in between. To get few
+segments, all ops of a device that can run are taken before the next device's turn. With two devices
+and a given first device, there can be no fewer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 def segments(devices: Sequence[int], reads: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
     """Segments of a graph whose nodes are numbered in an order in which they can run.
 
-    Each segment takes every node of its device that can run by then, and what these make possible.
-    Of the devices to begin with the one is chosen that gives the fewest segments, and next comes
-    the device on which most nodes wait; ties go to the smaller index. O(D (V log V + E + S D)) for
-    D devices and S segments.
+    A segment takes every node of its device that can run by then, and nodes of the device that can
+    run once these have. The first device is the one that leads to the fewest segments. The next
+    device is always the one on which most nodes can run. Ties go to the smaller index.
+    O(D (V log V + E + S D)) for D devices and S segments.
 
     Parameters
     ----------

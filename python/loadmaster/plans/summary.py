@@ -1,4 +1,4 @@
-"""What a plan comes to, in ten lines or fewer for a person, and as plain data for machines."""
+"""The summary of a plan: at most ten lines of text, or plain data for JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
 
-#: Below this parallelism a split cannot pay: even free transfers would gain less than 5 %.
+#: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
 
 #: Devices per line, and lines, of the summary.
@@ -26,7 +26,7 @@ _DEVICE_LINES = 4
 
 
 def verdict(plan: Plan) -> str | None:
-    """The sentence to say where splitting cannot help time, else None."""
+    """A sentence that says that several devices cannot be faster than one; None: they may be."""
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
     if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
         return None
@@ -62,7 +62,7 @@ def summary(plan: Plan) -> str:
 
 
 def no_placement(plan: Plan) -> str:
-    """What a plan's lower bound speaks of: placements of the graph that runs."""
+    """The words "no placement", and of which graph where the user's graph was transformed."""
     changes = plan.program.changes
     return f"no placement of the {changes} graph" if changes else "no placement"
 
@@ -88,7 +88,10 @@ def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -
 
 
 def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
-    """How much too little memory which devices have, and where that shows first; "" if it fits."""
+    """Devices whose memory is too small, the bytes that are missing, where that shows first.
+
+    Empty where the plan fits.
+    """
     memory = simulation.memory
     first = memory.overflow
     if first is None:

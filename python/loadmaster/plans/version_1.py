@@ -1,7 +1,8 @@
 """What version 1 of a plan's document said of a transformed graph, in the words of version 2.
 
-Version 1 held the graph that runs, and not the user's, whose ops its constraints name. So the ops
-of that graph count as the user's own, and the constraints are put in terms of their names.
+A document of version 1 held the transformed graph alone, but its constraints name the ops of the
+user's graph. Such a plan is read as a plan of the transformed graph, and the constraints are
+rewritten to name the ops of that graph.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ _ADDED = ("split", "concat", "sum", "aggregate")
 
 
 def constraints_of_version_1(asked: Constraints, graph: OpGraph) -> Constraints:
-    """Constraints on the ops of a user's graph as ones on those of the transformed graph.
+    """Constraints that name ops of the user's graph, rewritten for the transformed graph.
 
-    A pin holds for what was made from an op, too. A device that runs some kinds may run what the
-    transform added. Modules were kept whole by the graph's own sets.
+    A pin of an op becomes a pin of the op's parts. A device that runs only some kinds may also run
+    the kinds that transforms add. ``no_split`` is dropped: colocation sets of the transformed graph
+    keep the modules whole.
 
     Examples
     --------
@@ -32,7 +34,7 @@ def constraints_of_version_1(asked: Constraints, graph: OpGraph) -> Constraints:
     words |= set(graph.names)
 
     def meant(pattern: str) -> list[str]:
-        """The pattern, and that of what was made from the ops it names, as far as they match."""
+        """The pattern itself and the pattern of the ops' parts, those of the two that match."""
         text = pattern.removeprefix(REGEX)
         made = f"{pattern}@*" if text == pattern else f"{REGEX}(?:{text})@.*"
         return [p for p in (pattern, made) if any(map(matcher(p).match, words))]

@@ -72,7 +72,7 @@ class Names:
             if not found:
                 raise InputError(f"no op is of a kind that matches {pattern!r}")
             fitting |= found
-        # What a program adds goes where the op that it serves may be.
+        # An op that the program adds may be where the op that it serves may be.
         return np.array([kind in fitting for kind in kinds], dtype=bool) | program.own[op_of]
 
     def modules(self, patterns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
@@ -89,8 +89,9 @@ class Names:
                     yield module, np.unique(self.map[inside]).astype(np.intp)
 
     def _replicas(self, inside: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
-        """Ops of a module by replica. What is not replicated is with the first; the sums that join
-        replicas are of no module.
+        """Ops of a module, replica by replica.
+
+        Ops that are not replicated count as the first replica's. Sums over replicas are left out.
         """
         program = self.problem.program
         inside = inside & (program.role != COLLECTIVE)

@@ -1,4 +1,4 @@
-"""Checks of a plan for continuous integration: limits it keeps or not, each with its figure."""
+"""Checks of a plan for continuous integration: limits, the plan's figures, whether they hold."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check(
     forbid: str | int | Sequence[str | int] = (),
     constraints: Constraints | None = None,
 ) -> Check:
-    """Holds a plan to limits; that it fits its cluster's memory is always one.
+    """Checks a plan against limits. The memory of the plan's cluster is always one of them.
 
     Parameters
     ----------
@@ -158,7 +158,10 @@ def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
 
 
 def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
-    """A verdict on the plan's own constraints, and one on those given, where there are any."""
+    """A verdict on the constraints that the plan was made with, and one on ``constraints``.
+
+    Constraints that are empty have no verdict.
+    """
     verdicts = []
     given = bind(plan.problem, as_constraints(constraints))
     asked = [("its constraints", plan.binding), ("constraints", given)]

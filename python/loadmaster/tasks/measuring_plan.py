@@ -1,8 +1,8 @@
 """The placement to measure a step with: Order-Place on as few devices as hold the graph.
 
-Celeritas, section 4.2: what a step costs is measured before it is placed well, so the placement for
-that has to run, not to be fast; few devices mean that most tensors stay where they are made, and
-that times are measured on few devices' terms.
+Celeritas (section 4.2) measures a step before it places the step well. The placement to measure
+with has to run, but need not be fast. On few devices most tensors stay where they are made, so
+transfers disturb few measurements.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ def measuring_plan(
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """A plan on the fewest devices that hold the graph, as :func:`loadmaster.fit` finds them: by
-    Order-Place where that finds room on so many, else by the first of the methods of
-    :data:`loadmaster.tasks.fit.METHODS` that does.
+    """A plan on the fewest devices that hold the graph, as :func:`loadmaster.fit` finds them.
+
+    Order-Place makes the plan if it finds room on so many devices. Else the first of
+    :data:`loadmaster.tasks.fit.METHODS` that finds room does.
 
     Parameters
     ----------
     graph : OpGraph
-        At the batch that is to be measured: for the large batch what
-        :meth:`loadmaster.costs.Regression.graph` gives.
+        The graph with the batch size that is to be measured. For the large batch,
+        :meth:`loadmaster.costs.Regression.graph` makes it.
     cluster, costs, constraints, progress : see :func:`loadmaster.fit`
 
     Raises
@@ -41,7 +42,8 @@ def measuring_plan(
     InputError
         As :func:`loadmaster.place`.
     InfeasibleError
-        No placement that fits was found; the message says what would help, as a smaller batch.
+        No placement that fits was found. The message says what would help, such as a smaller
+        batch.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The best order for a placement that stays as it is."""
+"""The best order of the ops of a plan, every op on its device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.exact.solving import ROUNDING
 
-#: More ops than these are not ordered: the model has a row for every two that share a device.
+#: A plan with more ops is not ordered: the model has a row for each pair of ops on a device.
 MAX_OPS = 400
 
 
@@ -28,7 +28,7 @@ def optimise_order(
     workers: int = 8,
     progress: Progress | None = None,
 ) -> Plan:
-    """The same placement in the best order that CP-SAT finds; a note says so if it is proved.
+    """The same devices in the best order that CP-SAT finds; a note says whether it is optimal.
 
     Parameters
     ----------
@@ -43,7 +43,8 @@ def optimise_order(
     Returns
     -------
     Plan
-        Never slower; the plan itself, with a note, where it has more than 400 ops that run.
+        Never slower than the given plan. A plan with more than 400 ops that run stays as it is, and
+        gets a note.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""What another cluster would be worth: a plan made anew for changed hardware, beside what it was.
+"""How much faster a step would be on changed hardware: a plan for each scenario, beside today's.
 
-The table that a person buying hardware wants: a line per scenario, with its step time against
-today's. Every scenario, and today's cluster too, is planned by ``auto`` from the same plan within
-the same budget, so that what is read as the worth of hardware is not that of a longer search.
+The result is the table that a buyer of hardware wants: a line per scenario, with its step time
+against today's. ``auto`` plans every scenario, and today's cluster too, from the same plan and with
+the same effort. So a gain comes from the hardware, not from a longer search.
 """
 
 from __future__ import annotations
@@ -255,10 +255,10 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospe
 
 
 def shared(prospects: Sequence[Prospect]) -> tuple[Prospect, ...]:
-    """Each with the best of all the plans that can run on its cluster.
+    """The prospects, each with the best of all scenarios' plans that can run on its cluster.
 
-    What was found for less hardware runs on more: without this a search's luck would make hardware
-    look worse than none. A simulation per pair.
+    A plan that was found for less hardware also runs on more hardware. Without this step, an
+    unlucky search could make additional hardware look harmful. One simulation per pair.
     """
     plans = [(p.name, p.plan) for p in prospects if p.plan is not None]
     return tuple(_with_best(p, plans) if p.plan is not None else p for p in prospects)
@@ -302,7 +302,8 @@ class Hardware:
     ----------
     cluster : Cluster
     like : mapping of type name to (type name, float)
-        The type whose times the plan knows, and how many times as fast this one is.
+        For each type of the cluster, the type whose times the plan knows, and how many times as
+        fast as that type this one is.
     """
 
     cluster: Cluster
@@ -327,7 +328,7 @@ class Hardware:
         return hardware
 
     def faster(self, factor: Any, device: Any) -> Hardware:
-        """With the speed of a device, or of all (None), times a factor."""
+        """The hardware with one device, or every device (None), a factor faster."""
         cluster = self.cluster.with_speed(factor, device)
         like = dict(self.like)
         for old, new in zip(self.cluster.devices, cluster.devices, strict=True):
@@ -337,9 +338,9 @@ class Hardware:
         return Hardware(cluster, like)
 
     def problem(self, plan: Plan) -> Problem:
-        """The plan's program and its times for these device types.
+        """The plan's program on this cluster, with times for its device types.
 
-        Where ops name the types that they may run on, they may also run on faster copies of those.
+        An op that names the types that it may run on may also run on faster copies of these types.
         """
         program = plan.program
         copies = {n: known for n in self._types if (known := self.like[n][0]) != n}
@@ -359,7 +360,7 @@ class Hardware:
         return tuple(t.name for t in self.cluster.types)
 
     def _costs(self, known: Costs) -> Costs:
-        """Costs for these device types from those for the ones that they are like."""
+        """Costs for the cluster's types, from the costs for the types that the plan knows."""
         columns = [known.time[:, known.types.index(self.like[n][0])] for n in self._types]
         time = np.stack(columns, axis=1) / [self.like[n][1] for n in self._types]
         return replace(known, time=time, types=self._types)
@@ -376,7 +377,7 @@ def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
 
 
 def _each(value: Any) -> Mapping[Any, Any]:
-    """A value for one device or link each, or one for all of them, under None."""
+    """A value per device or link; a single value for all of them stands under None."""
     return value if isinstance(value, Mapping) else {None: value}
 
 

@@ -31,8 +31,10 @@ def build(
     meta: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Program:
-    """A program from the columns of the graph that runs and its own (see
-    :meth:`~loadmaster.model.program.Program.made`); times follow from ``serves`` and ``share``.
+    """A program, from the columns of its graph (``ops``, ``edges``) and its own (``columns``).
+
+    Its own columns are those of :meth:`~loadmaster.model.program.Program.made`. Measured times of
+    its ops are the times of the ops that they serve, multiplied by ``share``.
     """
     filled = dict(ops)
     if before.time:
@@ -103,7 +105,7 @@ def format_output(shapes: Sequence[Shape]) -> str:
 
 
 def elements(size: int, dtype: str) -> int:
-    """How many elements a tensor of ``size`` bytes has; of 4 bytes each if the dtype is unknown."""
+    """Number of elements in a tensor of ``size`` bytes; an unknown dtype counts as 4 bytes."""
     bits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
     each = max(int(bits) // 8, 1) if bits.isdigit() else _ITEM_BYTES
     return size // each

@@ -1,6 +1,6 @@
-"""A split rule fitted to an op: along which axes its inputs and outputs are cut, and how long.
+"""A split rule fitted to an op: the axes along which the op's inputs and outputs are cut.
 
-Shapes are those of the ``output`` column; a rule that does not fit says why.
+Shapes come from the ``output`` column. Where a rule does not fit an op, the reason is a text.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ class Output:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Edges of an op, what it reads and what it makes.
+    """The edges of an op, the tensors that it reads and those that it makes.
 
     Attributes
     ----------
     ids : int64 [n_edges]
         Tensor id per edge of the graph.
     entering, leaving : int64 columns
-        Its edges.
-    reads : edges that carry data to it, in the order of its arguments.
-    shapes : of what it reads.
-    makes : tuple of Output, or why they are unknown.
+        Edges into and out of the op.
+    reads : list of int
+        Edges that carry data to the op, in the order of its arguments.
+    shapes : list of Shape
+        Of the tensors that these edges carry.
+    makes : tuple of Output, or str
+        The op's outputs, or the reason why they are unknown.
     """
 
     ids: NDArray[np.int64]
@@ -74,7 +77,7 @@ def _shape_on(graph: OpGraph, ids: NDArray[np.int64], edge: int) -> Shape:
 def _outputs(
     graph: OpGraph, ids: NDArray[np.int64], at: int, leaving: NDArray[np.intp]
 ) -> tuple[Output, ...] | str:
-    """An op's outputs, told from the text of its shapes and the tensors it sends, by id."""
+    """An op's outputs: shapes from its ``output`` column, paired with the tensors it sends."""
     shapes = parse_output(graph.outputs[at])
     data = leaving[ids[leaving] >= 0]
     tensors, first = np.unique(ids[data], return_index=True)
@@ -91,16 +94,18 @@ def _outputs(
 
 @dataclass(frozen=True)
 class Cut:
-    """A rule that fits an op. An output without data, beside others that have some, is not joined.
+    """A rule that fits an op.
 
     Attributes
     ----------
     op : Tensors
     makes : tuple of Output
     size : int
-        Of the dimension.
-    inputs, outputs : list of int or None
-        Axis that each input is sliced, each output concatenated along; None: whole, or summed.
+        Length of the dimension.
+    inputs : list of int or None
+        The axis along which each input is sliced; None: every part reads the whole input.
+    outputs : list of int or None
+        The axis along which the parts of each output are concatenated; None: they are summed.
     """
 
     op: Tensors
@@ -111,7 +116,7 @@ class Cut:
 
     @property
     def joined(self) -> list[int]:
-        """Outputs whose parts are put together."""
+        """Outputs whose parts are joined; one without data is left out if others have data."""
         some = any(output.bytes for output in self.makes)
         return [j for j, output in enumerate(self.makes) if output.bytes or not some]
 

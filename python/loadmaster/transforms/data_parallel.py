@@ -1,8 +1,8 @@
 """Data parallelism as a transform: FastT (Yi et al., Middleware 2020), section 5.2.
 
-The start of OS-DPOS: the model replicated k times, each replica on 1/k of the batch, with gradient
-aggregation and a broadcast of the updated weights. A parameter has one home; that every replica
-reads it there is the broadcast. Each gradient is summed by one op of the transform's own, and the
+OS-DPOS starts from this graph. The model is replicated k times, and each replica works on 1/k of
+the batch. A parameter has one home; every replica reads the parameter there, which stands for the
+paper's broadcast. An op that the transform adds sums the replicas' gradients of a parameter. The
 optimizer runs once per parameter.
 """
 
@@ -95,7 +95,7 @@ def data_parallel(graph: OpGraph, k: int) -> OpGraph:
 
 
 def replicate(graph: OpGraph, k: int) -> Program:
-    """As :func:`data_parallel`, with the op that each op comes from."""
+    """The program of :func:`data_parallel`: its graph, and the op that each of its ops serves."""
     checks.integer("k", k)
     if k == 1:
         return Program.of(graph)
@@ -106,20 +106,20 @@ def replicate(graph: OpGraph, k: int) -> Program:
 class _Replicas:
     """The columns of the replicated graph.
 
-    Ops keep their order: op i takes ``k`` places if replicated, else one, and the sums of what it
-    hands to ops that are not replicated come right after.
+    Ops keep their order. A replicated op takes ``k`` places, another op takes one. The sums of the
+    tensors that replicas hand to ops that are not replicated come right after the replicas.
     """
 
     def __init__(self, graph: OpGraph, k: int, roles: Roles) -> None:
         self.graph, self.k, self.roles = graph, k, roles
         self.batch = _batch(graph)
-        #: Bytes of weights that an op holds itself, which no share of the batch makes smaller.
+        #: Bytes of weights that an op holds itself. Every replica holds all of them.
         is_input = np.fromiter((kind == "input" for kind in graph.kinds), bool, graph.n_ops)
         self.own_weights = np.where(is_input, np.uint64(0), graph.param_bytes)
         many, tensor = roles.many, roles.tensor
         from_many, to_many = many[graph.src], many[graph.dst]
         crossing = np.flatnonzero(from_many & ~to_many & (tensor >= 0))
-        # One sum per tensor, after the op it is read from.
+        # One sum per tensor, placed after the op that makes the tensor.
         self.summed, first, self.sum_of = np.unique(
             tensor[crossing], return_index=True, return_inverse=True
         )
@@ -186,7 +186,7 @@ class _Replicas:
         )
 
     def _served(self) -> dict[str, NDArray[Any]]:
-        """The op of the model that each op is a copy of, or sums what it made; what each is for."""
+        """Columns ``serves`` and ``role``. A sum serves the op whose tensors it sums."""
         serves = self.origin.copy()
         serves[self.sum_at] = self.sum_source
         role = user_roles(self.graph)[serves]
@@ -204,7 +204,7 @@ class _Replicas:
     # -- ops -----------------------------------------------------------------------------------
 
     def _divided(self, total: NDArray[np.uint64], whole: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """A column whose replicas have the ``whole`` part each, and share the rest."""
+        """A column in which every replica has the ``whole`` bytes and a share of the others."""
         parts = even_shares(total - whole, self.k) + whole
         column = np.where(self.replica >= 0, parts[self.replica, self.origin], total[self.origin])
         column[self.origin < 0] = 0
@@ -235,7 +235,7 @@ class _Replicas:
         return _Whole(accessed, output)
 
     def _only_gradients(self) -> NDArray[np.bool_]:
-        """Ops that work on weight gradients alone, which no share of the batch makes smaller."""
+        """Ops that work on weight gradients alone: a replica does as much work as the original."""
         graph, many = self.graph, self.roles.many
         data = self.roles.tensor >= 0
         other = data & ~self.roles.gradient
@@ -245,7 +245,7 @@ class _Replicas:
         return reads & ~reads_batch & ~makes_batch
 
     def _aliases(self) -> NDArray[np.int64]:
-        """Owners, in the same replica where they are replicated."""
+        """The ``alias_of`` column: an owner that is replicated is the one in the same replica."""
         graph, origin = self.graph, self.origin
         of = np.where(origin >= 0, graph.alias_of[origin], -1)
         inside = np.where(self.roles.many[of], np.maximum(self.replica, 0), 0)
@@ -262,7 +262,7 @@ class _Replicas:
             "" if i < 0 else graph.names[i] if r < 0 else f"{graph.names[i]}@r{r}"
             for i, r in zip(origin, replica, strict=True)
         ]
-        # A set with something in it that is not replicated stays with replica 0.
+        # A colocation set that has an op which is not replicated stays with replica 0.
         shared = {c for c, m in zip(graph.colocation, self.roles.many, strict=True) if c and not m}
         colocation = [
             c if not c or r < 0 or (r == 0 and c in shared) else f"{c}@r{r}"
@@ -335,7 +335,10 @@ class _Replicas:
         return texts
 
     def _transposed(self) -> list[int]:
-        """The batch's axis of 2-d transposes (``aten.t``), which sizes may not tell; else -1."""
+        """The batch's axis of the output of 2-d transposes (``aten.t``), -1 for other ops.
+
+        Both axes may be as long as the batch, so sizes alone do not tell which one it is.
+        """
         graph = self.graph
         source = dict(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
         axes = [-1] * graph.n_ops
@@ -358,7 +361,7 @@ class _Replicas:
         from_many, to_many = many[graph.src], many[graph.dst]
         data = tensor >= 0
         parts = np.where(gradient, graph.bytes, even_shares(graph.bytes, k))
-        # Tensor ids of replica r are r strides up; sums come after all of them.
+        # Replica r's tensor ids are the model's plus r strides; the sums' ids come after all.
         stride = int(tensor.max(initial=-1)) + 1
         summing = from_many & ~to_many & data
         rows: tuple[list[Any], ...] = ([], [], [], [], [])
@@ -393,7 +396,7 @@ class _Replicas:
             )
         sums = self.sum_at[self.sum_of]
         add(crossing, sums, sink[crossing], k * stride + self.sum_of, graph.bytes[crossing])
-        # In the order of the edges they stand for: ops know their arguments by it.
+        # Edges are in the order of the model's: an op tells its arguments apart by that order.
         at, src, dst, ids, sizes = map(np.concatenate, rows)
         order = np.argsort(at, kind="stable")
         _, compact = np.unique(ids, return_inverse=True)
@@ -453,6 +456,6 @@ def _cut(shape: Shape, batch: int | None, k: int, axis: int) -> Shape:
         return shape
     at = axis if axis >= 0 else _batch_axis(sizes, batch)
     if at is None or batch is None or batch % k:
-        # Which size gets smaller is not known; the dtype is.
+        # Which axis is the batch's is unknown, so the sizes are left out.
         return dtype, None
     return dtype, (*sizes[:at], sizes[at] // k, *sizes[at + 1 :])

@@ -15,7 +15,7 @@ from typing import Any
 
 WHOLE, ALIGNED, MATCH, SUM = "whole", "aligned", "match", "sum"
 
-#: How the parts get an input, or make an output: an axis, or one of the words above.
+#: How parts share an input or an output: along an axis, or by one of the words above.
 How = int | str
 
 
@@ -70,7 +70,7 @@ def _rule(table: Mapping[str, Any]) -> Rule:
 
 
 def rules_for(kind: str) -> tuple[Rule, ...]:
-    """Rules of a kind; of an ATen kind, whatever its overload.
+    """The rules of a kind of op. All overloads of an ATen kind have the same rules.
 
     >>> [rule.dimension for rule in rules_for("aten.convolution.default")]
     ['batch', 'channel']

@@ -1,8 +1,7 @@
 """Splitting one op into sub-ops: FastT's SplitOperation (Yi et al., Middleware 2020, Algorithm 2).
 
-Each input that a rule slices gets a split op, which reads all of it and hands out the slices; each
-output gets an op that puts the parts together. Both are ops of the new graph with real bytes, so
-that no split is free.
+For each input that the rule slices, a split op reads the whole input and hands out the slices. For
+each output, another op joins the parts. These ops read and write real bytes, so no split is free.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def split_op(
 
 
 def _unsplittable(graph: OpGraph, at: int) -> str:
-    """Why no rule can apply to an op; empty: nothing speaks against it."""
+    """The reason why an op cannot be split, whatever the rule; empty: there is none."""
     if graph.placeholder[at] or graph.view[at]:
         return "it is a view or placeholder, which costs nothing"
     if graph.alias_of[at] >= 0:
@@ -157,8 +156,9 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
 
 
 class _Split:
-    """The columns of a graph in which one op has given way to a block: its split ops, its sub-ops,
-    then one op per output that puts the parts together.
+    """The columns of a graph in which a block of ops replaces one op.
+
+    The block has the split ops first, then the sub-ops, then one op per output that joins parts.
     """
 
     def __init__(self, graph: OpGraph, at: int, cut: Cut, chunks: list[int]) -> None:
@@ -171,7 +171,7 @@ class _Split:
         self.joins = self.parts + self.n
         self.block = len(self.sliced) + self.n + len(self.joined)
         self.next_tensor = int(cut.op.ids.max(initial=-1)) + 1
-        # What the op reads and writes whole however it is split.
+        # Bytes of each tensor that the op reads.
         reads, sizes = cut.op.reads, graph.bytes
         self.read = [int(sizes[e]) for e in reads]
 
@@ -229,7 +229,7 @@ class _Split:
         return ops
 
     def _block(self) -> dict[str, list[Any]]:
-        """Columns of the ops that stand in for the one that is split."""
+        """Columns of the ops that replace the split op."""
         graph, at, cut, chunks, n = self.graph, self.at, self.cut, self.chunks, self.n
         name = graph.names[at]
         rows: dict[str, list[Any]] = {
@@ -307,7 +307,7 @@ class _Split:
             size for size, axis in zip(self.read, self.cut.inputs, strict=True) if axis is None
         )
         written = sum(self.cut.makes[j].bytes for j in self.joined if self.cut.outputs[j] is None)
-        # An op that accesses less than its inputs (a look-up) does not read them whole.
+        # An op that accesses fewer bytes than its inputs have, such as a look-up, reads parts.
         whole = read + written if read + written <= total else min(written, total)
         return [whole + part for part in shares(total - whole, self.chunks)]
 
@@ -316,7 +316,7 @@ class _Split:
         return ops + np.where(ops > self.at, self.block - 1, 0)
 
     def _aliases(self) -> NDArray[np.int64]:
-        """Owners; what showed an output of the op now shows what joins that output."""
+        """The ``alias_of`` column. A view of an output of the op becomes a view of the join."""
         graph, at, cut = self.graph, self.at, self.cut
         alias = self._moved(graph.alias_of)
         showing = np.flatnonzero(graph.alias_of == at)
@@ -340,7 +340,7 @@ class _Split:
     def _edges(self) -> dict[str, NDArray[Any]]:
         graph, cut = self.graph, self.cut
         op = cut.op
-        # Edges out of the op keep their place: readers know their arguments by the order of edges.
+        # Edges out of the op keep their place: an op tells its arguments apart by that order.
         keep = np.ones(graph.n_edges, dtype=bool)
         keep[op.entering] = False
         src, dst = self._moved(graph.src), self._moved(graph.dst)

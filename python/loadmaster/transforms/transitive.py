@@ -1,4 +1,4 @@
-"""Fewer control edges, the same order: those that other paths imply are left out."""
+"""Control edges that other paths imply are left out; the order of ops stays the same."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A plan as one HTML file that needs no network: what runs where and when, why, how good it is.
 
-The figures are Plotly's, whose script is inlined. The page holds every op and every transfer,
-packed; what is narrower than a few pixels is merged before it is drawn, again at every zoom, so
-that 50,000 ops are as readable as 500.
+Plotly draws the figures; its script is inlined. The page holds every op and every transfer, packed.
+Bars narrower than a few pixels are merged before they are drawn, anew at every zoom, so 50,000 ops
+are as readable as 500.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
 
-#: More takes twice as long and saves a twentieth.
+#: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5
 
 
@@ -100,7 +100,7 @@ def _page(plan: Plan, comparison: Comparison | None, script: str) -> str:
 
 
 def _packed(data: bytes) -> str:
-    """Bytes gzipped, in base64: no character of it can end the element that it is in."""
+    """Bytes gzipped and in base64, none of whose characters can end an HTML element."""
     return base64.b64encode(gzip.compress(data, _GZIP_LEVEL, mtime=0)).decode()
 
 
@@ -119,7 +119,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _failures(comparison: Comparison | None) -> str:
-    """What the page says of methods besides their bars."""
+    """A paragraph per method that found no plan, with the reason."""
     if comparison is None:
         return ""
     found = comparison.failures.items()

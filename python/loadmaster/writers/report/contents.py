@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
 
-#: What an op can have waited for, as the page numbers it.
+#: The reasons for which an op can have waited; the page knows them by index.
 WAITS = ("nothing", "op", "device", "transfer", MEASURED)
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
@@ -40,7 +40,7 @@ class Columns:
         self._end = 0
 
     def add(self, values: ArrayLike, kind: str) -> Column:
-        """Keeps a column; what the page needs to find it."""
+        """Adds a column; returns its type, first byte and length, by which the page finds it."""
         data = np.ascontiguousarray(values, dtype=f"<{kind}")
         column = (kind, self._end, len(data))
         raw = data.tobytes() + bytes(-data.nbytes % 8)
@@ -49,7 +49,7 @@ class Columns:
         return column
 
     def coded(self, values: Sequence[str]) -> dict[str, Any]:
-        """A column of words that repeat: the words and an index."""
+        """A column of words that repeat, as the distinct words and an index into them."""
         number = {word: i for i, word in enumerate(dict.fromkeys(values))}
         return {"words": list(number), "of": self.add([number[v] for v in values], "i4")}
 
@@ -171,7 +171,7 @@ def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
 
 
 def _transfers(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
-    """Columns of the transfers; ``row`` is the first shown lane of the route, -1 if none is."""
+    """Columns of the transfers; ``row``: the first lane of the route that is shown, -1: none."""
     sent, reduced = plan.schedule.transfers, plan.problem.reduced
     rows = [
         next((view.row_of_channel[c] for c in route if c in view.row_of_channel), -1)

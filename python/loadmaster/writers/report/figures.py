@@ -29,7 +29,7 @@ Figure = dict[str, Any]
 GROUPS = 60
 MAX_EDGES = 400
 
-#: Kinds of op that the chain is broken down by; the rest is one.
+#: Kinds of op that the chain of causes is broken down by; the others count as one kind.
 MAX_KINDS = 10
 
 OURS, OTHERS, BOUND, IDLE = "#2f6db3", "#9db8d6", "#c43c2c", "#e3e7eb"
@@ -48,7 +48,7 @@ def figures(plan: Plan, comparison: Comparison | None) -> dict[str, Figure]:
 
 
 def _named(name: str) -> str:
-    """A name as Plotly's labels take it, which read some HTML."""
+    """A name with HTML escaped, since Plotly's labels read some HTML."""
     return html.escape(name, quote=False)
 
 
@@ -135,7 +135,7 @@ def utilisation(plan: Plan) -> Figure:
 
 
 def reasons(plan: Plan) -> Figure:
-    """What the chain of causes is made of, by kind of op and by pair of devices."""
+    """Seconds of the chain of causes, by kind of op and by pair of devices."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     sent, devices = plan.schedule.transfers, plan.cluster.devices
     for link in plan.schedule.blame:
@@ -224,7 +224,10 @@ def coarse_graph(plan: Plan) -> Figure:
 def _positions(
     plan: Plan, node: NDArray[np.int64], device: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean middle of a node's ops, weighted by their time; its device's band, in five rows."""
+    """Positions of nodes: the mean middle of the ops' times, weighted by length; the device's band.
+
+    A band has five rows, so that nodes overlap less.
+    """
     op_of, schedule = plan.problem.reduced.op_of, plan.schedule
     start, finish = schedule.start[op_of], schedule.finish[op_of]
     weight = finish - start + 1e-12

@@ -1,4 +1,4 @@
-"""Targets by name, as the command line knows them: which writer, and which options it takes."""
+"""Targets by the names that the command line knows: the writer of each, and its options."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Target:
     write
         The writer.
     text : str
-        What it is, for people.
+        What the target is, for people.
     options : tuple of str
-        What the writer takes beside plan and path.
+        Options that the writer takes beside the plan and the path.
     needs : tuple of str
-        Those of them, or ``"path"``, that it cannot do without.
+        Options, or ``"path"``, that the writer cannot do without.
     """
 
     write: Callable[..., Any]
@@ -94,8 +94,8 @@ def export(
     Raises
     ------
     InputError
-        No such target, an option that it does not take, one that it needs, or what the writer
-        raises.
+        No such target, an option that the target does not take, an option that is missing, or an
+        error of the writer.
 
     Examples
     --------

@@ -40,8 +40,9 @@ def device_map(
 ) -> dict[str, int | str]:
     """The plan as a ``device_map``: module prefix to GPU index, ``"cpu"`` or ``"npu:0"``.
 
-    The largest modules that are on one device stand for what is below them, in the model's order;
-    parameters of a module that is divided stand for themselves. O(ops x depth of the tree).
+    An entry is a module as large as possible with everything below it on one device, in the model's
+    order. Parameters that a divided module holds itself have entries of their own. O(ops x depth of
+    the tree).
 
     Parameters
     ----------
@@ -100,9 +101,9 @@ def _fill(
 
 
 def _refuse_split(modules: Modules, reads: list[tuple[int, int]]) -> None:
-    """Refuses modules divided such that their own code, or autograd, would run elsewhere."""
+    """Refuses a divided module whose own code, or autograd, would run on another device."""
     plan, devices = modules.plan, modules.plan.devices
-    # What an op reads on another device than its own, and where that comes from.
+    # Ops that read from another device than their own, and the ops that they read from.
     foreign: dict[int, list[int]] = {}
     for src, dst in reads:
         if devices[src] != devices[dst]:
@@ -155,9 +156,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])(I?)B", re.IGNORECASE)
 def max_memory(cluster: Cluster, limits: Mapping[int | str, int | str]) -> Cluster:
     """The cluster within a ``max_memory`` as transformers and accelerate take it.
 
-    As there, a device that is not named, or has 0, is not used; GPUs go by index, all CPUs are
-    ``"cpu"``, and sizes are bytes or text such as ``"10GiB"`` and ``"500MB"``, where a small b
-    (``"8Gb"``) means bits.
+    A device that is not named, or has 0, is not used. GPUs go by index, all CPUs are ``"cpu"``.
+    Sizes are bytes, or text such as ``"10GiB"`` and ``"500MB"``, where a small b (``"8Gb"``) means
+    bits.
 
     Parameters
     ----------

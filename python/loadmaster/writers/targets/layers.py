@@ -1,4 +1,4 @@
-"""The layer list of a model, and how a plan divides it: for systems that split by layers only."""
+"""How a plan divides the layers of a model, for systems that split a model by layers only."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def layer_split(
 
 
 def once_each(split: LayerSplit, system: str) -> None:
-    """Refuses a device that comes back after another one had layers."""
+    """Refuses a plan that gives a device several runs of layers."""
     plan = split.modules.plan
     devices = [device for device, _ in split.runs]
     for device in devices:
@@ -95,10 +95,10 @@ def once_each(split: LayerSplit, system: str) -> None:
 
 
 def with_ends(split: LayerSplit, system: str) -> None:
-    """Refuses what reads parameters before or behind the layers elsewhere than the next layer.
+    """Refuses ops before the first layer, or behind the last, that are on another device than it.
 
-    Other ops out there (masks, position ids) are not looked at: each of these systems has its own
-    code for them.
+    Only ops that read parameters count. For the others, such as masks and position ids, each of
+    these systems has its own code.
     """
     modules, order = split.modules, split.modules.order
     plan, kinds = modules.plan, modules.plan.graph.kinds
@@ -122,7 +122,7 @@ def with_ends(split: LayerSplit, system: str) -> None:
 
 
 def stages(plan: Plan, split: LayerSplit, names: Mapping[int, str]) -> list[dict[str, object]]:
-    """The runs as rows for a document: device, first layer and number of layers."""
+    """A row per run for a document: device, first layer and number of layers."""
     rows, first = [], 0
     for device, count in split.runs:
         rows.append({"device": names[device], "first_layer": first, "layers": count})

@@ -28,8 +28,8 @@ def llama_cpp(
 ) -> dict[str, Any]:
     """The plan as ``--n-gpu-layers``, ``--device`` and ``--tensor-split`` of llama.cpp.
 
-    There the first layers stay on the CPU, the rest goes to the GPUs in runs, the output counts as
-    one layer more with the last of them, and the input embedding is always on the CPU.
+    llama.cpp keeps the first layers on the CPU and gives each GPU one run of the others. The output
+    counts as one more layer of the last run. The input embedding is always on the CPU.
 
     Parameters, errors and the document are those of
     :func:`~loadmaster.writers.targets.vllm_layers.vllm`, with ``arguments`` for ``llama-server``

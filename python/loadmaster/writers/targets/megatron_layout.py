@@ -25,8 +25,8 @@ def megatron(
 ) -> dict[str, Any]:
     """The plan as ``--pipeline-model-parallel-layout``: ``E`` embedding, ``t`` layer, ``L`` loss.
 
-    A device that has several runs of layers becomes a virtual pipeline, where all devices have as
-    many runs and take turns in one order, as Megatron asks.
+    Where devices have several runs of layers, the layout is a virtual pipeline. Megatron then asks
+    that all devices have the same number of runs and take turns in one order.
 
     Parameters, errors and the document are those of
     :func:`~loadmaster.writers.targets.vllm_layers.vllm`, with ``arguments`` for Megatron's training

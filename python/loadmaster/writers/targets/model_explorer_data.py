@@ -1,7 +1,8 @@
 """Model Explorer (Google AI Edge): a plan as node data over a model, and as a graph of its own.
 
-Node data finds a node by its id or by the name of one of its output tensors, so the overlay fits
-any model whose nodes have the names of the plan's ops; the graph fits always.
+Model Explorer matches node data to a node by the node's id or by the name of one of its output
+tensors. So node data fits any model whose nodes have the names of the plan's ops, and always fits
+the plan's own graph.
 """
 
 from __future__ import annotations

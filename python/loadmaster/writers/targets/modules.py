@@ -1,4 +1,4 @@
-"""A plan by modules: which devices each module of the model's tree is on."""
+"""The tree of a model's modules, with the devices that a plan has each module on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from loadmaster.writers.targets.names import run_order
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
 
-#: Modules under which a traced graph keeps what the optimizer does to a parameter.
+#: How the module path of an optimizer's op begins in a traced graph.
 _OPTIMIZER = "optim."
 _STORED = ("parameter", "buffer")
 
 
 @dataclass
 class Module:
-    """A module, with what is below it.
+    """A module and the modules below it.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Module:
 
     @property
     def is_list(self) -> bool:
-        """Whether it may be a mere list of modules, which is never called itself."""
+        """Whether the module may be a mere list of modules, which has no ``forward``."""
         numbered = (child.rpartition(".")[2].isdecimal() for child in self.children)
         return bool(self.children) and not self.ops and not self.stored and all(numbered)
 
@@ -137,7 +137,7 @@ class Modules:
         return self.plan.graph.phases[op] in ("", "f")
 
     def passed(self, src: int, dst: int) -> bool:
-        """Whether a module reads what one above it holds, which it can only have been passed."""
+        """Whether a module reads what a module above it holds, and so was given it as argument."""
         holder, reader = self.of[src], self.of[dst]
         return holder != reader and f"{reader}.".startswith(f"{holder}." if holder else "")
 
@@ -149,9 +149,10 @@ class Modules:
         return " ".join(pins)
 
     def reads(self) -> list[tuple[int, int]]:
-        """Pairs of what is stored or computed, and an op below the root that reads it.
+        """Pairs of a parameter, buffer or op, and an op below the root that reads it.
 
-        Views stand for what they show; inputs and constants of the model are left out.
+        An op that reads a view counts as reading what the view shows. Inputs and constants of the
+        model are left out.
         """
         graph, reduced = self.plan.graph, self.plan.graph.reduced
         owner = reduced.shows[graph.src]

@@ -1,8 +1,8 @@
-"""What the writers for other systems share: how a device is called there, and how they refuse.
+"""What the writers for other systems share: names of devices, and refusals.
 
-A system's own names follow from the cluster: CPUs and NPUs are told by their names or types,
-everything else is a GPU, and each family is numbered in the cluster's order. ``names`` overrides
-that, per device.
+The name of a device in another system follows from its family and its number. A device with "cpu"
+or "npu" in its name or type is of that family, any other device is a GPU. Numbers follow the
+cluster's order. ``names`` overrides the name of a device.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _family(device: Device) -> str:
 def device_names(
     plan: Plan, spelled: Callable[[str, int], str], names: Mapping[str, str] | None
 ) -> list[str]:
-    """What each device of the plan's cluster is called elsewhere.
+    """The name of each device of the plan's cluster in another system.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def pattern(module: str) -> str:
 
 
 def refuse_parts(plan: Plan, system: str) -> None:
-    """Refuses a plan that has several ops do the work of one: no other system has those ops.
+    """Refuses a plan in which parts or replicas do the work of an op of the model.
 
     Raises
     ------
@@ -149,8 +149,8 @@ def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
 def run_order(plan: Plan) -> NDArray[np.int32]:
     """The ops that run, views and placeholders left out, by index of the plan's graph.
 
-    In the graph's own order where that is one in which they can run, as in a traced graph; else in
-    topological order.
+    If the ops can run in the graph's own order, as in a traced graph, that order is kept. Else the
+    order is topological.
     """
     import loadmaster.fast as fast
 

@@ -61,7 +61,7 @@ def onnx_annotated(
     whole = type(placed.model)()
     whole.CopyFrom(placed.model)
     del whole.graph.node[:]
-    # In order, as the file's own may not be.
+    # Nodes in an order in which they can run, which the file's own may not be.
     whole.graph.node.extend(placed.nodes)
     names = [d.name for d in plan.cluster.devices]
     whole.ir_version = max(whole.ir_version, _IR_VERSION)
@@ -95,7 +95,7 @@ def _annotate(node: Any, name: str, device: int, segment: int | None, priority: 
 
 
 def _write(model: Any, path: Path, source: Path) -> None:
-    """Model and data are made in a folder beside the target and moved, the data first."""
+    """Writes model and data to a folder beside the target, then moves the data, then the model."""
     try:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""An ONNX model with a plan laid over it: which node runs where, and in which segment.
+"""An ONNX model with the device and the segment of each node.
 
-Weights and Constant nodes belong to no segment: whoever reads one has a copy.
+Weights and Constant nodes belong to no segment: every segment that reads one has a copy.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PlacedModel:
         index = {node: k for k, node in enumerate(kept)}
         reads = [[index[maker[v]] for v in values_read(self.nodes[i]) if v in maker] for i in kept]
         found = segments([self.device[i] for i in kept], reads)
-        # An output that no node makes, as it is a weight, comes from the first part.
+        # An output of the model that is a weight comes from the first part.
         part_of = {kept[k]: p for p, (_, ks) in enumerate(found) for k in ks}
         wanted: list[set[str]] = [set() for _ in found]
         for value in self.outputs:
@@ -201,13 +201,13 @@ class PlacedModel:
 
 
 def _is_whole(info: Any) -> bool:
-    """Whether a value's type is known with all that ONNX asks of one."""
+    """Whether a value's type has all that ONNX asks for."""
     kind = info.type.WhichOneof("value")
     return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 
 
 def _inlined(model: Any) -> Any:
-    """The model with its own functions written out, as it was read."""
+    """The model with its own functions inlined, as the reader inlined them."""
     if not model.functions:
         return model
     import onnx
@@ -218,18 +218,18 @@ def _inlined(model: Any) -> Any:
         raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
 
 
-#: How keys of ``metadata_props`` begin that are ours.
+#: How the keys of ``metadata_props`` that Loadmaster writes begin.
 PREFIX = "loadmaster."
 
 
 def without_facts(message: Any) -> None:
-    """Removes from a model's or a node's ``metadata_props`` what an earlier export left there."""
+    """Removes the ``metadata_props`` of an earlier export from a model or a node."""
     kept = [p for p in message.metadata_props if not p.key.startswith(PREFIX)]
     del message.metadata_props[:]
     message.metadata_props.extend(kept)
 
 
-#: Bytes from which on weights go into a file of their own: a protobuf holds less than 2 GiB.
+#: Weights of more bytes go into a file of their own: a protobuf holds less than 2 GiB.
 _OUTSIDE = 1 << 30
 
 

@@ -1,8 +1,8 @@
 """OpenVINO: a plan as the affinities that its HETERO plugin reads.
 
-OpenVINO turns a node of an ONNX model into one or more ops of its own, the last of which has the
-node's name. What has no name of the plan (constants, shapes, other ops of the same node) goes with
-its first reader, and where there is none, with what it reads.
+OpenVINO turns a node of an ONNX model into one or more ops of its own; the last of them has the
+node's name. Other ops (constants, shapes, the first ops of a node) go to the device of their first
+reader, or of their first source where nothing reads them.
 """
 
 from __future__ import annotations

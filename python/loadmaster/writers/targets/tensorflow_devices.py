@@ -13,7 +13,7 @@ from loadmaster.writers.targets.names import check_names, device_names, refuse_p
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
 
-#: Attribute in which TensorFlow keeps what a node must be colocated with.
+#: The attribute that names nodes which a node must be colocated with, and how each name begins.
 _CLASS, _LOCATION = "_class", "loc:@"
 
 

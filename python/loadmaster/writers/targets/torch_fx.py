@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Kinds of FX nodes that compute.
 _CALLS = ("call_function", "call_method", "call_module")
 
-#: What torch.export adds to a module to check its inputs; no op of the model.
+#: The call that torch.export adds to a module to check its inputs; it is no op of the model.
 _GUARDS = "_guards_fn"
 
 #: Key of a node's ``meta`` under which :func:`fx_split` leaves its annotation.
@@ -99,9 +99,9 @@ def _in_order(plan: Plan) -> list[int]:
 def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None) -> Any:
     """A module that runs a traced one as planned: a submodule per segment, each on its device.
 
-    Weights stand in every submodule that reads them, moved to its device; a tensor is sent once to
-    each device that reads it. Nodes of the result and of its submodules have their annotation in
-    ``meta["loadmaster"]``. The module given is left as it is.
+    Every submodule has the weights that it reads, on its device. A tensor is sent once to each
+    device that reads it. ``meta["loadmaster"]`` has the annotation of each node of the result and
+    of its submodules. The given module does not change.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
     used = {node.tag for node in calls}
     tags = [f"segment_{k}" for k in range(len(placed["segments"])) if f"segment_{k}" in used]
     split = split_by_tags(tagged, tags)
-    # Segments share weights until each has its own.
+    # Copies, since segments share weights after the split.
     for tag in tags:
         device = placed["segments"][int(tag.removeprefix("segment_"))]
         setattr(split, tag, copy.deepcopy(getattr(split, tag)).to(device))

@@ -99,9 +99,10 @@ def pipelining(
 def _edges(
     modules: Modules, order: list[int]
 ) -> tuple[dict[int, list[Module]], dict[int, list[Module]]]:
-    """Modules whose ops are one run of the order, by position of the first and behind the last.
+    """Modules whose ops are one run of the order, by the positions where the run begins and ends.
 
-    Outer modules first; lists of modules, which have no ``forward``, and the model are none.
+    Outer modules come first. The model and lists of modules, which have no ``forward``, are left
+    out.
     """
     position = {op: i for i, op in enumerate(order)}
     begins: dict[int, list[Module]] = {}
@@ -155,7 +156,7 @@ def _common(a: str, b: str) -> str:
 
 
 def _refuse_apart(modules: Modules, stage_of: dict[int, int]) -> None:
-    """Refuses data that would flow backwards, parameters and gradients away from their stage."""
+    """Refuses parameters, backward and optimizer ops on another device than their stage."""
     plan, devices = modules.plan, modules.plan.devices
     for src, dst in modules.reads():
         # Stages get copies of a buffer that they share; copies of a parameter would drift apart.
