@@ -147,10 +147,15 @@ class Problem:
         """Seconds that a message without data takes."""
         return self.links.mean_link[0]
 
+    @cached_property
+    def memory(self) -> tuple[int, ...]:
+        """Bytes per device."""
+        return tuple(self.cluster.memory)
+
     @property
     def capacity(self) -> NDArray[np.uint64]:
-        """Bytes per device."""
-        return np.array(self.cluster.memory, dtype=np.uint64)
+        """The same as an array."""
+        return np.array(self.memory, dtype=np.uint64)
 
     def busiest(self, devices: NDArray[np.int32]) -> float:
         """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
@@ -244,7 +249,7 @@ class Problem:
         )
         if schedule is None:
             return None
-        verdict = Verdict.of(schedule, self.cluster.memory)
+        verdict = Verdict.of(schedule, self.memory)
         self.meter.keep(self.objective, assignment, verdict)
         return verdict
 

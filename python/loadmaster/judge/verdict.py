@@ -25,26 +25,23 @@ class Verdict:
         Most bytes that each device held at any time.
     excess : int
         Bytes over the devices' memory, summed over devices.
-    period : float
-        Seconds of the busiest device or channel: steps that follow each other without a pause
-        cannot come faster.
     schedule : fast.Schedule or None
         Every detail of a simulation; None where the step was measured.
+    measured_period : float or None
+        Seconds between measured steps that follow each other without a pause.
     """
 
     step_time: float
     peak: NDArray[np.uint64]
     excess: int
-    period: float
     schedule: fast.Schedule | None = None
+    measured_period: float | None = None
 
     @classmethod
     def of(cls, schedule: fast.Schedule, memory: Sequence[int]) -> Verdict:
         """What a simulation saw, on devices of so many bytes."""
         peak = schedule.peak
-        busy = (schedule.device_busy, schedule.channel_busy)
-        period = max(float(seconds.max(initial=0.0)) for seconds in busy)
-        return cls(schedule.makespan, peak, _excess(peak, memory), period, schedule)
+        return cls(schedule.makespan, peak, _excess(peak, memory), schedule)
 
     @classmethod
     def measured(
@@ -74,8 +71,19 @@ class Verdict:
         >>> seen.excess, seen.fits, seen.period
         (2, False, 0.2)
         """
-        longest = step_time if period is None else period
-        return cls(step_time, peak, _excess(peak, memory), longest)
+        return cls(step_time, peak, _excess(peak, memory), measured_period=period)
+
+    @property
+    def period(self) -> float:
+        """Seconds between steps that follow each other without a pause.
+
+        Of a simulated step: those of the busiest device or channel, since steps cannot come faster.
+        Of a measured one: what was measured, else its step time.
+        """
+        if self.schedule is None:
+            return self.step_time if self.measured_period is None else self.measured_period
+        busy = (self.schedule.device_busy, self.schedule.channel_busy)
+        return max(float(seconds.max(initial=0.0)) for seconds in busy)
 
     @property
     def fits(self) -> bool:
@@ -84,4 +92,5 @@ class Verdict:
 
 
 def _excess(peak: NDArray[np.uint64], memory: Sequence[int]) -> int:
-    return sum(max(p - m, 0) for p, m in zip(peak.tolist(), memory, strict=True))
+    over = [p - m for p, m in zip(peak.tolist(), memory, strict=True) if p > m]
+    return sum(over)
