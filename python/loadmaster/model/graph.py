@@ -249,6 +249,11 @@ class OpGraph:
         return Reduced(*self._core.reduce())
 
     @cached_property
+    def updates(self) -> NDArray[np.bool_]:
+        """Which ops are the optimizer's, by their phase."""
+        return np.fromiter((phase == "o" for phase in self.phases), bool, self.n_ops)
+
+    @cached_property
     def is_restricted(self) -> bool:
         """Whether some op names the device types it may run on."""
         return any(self.device_types)

@@ -6,8 +6,9 @@ program say where an op came from; names of ops do not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,6 @@ COMPUTE, SLICE, JOIN, COLLECTIVE, UPDATE = range(len(ROLES))
 
 #: The columns of a program, one value per op of the graph that runs.
 COLUMNS = ("serves", "part", "parts", "replica", "micro", "share", "role")
-
-#: Phase of the optimizer's ops.
-_OPTIMIZER = "o"
 
 
 @dataclass(frozen=True)
@@ -94,16 +92,10 @@ class Program:
     @classmethod
     def made(cls, source: OpGraph, graph: OpGraph, serves: NDArray[Any], **columns: Any) -> Program:
         """A program from some of its columns; an absent column is that of ops that are whole."""
-        n = graph.n_ops
-        whole: dict[str, Any] = {
-            "part": np.zeros(n, dtype=np.int32),
-            "parts": np.ones(n, dtype=np.int32),
-            "replica": np.full(n, -1, dtype=np.int32),
-            "micro": np.full(n, -1, dtype=np.int32),
-            "share": np.ones(n),
-            "role": user_roles(source)[serves],
-        }
-        return cls(source, graph, serves.astype(np.int32), **{**whole, **columns})
+        given = {**_of_whole_ops(graph.n_ops), **columns}
+        if "role" not in given:
+            given["role"] = user_roles(source)[serves]
+        return cls(source, graph, serves.astype(np.int32, copy=False), **given)
 
     def then(self, later: Program) -> Program:
         """The program and a later one as one; the later one's source is :attr:`graph`. O(V)."""
@@ -189,10 +181,22 @@ class Program:
         return int(self.graph.flops[self.own].sum())
 
 
+@lru_cache(maxsize=16)
+def _of_whole_ops(n: int) -> Mapping[str, Any]:
+    """The columns of ``n`` ops that are whole, but for what each op serves and is there for."""
+    none = np.broadcast_to(np.int32(-1), n)
+    return {
+        "part": np.broadcast_to(np.int32(0), n),
+        "parts": np.broadcast_to(np.int32(1), n),
+        "replica": none,
+        "micro": none,
+        "share": np.broadcast_to(np.float64(1.0), n),
+    }
+
+
 def user_roles(graph: OpGraph) -> NDArray[np.uint8]:
     """The roles of a user's own ops: the optimizer's update, the others compute."""
-    optimizer = np.fromiter((phase == _OPTIMIZER for phase in graph.phases), bool, graph.n_ops)
-    return np.where(optimizer, UPDATE, COMPUTE).astype(np.uint8)
+    return np.where(graph.updates, np.uint8(UPDATE), np.uint8(COMPUTE))
 
 
 def is_added(role: NDArray[np.uint8]) -> NDArray[np.bool_]:

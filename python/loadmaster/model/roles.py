@@ -49,7 +49,7 @@ def _replicated(graph: OpGraph, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
     readers: list[list[int]] = [[] for _ in range(n)]
     for s, d in zip(graph.src[data].tolist(), graph.dst[data].tolist(), strict=True):
         readers[s].append(d)
-    optimizer = np.fromiter((phase == "o" for phase in graph.phases), bool, n) & ~graph.view
+    optimizer = graph.updates & ~graph.view
     written = ~graph.view & (graph.alias_of >= 0)
     once = state | optimizer | (written & state[graph.alias_of])
 

@@ -89,11 +89,10 @@ class _Uses:
 
     def __init__(self, graph: OpGraph) -> None:
         roles = Roles.of(graph)
-        optimizer = np.array([phase == "o" for phase in graph.phases], dtype=bool)
         slot = [m.split(".")[0] == _OPTIMIZER for m in graph.modules]
         self.state = graph.placeholder & np.array([kind != "input" for kind in graph.kinds])
         #: Whether what an op keeps or makes is the optimizer's.
-        self.optimizer = np.where(graph.placeholder, slot, optimizer).astype(bool)
+        self.optimizer = np.where(graph.placeholder, slot, graph.updates).astype(bool)
         self.source: dict[int, int] = {}
         #: Sizes of the weight gradients that an op makes.
         self.gradients: dict[int, set[int]] = defaultdict(set)
