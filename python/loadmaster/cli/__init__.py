@@ -1,8 +1,9 @@
 """The command line: results on stdout, progress and warnings on stderr.
 
-One module per command, named as the command is: ``add`` declares it, ``run`` runs it. What several
-commands declare stands in ``options``, what they read in ``inputs``, what they print in
-``printing``. Modules import what is heavy where it is used, so that help comes at once.
+Each command has a module of its name: ``add`` declares the command, ``run`` runs it. Several
+commands share the declarations in ``options``, the reading in ``inputs`` and the output in
+``printing``.
+Functions import heavy modules inside their bodies, so that help comes at once.
 
 Exit codes: 0 done, 1 a check failed, 2 bad input, 3 infeasible, 130 interrupted.
 """
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("interrupted", file=sys.stderr)
             return 130
         except BrokenPipeError:
-            # Whoever read the output has seen enough; keep the interpreter's exit quiet too.
+            # The reader of the output has closed it; the interpreter's exit is kept quiet too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
     return code or 0

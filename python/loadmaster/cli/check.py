@@ -1,4 +1,4 @@
-"""``loadmaster check``: a saved plan held to limits; exit code 1 if it breaks one."""
+"""``loadmaster check``: a saved plan against limits; exit code 1 if it breaks one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks, and shows what holds and what does not."""
+    """Checks, and shows which limits hold."""
     from loadmaster.tasks.check import check
 
     cluster = inputs.cluster(arguments.cluster) if arguments.cluster else None

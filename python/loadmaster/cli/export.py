@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _names(texts: Sequence[str]) -> dict[str, str]:
-    """What devices are called there."""
+    """Names of devices in the target system, from arguments."""
     names = {}
     for text in texts:
         device, equals, name = text.partition("=")

@@ -1,4 +1,4 @@
-"""``loadmaster fit``: will a graph fit, on how few devices, and what would help."""
+"""``loadmaster fit``: whether a graph fits, on how few devices, and what would help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Shows what was found; fails if no placement that fits was."""
+    """Shows the result; fails if no placement fits."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.fit import fit
 

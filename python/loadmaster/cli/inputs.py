@@ -1,4 +1,4 @@
-"""What the arguments of ``options`` stand for: graphs, plans, clusters, costs, constraints."""
+"""The arguments of ``options`` as objects: graphs, plans, clusters, costs, constraints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shapes(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Plan:
-    """The saved plan; it must be for ``--graph`` where that is given, and for a cluster."""
+    """The saved plan; it must be for the graph of ``--graph`` and for the cluster, if given."""
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import read
 
@@ -78,7 +78,7 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
 
 
 def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Costs | None:
-    """Those of a file, for a graph on a cluster; how the names meet goes to stderr."""
+    """Costs of a file, for a graph on a cluster; says on stderr which ops they share."""
     if arguments.costs is None:
         if arguments.explore:
             raise InputError("--explore is for --costs: without them nothing is known or unknown")
@@ -91,7 +91,7 @@ def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Co
 
 
 def constraints(arguments: argparse.Namespace) -> Constraints:
-    """Those of the file, and then those of the command line."""
+    """Constraints of the file, merged with those of the command line."""
     from loadmaster.rules.constraints import Constraints
 
     kinds: dict[str, list[str]] = {}
@@ -108,7 +108,7 @@ def constraints(arguments: argparse.Namespace) -> Constraints:
 
 
 def methods(arguments: argparse.Namespace) -> list[Any]:
-    """Names of the methods asked for; of all, if none is."""
+    """Names of the methods to run; all methods by default."""
     from loadmaster.strategies import METHODS
 
     return arguments.methods.split(",") if arguments.methods else list(METHODS)

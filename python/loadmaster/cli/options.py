@@ -1,4 +1,4 @@
-"""What several commands declare: their graph, cluster, costs, method and constraints."""
+"""Arguments that several commands declare: graph, cluster, costs, method and constraints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GRAPH = (
     "example:NAME"
 )
 
-#: What readers take besides --batch and --shape.
+#: Arguments of readers besides --batch and --shape.
 _READING = (
     (
         "--profile",
@@ -30,7 +30,7 @@ _READING = (
 )
 _REPEATABLE = ("--profile", "--fetch", "--size")
 
-#: Besides --contiguous; a PATTERN is a glob, or re:REGEX.
+#: Constraints besides --contiguous. A PATTERN is a glob, or re:REGEX.
 _CONSTRAINTS = (
     ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
     ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
@@ -42,7 +42,7 @@ _CONSTRAINTS = (
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
 ) -> argparse.ArgumentParser:
-    """A command that ``run`` runs; every command takes --json."""
+    """Adds a command that calls ``run``; every command takes --json."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run, command=command)
     command.add_argument("--json", action="store_true", help="print JSON for machines")
@@ -56,7 +56,7 @@ def add_graph(command: argparse.ArgumentParser) -> None:
 
 
 def add_graphs(command: argparse.ArgumentParser) -> None:
-    """Several graphs that are read alike."""
+    """Several graphs with the same options of reading."""
     command.add_argument("graphs", nargs="+", metavar="graph", help=_GRAPH)
     _add_reading(command)
 
@@ -79,7 +79,7 @@ def add_shapes(command: argparse.ArgumentParser) -> None:
 
 
 def add_plan(command: argparse.ArgumentParser, graph: bool = False) -> None:
-    """A saved plan, and the graph that it shall be for where a command checks that."""
+    """A saved plan, and the graph that it must be for if a command checks that."""
     command.add_argument("plan", help="a plan that place saved")
     if graph:
         command.add_argument("--graph", help="check that the plan is for this graph")
@@ -107,7 +107,7 @@ def add_costs(command: argparse.ArgumentParser) -> None:
 
 
 def add_placing(command: argparse.ArgumentParser) -> None:
-    """What every placement takes, whatever its method."""
+    """Arguments of every placement, whatever its method."""
     add_graph(command)
     add_cluster(command)
     add_costs(command)

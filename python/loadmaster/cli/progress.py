@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from loadmaster.base.progress import Incumbent
 
-#: Seconds before anything is said: most work is done by then.
+#: Seconds before the line appears: most work is done by then.
 PATIENCE = 2.0
 
 
 def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
-    """Seconds that a method gives itself with these options if no limit is given; None: unknown."""
+    """The time limit that a method sets itself with these options, in seconds; None: unknown."""
     if method != "auto":
         return None
     effort = options.get("effort", "fast")
@@ -38,9 +38,9 @@ class ProgressLine:
     Parameters
     ----------
     time_limit : float, optional
-        Seconds that the work may take, for the time left.
+        Seconds that the work may take; the line then shows the time left.
     clock : callable
-        Seconds from anywhere; for tests.
+        Returns seconds since any moment; tests give their own.
 
     Examples
     --------
@@ -86,11 +86,11 @@ class ProgressLine:
             self._live = None
 
     def __call__(self, stage: str, best: Incumbent | None = None) -> None:
-        """Takes note of the stage and the best placement so far; None: something new begins."""
+        """Notes the stage and the best placement so far; None: there is none yet."""
         self._stage, self._best = stage, best
 
     def line(self) -> str:
-        """What there is to say now."""
+        """The text of the line."""
         parts = [self._stage]
         if self._best is not None:
             parts.append(f"best {format_seconds(self._best)}")

@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Runs the cases that the table has not; interrupted if some are left."""
+    """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _options(methods: Sequence[str], texts: Sequence[str]) -> dict[str, list[str]]:
-    """The KEY=VALUE of each method."""
+    """Options by method, from METHOD.KEY=VALUE."""
     options: dict[str, list[str]] = {name: [] for name in methods}
     for text in texts:
         method, dot, option = text.partition(".")
@@ -119,7 +119,7 @@ def _seeds(text: str) -> list[int]:
 
 @contextmanager
 def _executor(dask: str | None) -> Iterator[Executor | None]:
-    """That of a dask.distributed scheduler, if there is an address."""
+    """The executor of a dask.distributed scheduler, if there is an address."""
     if dask is None:
         yield None
         return

@@ -18,7 +18,7 @@ def whole(flag: str, text: str) -> int:
 
 
 def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """What stands on the two sides of the last '=' of each text."""
+    """The two sides of the last '=' of each text."""
     parted = [text.rpartition("=") for text in texts]
     for text, (left, _, right) in zip(texts, parted, strict=True):
         if not left or not right:
@@ -27,7 +27,7 @@ def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    """Sizes by device; one without a device is for all."""
+    """Sizes by device; a size without a device is for all devices."""
     from loadmaster.rules.constraints import EVERY
 
     return dict(halves(flag, [text if "=" in text else f"{EVERY}={text}" for text in texts]))

@@ -1,4 +1,4 @@
-"""``loadmaster what-if``: what other hardware would be worth to a saved plan."""
+"""``loadmaster what-if``: the gain of a saved plan on other hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.cli import options
 from loadmaster.cli.printing import say_where, show
 
-#: Flag, metavar and text of each change; :func:`loadmaster.what_if` takes it by the flag's word.
+#: Flag, metavar and text of each change. The flag's word is a keyword of :func:`loadmaster.what_if`.
 CHANGES = (
     ("--add-device", "DEVICE[=N]", "add a device like this one, or N of them"),
     ("--remove-device", "DEVICE", "take this device away"),

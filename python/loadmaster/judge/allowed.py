@@ -27,7 +27,7 @@ def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
     Raises
     ------
     InfeasibleError
-        A set may be on none; its first op is named.
+        A set may be on no device; the error names its first op.
     """
     check_allowed(problem)
     graph = problem.graph

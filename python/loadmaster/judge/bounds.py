@@ -17,7 +17,7 @@ class Bound:
     seconds : float
         The largest of ``parts``.
     source : str
-        Which of them that is.
+        Name of that part.
     parts : dict of str to float
         "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
         program over device types), "critical path with forced transfers" (at joins and forks),
@@ -30,7 +30,7 @@ class Bound:
 
 
 def bound(problem: Problem) -> Bound:
-    """The bound of a problem at hand."""
+    """The bound of a problem."""
     found = fast.bounds(problem.core)
     parts = {
         "critical path": found["critical_path"],

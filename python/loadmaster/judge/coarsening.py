@@ -1,7 +1,7 @@
-"""Coarsening: groups of ops as a graph of its own, with the mapping back and what was lost.
+"""Coarsening: groups of ops as a graph, with the mapping back and a report of what was lost.
 
-A group runs as one op. Fewer groups make what follows cheaper, a small cut makes it send less, and
-parallelism that is lost cannot be won back: the report shows all three.
+A group runs as one op. With fewer groups, placing is cheaper. With a smaller cut, a plan sends less.
+Parallelism that is lost inside groups cannot be won back. The report shows all three.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from loadmaster.model.graph import OpGraph
 Coarsener = Literal["sequential", "batch", "rules", "parallel", "multilevel"]
 Order = Literal["best", "program", "m-topo", "dfs", "cpd"]
 
-#: Rules: per position of a chain, the kinds that match there, joined by "|".
+#: Rules: chains of kinds. A position of a chain has the kinds that match there, joined by "|".
 Rules = Sequence[Sequence[str]]
 
-#: Methods whose objective, the cut, keeps nothing even: their groups are capped.
+#: Methods that minimise only the cut: a cap, relative to the mean, keeps their groups even.
 _BALANCE = {"sequential": 1.35, "multilevel": 1.35}
 
 
@@ -47,23 +47,24 @@ class Report:
     ----------
     method : str
     wanted, groups : int
-        Groups asked for and made.
+        Number of groups asked for, and made.
     ops : int
         Ops of the reduced graph.
     cut_bytes : int
-        Bytes of the tensors between groups, once per group that reads one.
+        Bytes of the tensors between groups; a tensor counts once per group that reads it.
     cut_share : float
-        Their transfer time as a share of that of all tensors, once per op that reads one.
+        Their transfer time / transfer time of all tensors; there a tensor counts once per op that
+        reads it.
     ccr, ccr_before : float
         Sum of transfer times / sum of op times (Celeritas eq. (1)).
     parallelism, parallelism_before : float
-        Work / critical path, transfers free.
+        Work / critical path, with free transfers.
     largest_time, largest_bytes : float
-        Share of all time, and of all bytes, in the group that has most.
+        Largest share of all time, and of all bytes, in one group.
     acyclic : bool
-        Whether the coarse graph was found to have no cycle (always; it is checked).
+        Whether the coarse graph has no cycle: always true, and checked.
     note : str
-        Why there are more groups than were asked for; empty where there are not.
+        Why there are more groups than asked for; else empty.
     """
 
     method: str
@@ -144,14 +145,14 @@ def coarsen(
     ----------
     graph : OpGraph
     method : str
-        ``"parallel"``: the merge that lengthens paths least first, which keeps branches apart;
+        ``"parallel"``: first the merge that lengthens paths least, which keeps branches apart;
         ``"multilevel"``: the least cut between even groups; ``"batch"``: heaviest edge first (Pesto
         3.3); ``"sequential"``: segments of an order (Celeritas 5.1); ``"rules"``: chains of kinds
         that one kernel runs (Moirai III-B).
     groups : int
-        How many groups to stop at. Where limits allow no fewer, ``report.note`` says why.
+        Number of groups to stop at. Where limits allow no fewer, ``report.note`` says why.
     cluster : Cluster, optional
-        Whose times and mean link count; the preset ``4xV100-PCIe`` if absent.
+        Op times and the mean link come from it; the preset ``4xV100-PCIe`` if absent.
     costs : as :func:`loadmaster.place` takes them, optional
         Seconds, as for :func:`loadmaster.place`.
     balance : float, optional
@@ -202,7 +203,7 @@ def coarsen_problem(
     order: Order = "best",
     rules: Rules | str | os.PathLike[str] | None = None,
 ) -> Coarse:
-    """The same for a problem that strategies place; see :func:`coarsen`."""
+    """As :func:`coarsen`, for a problem that strategies place."""
     if method not in get_args(Coarsener):
         raise InputError(
             f"no coarsening method is named {method!r}; there are {', '.join(get_args(Coarsener))}"
@@ -261,7 +262,7 @@ def _sequential(
             max_bytes=limits.max_bytes,
         )
         group = fast.segments(sequence, cuts)
-        # The cuts know nothing of where parameters are at home; the coarse graph does.
+        # The cuts ignore the homes of parameters; the coarse graph has them.
         sent = _sent(problem, fast.contract(graph, group))
         found.append(((len(cuts), sent), group))
     _, group = min(found, key=lambda pair: pair[0])
@@ -288,7 +289,7 @@ def _orders(problem: Problem, order: Order) -> list[NDArray[np.int32]]:
 def _between_segments(
     problem: Problem, limits: _Limits, group: NDArray[np.int32]
 ) -> Mapping[str, Any]:
-    """Why neighbouring segments are not one."""
+    """Why neighbouring segments were not merged."""
     n = int(group.max()) + 1
     if n <= limits.groups:
         return {}
@@ -339,14 +340,14 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], ...]:
     Raises
     ------
     InputError
-        No such file, no TOML, or no list of lists of kinds.
+        No such file, no TOML, or no lists of kinds.
     """
     return _parsed_rules(read_bytes(path), str(path))
 
 
 @cache
 def default_rules() -> tuple[tuple[str, ...], ...]:
-    """The rules that come along, for ATen, ONNX and TensorFlow kinds."""
+    """The rules of this package, for ATen, ONNX and TensorFlow kinds."""
     folder = resources.files("loadmaster.judge") / "coarsen_rules"
     names = ("aten.toml", "onnx.toml", "tensorflow.toml")
     return tuple(r for n in names for r in _parsed_rules((folder / n).read_bytes(), n))
@@ -409,7 +410,7 @@ def _report(
 
 
 def _sent(problem: Problem, graph: fast.Graph) -> float:
-    """Seconds of transfer, each tensor once per op that reads it."""
+    """Seconds of transfer; a tensor counts once per op that reads it."""
     _, _, tensor, sizes, _ = fast.edges(graph)
     latency, per_byte = problem.links.mean_link
     return float(len(tensor)) * latency + float(sizes.sum(dtype=np.float64)) * per_byte
@@ -443,7 +444,7 @@ def _as_opgraph(coarse: Coarse) -> OpGraph:
     n = graph.n_ops
     sources, dst, tensors, sizes, home = fast.edges(graph)
     src, tensor = sources.astype(np.int64), tensors.astype(np.int64)
-    # A tensor is known by its source and id; one that is there at time 0 gets an op of its own.
+    # A tensor is known by its source and id; a tensor that exists at time 0 gets an op of its own.
     key = (src * 2 + home) * (int(tensor.max(initial=0)) + 2) + tensor
     data = tensor >= 0
     _, number = np.unique(key[data], return_inverse=True)
@@ -487,7 +488,7 @@ def _as_opgraph(coarse: Coarse) -> OpGraph:
 
 
 def _longest_member(coarse: Coarse) -> NDArray[np.int64]:
-    """The user's op of each group that takes longest; of equals the first."""
+    """The longest op of each group, as a user's op; of equals the first."""
     time = coarse.problem.op_time
     by_time = np.lexsort((np.arange(len(time)), -time))
     first = np.full(coarse.report.groups, -1, dtype=np.int64)
@@ -498,8 +499,9 @@ def _longest_member(coarse: Coarse) -> NDArray[np.int64]:
 def _bound_together(
     set_of: NDArray[np.int32], group: NDArray[np.int32], homes: NDArray[np.int64], n: int
 ) -> list[str]:
-    """A label per group and placeholder: groups that share a colocated set share a device, and a
-    placeholder is where it is at home.
+    """A colocation label per group and placeholder.
+
+    Groups that share a colocated set get one label. A placeholder gets the label of its home.
     """
     parent = list(range(n))
 

@@ -1,1 +1,1 @@
-"""What a user asks for, one file each."""
+"""Tasks: what a user asks for, one file each."""

@@ -25,16 +25,16 @@ def lower_bound(
 ) -> Bound:
     """A lower bound on the makespan of any placement of the full graph.
 
-    It knows nothing of memory or of the cut between devices as a whole, and is weak where those
-    bind. The arguments, and why they hold, stand in ``rust/core/src/bounds``.
+    The bound ignores memory, and the cut between devices as a whole. Where these bind, the bound is
+    weak. ``rust/core/src/bounds`` has the arguments and their proofs.
 
     Parameters
     ----------
     graph, cluster, costs
         As for :func:`loadmaster.place`.
     effort : "fast" (default) or "thorough"
-        Milliseconds in Rust; or a solver's bound as well, on graphs of up to 200 ops: CP-SAT's if
-        the ``cpsat`` extra is installed, else that of the program ``ilp`` by CBC.
+        "fast" takes milliseconds. "thorough" adds a solver's bound on graphs of up to 200 ops:
+        CP-SAT's if the ``cpsat`` extra is installed, else that of the program ``ilp`` by CBC.
     time_limit : float
         Seconds for the solver.
 

@@ -1,4 +1,4 @@
-"""From measurements to costs and a cluster, with what there is to say about how good they are."""
+"""Costs and a cluster from measurements, and figures that say how good they are."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ class Calibration:
     Attributes
     ----------
     cluster : Cluster
-        With links as measured, if any were.
+        Its links are the measured ones, if links were measured.
     model : CostModel or None
         None without profiles.
     regressions : tuple of Regression
-        How times and sizes get to the batch, where it was not measured; one per device type.
+        Times and sizes at a batch that was not measured; one regression per device type.
     updates : tuple of Update
         What each profile changed.
     join : Join or None
-        How the names of graph and costs meet.
+        Which ops the graph and the costs share, by name.
     shares : dict of str to float, or None
         Share of the graph's time by provenance, on the slowest device type.
     trust : Trust or None
-        Predicted against measured: a regression against the batch itself or else against its
-        largest batch held out; costs known before, or else a roofline, against the profiles.
+        Predicted against measured times. A regression is compared with profiles of the batch
+        itself, else with its own largest batch, held out. Without a regression, the costs known
+        before, else the roofline, are compared with the profiles.
     against : str
-        What that compares.
+        What ``trust`` compares, in words.
     links : Links or None
     """
 
@@ -100,24 +101,24 @@ def calibrate(
     Parameters
     ----------
     cluster : Cluster
-        Whose links are replaced, and whose rooflines stand in for what was not measured.
+        Its links are replaced by measured ones. Its rooflines stand in for unmeasured times.
     graph : OpGraph, optional
-        What the costs are for.
+        The graph that the costs are for.
     profiles : sequence of Profile
-        Of one batch: they are measurements. Of several: those of other batches than ``batch`` are
-        regressed to it, each device type by itself, and those of that batch then measured.
+        Profiles of one batch are measurements. Of several batches: profiles of other batches than
+        ``batch`` are regressed to it, by device type; profiles of ``batch`` then count as measured.
     batch : int, optional
-        That the costs are for.
+        The batch that the costs are for.
     model : CostModel, optional
-        Costs known before, which the profiles update; it is changed.
+        Costs known before. The profiles update this object.
     transfers, way
         See :func:`loadmaster.costs.fit_links` and :meth:`loadmaster.costs.Links.cluster`.
 
     Raises
     ------
     InputError
-        Nothing to learn from, profiles of several batches and no batch to get to, and all that
-        sweeps, updates and fits refuse.
+        Nothing to learn from; profiles of several batches without ``batch``; whatever sweeps,
+        updates and fits of links refuse.
 
     Examples
     --------
@@ -178,13 +179,13 @@ def calibrate(
 
 
 def _swept(profiles: Sequence[Profile], batch: int) -> tuple[Regression, ...]:
-    """A sweep per device type, in the order in which they come."""
+    """A sweep per device type, in the order of the profiles."""
     types = dict.fromkeys(p.device_type for p in profiles)
     return tuple(sweep([p for p in profiles if p.device_type == t], batch) for t in types)
 
 
 def _held_out(profiles: Sequence[Profile], regression: Regression) -> tuple[Trust | None, str]:
-    """The largest batch of a sweep, predicted from the others, if those are enough."""
+    """The largest batch of a sweep, predicted from the other batches, if these suffice."""
     if len(regression.batches) < 3:
         return None, ""
     checked = held_out([p for p in profiles if p.device_type == regression.device_type])
@@ -198,8 +199,9 @@ def _trust(
     graph: OpGraph | None,
     cluster: Cluster,
 ) -> Trust | None:
-    """What was known before, or else would have been assumed, against profiles of the first one's
-    device type, where the two can be compared.
+    """Costs known before, else the roofline, compared with the profiles.
+
+    Only profiles of the first profile's device type count. None: the two cannot be compared.
     """
     measured = joined([p for p in profiles if p.device_type == profiles[0].device_type])
     try:

@@ -1,4 +1,4 @@
-"""Will it fit, on how few devices, and if not, what would help least expensively."""
+"""Whether a graph fits, on how few devices, and what would help if it does not."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constrain
 from loadmaster.strategies.registry import Method
 from loadmaster.tasks.place import place
 
-#: Methods that are tried, until one finds a placement that fits.
+#: Methods to try, in this order, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
 
-#: How closely the memory that would help is found out: as a share of it.
+#: Precision of the memory that would help, as a share of that memory.
 _CLOSE = 1 / 64
 
-#: Parts of the batch that are tried where its size is not known.
+#: A batch of unknown size is tried in multiples of one part in so many.
 _PARTS = 64
 
-#: Devices that may be added, times those there are.
+#: Most devices to add, as a multiple of the cluster's devices.
 _MOST_MORE = 4
 
 
@@ -47,10 +47,10 @@ class Remedy:
     ----------
     what : "memory", "devices" or "batch"
     amount : int, or float for a batch of unknown size, or None
-        More bytes on every device, more devices, or the batch (or the share of it); None: no
-        amount that was tried helps, or none can be.
+        More bytes on every device, more devices, or the batch (as a share where its size is
+        unknown). None: no amount that was tried helps.
     text : str
-        The same for a person, with what it takes for granted.
+        The remedy in words, with its assumptions.
     """
 
     what: str
@@ -65,16 +65,17 @@ class Fit:
     Attributes
     ----------
     plan : Plan
-        On the fewest devices that it fits; else the placement that is least over.
+        The plan on the fewest devices that hold the graph. If it does not fit: the placement that
+        exceeds memory least.
     fewest : int or None
-        Devices that the plan needs; None: nothing that fits was found.
+        Number of devices of the plan; None: no placement that fits was found.
     at_least : int
-        Devices that any placement needs, for what stays in memory for the whole step; more than
-        there are where the largest op alone is too large.
+        Number of devices that any placement needs for the bytes that stay in memory for the whole
+        step. It exceeds the cluster's if the largest op alone is too large.
     footprints : tuple of Footprint
-        What fills each device when the plan holds most there.
+        The contents of each device at its peak.
     remedies : tuple of Remedy
-        What would help, if it does not fit.
+        Changes that would help, if the graph does not fit.
     """
 
     plan: Plan
@@ -139,11 +140,12 @@ def fit(
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """Finds out on how few devices a graph fits, and if it does not fit, what would help.
+    """Finds the fewest devices that hold a graph, and what would help if it does not fit.
 
-    Devices are counted those first that ops are pinned to, then the largest. A placement that fits
-    is proof; that none was found by :data:`METHODS` is none, but for :attr:`Fit.at_least`. What
-    would help is the least for which those methods find a placement: memory to within 1/64 of it.
+    Devices that ops are pinned to are used first, then the largest. A placement that fits proves
+    that the graph fits. If :data:`METHODS` find none, only :attr:`Fit.at_least` is a proof. A
+    remedy is the least amount with which these methods find a placement; memory is found to within
+    1/64.
 
     Parameters
     ----------
@@ -151,7 +153,7 @@ def fit(
     constraints : Constraints, optional
         Reserves and all else that the placement must obey.
     progress : callable, optional
-        Called with what is tried.
+        Called with the devices, the method or the remedy that is tried.
 
     Raises
     ------
@@ -160,8 +162,8 @@ def fit(
 
     Notes
     -----
-    O(log devices) placements by up to five methods where it fits; where it does not, as many for
-    each of log(memory), log(devices) and log(batch).
+    O(log devices) placements by up to five methods. If the graph does not fit, O(log memory +
+    log devices + log batch) more.
 
     Examples
     --------
@@ -182,7 +184,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A graph, a cluster, and what must be obeyed."""
+    """A graph, a cluster and constraints, with the methods tried on them."""
 
     graph: OpGraph
     cluster: Cluster
@@ -215,7 +217,7 @@ class _Trial:
         return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
 
     def only(self, devices: list[int]) -> Constraints:
-        """The constraints, and only these devices."""
+        """The constraints, with only these devices allowed."""
         pattern = next(
             p for p in (EVERY, f"{REGEX}.*", f"{REGEX}(.*)") if p not in self.constraints.pin
         )
@@ -242,14 +244,14 @@ class _Trial:
             except InfeasibleError:
                 continue
             except InputError:
-                # Pins to devices that are not among those tried.
+                # Ops are pinned to devices that are not among those tried.
                 if constraints is None:
                     raise
                 return None
         return None
 
     def least_over(self) -> Plan:
-        """The placement with the fewest bytes short on the device that is shortest."""
+        """The placement whose largest excess on a device is smallest."""
         plans = []
         for method in METHODS:
             self.progress(f"{method}, best effort", None)
@@ -266,7 +268,7 @@ class _Trial:
         return min(plans, key=_most_over)
 
     def memory(self, enough: int) -> Remedy:
-        """More of it on every device; the placement that is least over fits with ``enough``."""
+        """More memory on every device; with ``enough``, the placement of least excess fits."""
         needed = largest_op(self.graph)[1] - max(self.cluster.memory)
         step = max(int(enough * _CLOSE), 1)
 
@@ -285,7 +287,7 @@ class _Trial:
         )
 
     def devices(self) -> Remedy:
-        """More devices like the largest."""
+        """More devices like the largest one."""
         like = max(range(self.cluster.n_devices), key=lambda d: (self.cluster.memory[d], -d))
         name = self.cluster.devices[like].name
         most = _MOST_MORE * self.cluster.n_devices
@@ -336,8 +338,9 @@ class _Trial:
 
 
 def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number for which something holds that holds for ``high``, if once it holds it
-    goes on holding.
+    """The least number for which ``holds`` is true, by bisection up to ``high``.
+
+    ``holds`` must be true for ``high``, and for all numbers above one for which it is true.
     """
     while low < high:
         middle = (low + high) // 2
@@ -346,20 +349,22 @@ def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _most_over(plan: Plan) -> int:
-    """Bytes short on the device that is shortest."""
+    """The largest excess over a device's memory, in bytes."""
     return max(int(p) - r for p, r in zip(plan.memory.peak, plan.binding.room, strict=True))
 
 
 def _by_size(binding: Binding) -> list[int]:
-    """Devices, those first that some op cannot do without, then by bytes that may be used."""
+    """Devices that some op must have come first, then those with most usable memory."""
     alone = binding.allowed[binding.allowed.sum(axis=1) == 1]
     needed = alone.any(axis=0) if len(alone) else np.zeros(len(binding.room), dtype=bool)
     return sorted(range(len(binding.room)), key=lambda d: (not needed[d], -binding.room[d], d))
 
 
 def _at_least(binding: Binding, order: list[int]) -> int:
-    """Devices, of the largest, that can hold what stays for the whole step; one more than there
-    are, if all of them cannot, or none of them the op that needs most.
+    """Number of devices, the largest first, that can hold the bytes of the whole step.
+
+    One more than the cluster has, if all devices together, or every one for the largest op, are too
+    small.
     """
     if largest_op(binding.given.model)[1] > max(binding.room):
         return len(order) + 1

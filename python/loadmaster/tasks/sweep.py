@@ -1,12 +1,12 @@
 """Many graphs on many clusters by many methods, on as many machines as there are.
 
-Every combination is a case. Cases go to the workers of a ``concurrent.futures.Executor``; each
-comes back as a row of a table, which is on disk before the next one is waited for. A sweep that was
-broken off goes on where it was when it is run again with the same table.
+Every combination is a case. Cases go to the workers of a ``concurrent.futures.Executor``. Each case
+comes back as a row of a table, and the row is on disk before the sweep waits for the next one. A
+sweep that was broken off continues when it is run again with the same table.
 
-A worker may die under its case. The case is then run again with no other under way, so that one
-that kills its worker is told from those that happened to be beside it; if it goes on to do so, its
-row says so.
+A worker may die while it runs a case. The case is then run again alone, which tells a case that
+kills its worker from cases that were merely running beside it. If its worker dies each time, the
+row of the case says so.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ GraphLike: TypeAlias = OpGraph | str | os.PathLike[str]
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
-#: Called with the number of cases that are done, how many there are, and the row that came last.
+#: Called with the number of cases done, the number of all cases, and the last row.
 SweepProgress = Callable[[int, int, Row], None]
 
-#: Cases that an executor of the user's is handed at a time.
+#: Cases that a user's executor holds at a time.
 IN_FLIGHT = 256
 
-#: Times that a case whose worker died is run again.
+#: A case whose worker died is run again so many times.
 RETRIES = 2
 
 #: Options that :func:`loadmaster.place` takes for any method.
@@ -77,7 +77,7 @@ class Case:
     Attributes
     ----------
     graph, cluster : str
-        What they are called.
+        Names for people.
     packed : bytes
         The graph as gzipped opgraph JSON.
     toml : str
@@ -88,7 +88,7 @@ class Case:
     start : bytes
         The plan to start from, as gzipped JSON; empty: none.
     key : Key
-        What the row is filed under.
+        Key of the row in the table.
     """
 
     graph: str
@@ -108,14 +108,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What came of a sweep.
+    """Result of a sweep.
 
     Attributes
     ----------
     rows : tuple of Row
         One per case that is done, in the order of the cases: graphs, clusters, methods, seeds.
     resumed : int
-        How many of them the table already had.
+        Number of rows that the table already had.
     unfinished : int
         Cases without a row, since the sweep was interrupted.
     """
@@ -175,14 +175,14 @@ def sweep(
     retries: int = RETRIES,
     progress: SweepProgress | None = None,
 ) -> Sweep:
-    """Places every graph on every cluster by every method, and keeps a table of what came of it.
+    """Places every graph on every cluster by every method, and keeps a table of the results.
 
-    Ctrl-C ends the sweep, not the program: what is done is returned, and is in the table.
+    Ctrl-C ends the sweep, not the program: the rows so far are returned, and are in the table.
 
     Parameters
     ----------
     graphs : OpGraph, path or ``"example:NAME"``, or several
-        Read here, once, and sent to the workers: they need not see the files.
+        Each file is read once and sent to the workers, which need no access to it.
     clusters : Cluster, path of a TOML file or preset, or several
     methods : str or (str, mapping of options), or several
         As for :func:`loadmaster.place`; ``time_limit``, ``on_oom`` and ``refine`` may be among the
@@ -192,45 +192,44 @@ def sweep(
         What every plan must obey. A pattern or a device that a case does not have is an error of
         that case, and its row says so.
     warm_start : Plan, or several
-        Where the cases of the graph with the same ops start, as in :func:`loadmaster.place`: one
-        plan per graph. Cases of other graphs start from nothing.
+        Cases of a graph with the same ops start from this plan, as in :func:`loadmaster.place`; one
+        plan per graph. Cases of other graphs have no plan to start from.
     executor : Executor, or a function that makes one, optional
-        Where cases run: processes of this machine if absent (a script that is run then needs the
-        usual ``if __name__ == "__main__":``), ``dask.distributed``'s ``client.get_executor()``,
-        ``mpi4py.futures.MPIPoolExecutor()``, or any other. Loadmaster must be installed where it
-        runs, in the same version. One that can break for good, as a pool of processes does when a
-        process dies, is best given as a function, which is called again.
+        Where cases run. If absent, in processes of this machine; a script then needs the usual
+        ``if __name__ == "__main__":``. Others are ``dask.distributed``'s ``client.get_executor()``
+        and ``mpi4py.futures.MPIPoolExecutor()``. Its workers need the same version of Loadmaster.
+        A pool of processes breaks for good when a process dies: give a function that makes the
+        pool, and it is called again.
     workers : int, optional
-        How many cases are under way at a time: as many as there are CPUs if absent, or 256 if an
-        executor is given.
+        Number of cases under way at a time. If absent: the number of CPUs, or 256 with an executor.
     out : path, optional
-        A table: ``.csv``, to which each row is added, and flushed to disk, as it arrives; or
-        ``.parquet`` (the ``parquet`` extra), which is written whole from the ``.csv`` beside it at
-        the end. Cases that the table has are not run again, but for those whose worker died; a case
-        is told by the hashes of its graph, its cluster and the plan it starts from, its method,
-        options, seed and constraints, and the version of Loadmaster. Of several rows of a case the
-        last one counts.
+        The file of the table. Each row is appended to a ``.csv`` file at once, and flushed to disk.
+        A ``.parquet`` file (the ``parquet`` extra) is written at the end, from the ``.csv`` file
+        beside it. Cases that the table has are not run again, except those whose worker died. A
+        case is known by the hashes of its graph, its cluster and the plan that it starts from, by
+        its method, options, seed and constraints, and by the version of Loadmaster. Of several rows
+        of a case, the last one counts.
     retries : int
-        How often a case is run again, alone, whose worker died.
+        A case whose worker died is run again alone, so many times.
     progress : callable, optional
         Called with the number of cases done, the number of cases, and the last row.
 
     Returns
     -------
     Sweep
-        A row per case: what does not fit, fails or kills its worker has a row that says so.
+        A row per case. A case that does not fit, fails or kills its worker has a row that says so.
 
     Raises
     ------
     InputError
-        A graph or cluster that cannot be read, an unknown method or option, a bad number,
-        constraints that are none, a plan to start from that no graph or another plan has the ops
-        of, a table that is none, all before any work.
+        A graph, cluster, table or constraints that cannot be read; an unknown method or option; a
+        bad number; a plan to start from whose ops no graph has, or another plan has too. All these
+        are found before any case runs.
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
-        The executor given takes no more cases, or no process can be started; the rows so far are in
-        the table.
+        The executor takes no more cases, or no process can be started. The table has the rows so
+        far.
 
     Examples
     --------
@@ -266,7 +265,7 @@ def _swept(
     retries: int,
     progress: SweepProgress | None,
 ) -> Sweep:
-    """Runs the cases that the table does not have; those whose worker died, anew."""
+    """Runs the cases that the table lacks, and again those whose worker died."""
     known = ((key, table.rows.get(key)) for key in cases)
     found = {key: row for key, row in known if row is not None and row.outcome != "crashed"}
     resumed = len(found)
@@ -294,7 +293,7 @@ def _swept(
 
 
 def _several(what: str, given: Any, *kinds: type) -> list[Any]:
-    """What was given, as a list: one thing of these kinds, or several."""
+    """One thing of these kinds, or several, as a list."""
     if isinstance(given, kinds):
         return [given]
     if not isinstance(given, Iterable):
@@ -330,7 +329,7 @@ def _pair(given: Any) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Start:
-    """A plan to start from, as it travels and as it is told from others."""
+    """A plan to start from: the plan, its bytes for a worker, and its hash."""
 
     plan: Plan
     packed: bytes
@@ -338,7 +337,7 @@ class _Start:
 
 
 def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
-    """Plans to start from, one at most for the same ops."""
+    """Plans to start from, at most one for the same ops."""
     plans = [given] if isinstance(given, Plan) else list(given)
     wrong = [one for one in plans if not isinstance(one, Plan)]
     if wrong:
@@ -350,7 +349,7 @@ def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
 
 
 def _digest(plan: Plan) -> str:
-    """Of all of a plan that matters to one that starts from it."""
+    """Hash of everything in a plan that matters to a case that starts from it."""
     placed = [plan.running_devices.tolist(), plan.running_priority.tolist(), plan.policy]
     text = json.dumps([plan.program.graph.digest, plan.cluster.digest, *placed])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -408,13 +407,13 @@ def _packed(document: Mapping[str, Any]) -> bytes:
 
 @lru_cache(maxsize=4)
 def _unpacked(packed: bytes) -> OpGraph:
-    """The graph of a case; a worker mostly gets the same one again."""
+    """The graph of a case, cached: a worker mostly gets the same graph again."""
     return OpGraph.from_document(json.loads(gzip.decompress(packed)))
 
 
 @lru_cache(maxsize=4)
 def _unpacked_plan(packed: bytes) -> Plan:
-    """The plan that a case starts from; like the graph, mostly the same one again."""
+    """The plan that a case starts from, cached like the graph."""
     return Plan.from_document(json.loads(gzip.decompress(packed)))
 
 
@@ -422,7 +421,7 @@ def _unpacked_plan(packed: bytes) -> Plan:
 
 
 def run_case(case: Case) -> Row:
-    """Plans one case. Whatever goes wrong in Python is a row that says so."""
+    """Plans one case. An exception becomes a row that has its message."""
     version = metadata.version("loadmaster")
     if version != case.key.version:
         return case.row("error", f"the worker has loadmaster {version}, not {case.key.version}")
@@ -460,12 +459,12 @@ def run_case(case: Case) -> Row:
 
 
 def _follow(lifeline: Connection) -> None:
-    """Makes a worker end with its sweep: at once, even if that was killed."""
+    """Ends a worker as soon as its sweep ends, even if the sweep was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
 
     def watch() -> None:
-        # Nothing is ever sent: what ends the wait is that the other end is closed.
+        # Nothing is ever sent: the wait ends when the other end closes.
         lifeline.poll(None)
         os._exit(1)
 
@@ -476,7 +475,7 @@ def _follow(lifeline: Connection) -> None:
 
 
 class _Crew:
-    """The executor of a sweep: processes of its own, one given, or those that a function makes."""
+    """The executor of a sweep: its own processes, the user's, or those that a function makes."""
 
     def __init__(
         self, given: Executor | Callable[[], Executor] | None, workers: int | None, cases: int
@@ -490,12 +489,12 @@ class _Crew:
         self._executor: Executor | None = given if isinstance(given, Executor) else None
 
     def submit(self, case: Case, failed: int) -> None:
-        """Hands over a case that has failed so often.
+        """Hands over a case that has failed ``failed`` times.
 
         Raises
         ------
         LoadmasterError
-            The executor takes none, and no other can be made.
+            The executor takes no case, and no other can be made.
         """
         for _ in range(2):
             if self._executor is None:
@@ -537,7 +536,7 @@ class _Crew:
         return made
 
     def retire(self, *, wait_for_it: bool = False) -> None:
-        """Lets go of the executor, if it is not the user's; processes of its own are ended."""
+        """Shuts the executor down unless it is the user's; ends the sweep's own processes."""
         if self._executor is None or self._executor is self._given:
             return
         if wait_for_it:
@@ -550,7 +549,7 @@ class _Crew:
         self._executor = None
 
     def abandon(self) -> None:
-        """Drops what is under way."""
+        """Drops the cases that are under way."""
         for future in self.flying:
             future.cancel()
         self.retire()
@@ -568,7 +567,7 @@ def _drive(todo: Sequence[Case], crew: _Crew, retries: int, record: Callable[[Ro
             waiting.popleft()
         done = wait(crew.flying, return_when=FIRST_COMPLETED).done
         if any(isinstance(_failure(future), BrokenExecutor) for future in done):
-            # Whatever else it had is lost with it, and fails too.
+            # Its other cases are lost too, and fail as well.
             done = wait(crew.flying).done
             crew.retire()
         for future in done:
@@ -585,7 +584,7 @@ def _drive(todo: Sequence[Case], crew: _Crew, retries: int, record: Callable[[Ro
 
 
 def _failure(future: Future[Row]) -> BaseException | None:
-    """Why a case has no row: its worker died, or it was taken from it."""
+    """Why a case has no row: its worker died, or the executor cancelled the case."""
     try:
         return future.exception()
     except CancelledError as error:

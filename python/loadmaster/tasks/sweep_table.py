@@ -1,7 +1,7 @@
-"""The table of a sweep: a row per case, on disk as soon as it is there.
+"""The table of a sweep: a row per case, on disk as soon as the case is done.
 
-CSV is what can be appended to; Parquet is written whole, from the CSV beside it. A row never has a
-line break in it, so that a last line without an end is one that was being written when the machine
+Rows are appended to a CSV file. A Parquet file is written whole, from the CSV file beside it. No
+row has a line break in it. So a last line without an end was being written when the machine
 stopped: it is dropped, and its case is run again.
 """
 
@@ -17,13 +17,15 @@ from typing import Any, BinaryIO, NamedTuple
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import read_bytes, write_bytes
 
-#: Characters of an error or a name that are kept.
+#: Most characters of an error or a name in the table.
 _MOST_TEXT = 4000
 
 
 class Key(NamedTuple):
-    """What a row is filed under: what went in. ``options`` and ``constraints`` are JSON with sorted
-    keys; ``warm_start_sha256`` is empty without a plan to start from.
+    """The inputs of a case, which identify its row.
+
+    ``options`` and ``constraints`` are JSON with sorted keys. ``warm_start_sha256`` is empty
+    without a plan to start from.
     """
 
     method: str
@@ -38,21 +40,21 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One case of a sweep and what came of it; figures are None where there is no plan.
+    """One case of a sweep and its result; without a plan, figures are None.
 
     Attributes
     ----------
     graph, cluster, method, options, seed, constraints
-        What went in; ``options`` and ``constraints`` as JSON.
+        Inputs; ``options`` and ``constraints`` as JSON.
     warm_start_sha256, graph_sha256, cluster_sha256, version
-        What it is told by; the first is empty without a plan to start from.
+        The other parts of the key. The first is empty without a plan to start from.
     outcome : str
         "done", "infeasible" (nothing that fits was found), "error" (see ``error``) or "crashed"
         (the worker died each time).
     error : str
         Why there is no plan, in one line.
     tries : int
-        Workers that it took.
+        Number of times that the case was run.
     makespan, lower_bound, one_device, planning_seconds : float
         Seconds; ``one_device`` is None where none holds the graph.
     gap, peak, busy : float
@@ -93,7 +95,7 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """What it is filed under."""
+        """The key of the row."""
         return Key(*(getattr(self, name) for name in Key._fields))
 
     def to_document(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ _PARSERS: dict[str, Any] = {
 
 
 class Table:
-    """Rows by key, and the file they are appended to, if there is one."""
+    """Rows by key, and the file that rows are appended to, if any."""
 
     def __init__(self) -> None:
         self.rows: dict[Key, Row] = {}
@@ -157,7 +159,7 @@ class Table:
             self._write(COLUMNS)
 
     def append(self, row: Row) -> None:
-        """Adds a row; it is on disk when this returns."""
+        """Adds a row; the row is on disk when this returns."""
         self.rows[row.key] = row
         if self._file is not None:
             self._write(["" if v is None else v for v in row.to_document().values()])
@@ -169,7 +171,7 @@ class Table:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes the file, and writes the Parquet file if that is wanted."""
+        """Closes the file, and writes the Parquet file if one was asked for."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -232,7 +234,7 @@ def _as_parquet(rows: list[Row]) -> bytes:
     kinds = {"str": arrow.string(), "int": arrow.int64(), "float": arrow.float64()}
     kinds["bool"] = arrow.bool_()
     schema = arrow.schema([(name, kinds[_TYPES[name]]) for name in COLUMNS])
-    # A seed may need all of 64 bits.
+    # A seed may need all 64 bits.
     schema = schema.set(COLUMNS.index("seed"), arrow.field("seed", arrow.uint64()))
     data = arrow.Table.from_pylist([row.to_document() for row in rows], schema=schema)
     sink = arrow.BufferOutputStream()
