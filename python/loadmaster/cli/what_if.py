@@ -10,7 +10,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.cli import options
 from loadmaster.cli.printing import say_where, show
 
-#: Flag, metavar and text of each change. The flag's word is a keyword of :func:`loadmaster.what_if`.
+#: Flag, metavar and text of each change; the flag is a keyword of :func:`loadmaster.what_if`.
 CHANGES = (
     ("--add-device", "DEVICE[=N]", "add a device like this one, or N of them"),
     ("--remove-device", "DEVICE", "take this device away"),

@@ -1,7 +1,7 @@
 """Coarsening: groups of ops as a graph, with the mapping back and a report of what was lost.
 
-A group runs as one op. With fewer groups, placing is cheaper. With a smaller cut, a plan sends less.
-Parallelism that is lost inside groups cannot be won back. The report shows all three.
+A group runs as one op. With fewer groups, placing is cheaper. With a smaller cut, a plan sends
+less. Parallelism that is lost inside groups cannot be won back. The report shows all three.
 """
 
 from __future__ import annotations

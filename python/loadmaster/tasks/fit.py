@@ -32,6 +32,9 @@ METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "
 #: Precision of the memory that would help, as a share of that memory.
 _CLOSE = 1 / 64
 
+#: The memory that would do is doubled so often, at most, until a method finds a placement within.
+_DOUBLINGS = 8
+
 #: A batch of unknown size is tried in multiples of one part in so many.
 _PARTS = 64
 
@@ -202,6 +205,9 @@ class _Trial:
         whole = self.placed() if at_least <= n else None
         if whole is None:
             closest = self.least_over()
+            # Best effort goes on where a method gives up, and may end within the memory.
+            whole = closest if _most_over(closest) <= 0 else None
+        if whole is None:
             remedies = (self.memory(_most_over(closest)), self.devices(), self.batch())
             return Fit(closest, None, at_least, footprints(closest), remedies)
         plans = {n: whole}
@@ -269,6 +275,10 @@ class _Trial:
 
     def memory(self, enough: int) -> Remedy:
         """More memory on every device; with ``enough``, the placement of least excess fits."""
+        for _ in range(_DOUBLINGS):
+            if self.placed(cluster=_larger(self.cluster, enough)) is not None:
+                break
+            enough *= 2
         needed = largest_op(self.graph)[1] - max(self.cluster.memory)
         step = max(int(enough * _CLOSE), 1)
 
