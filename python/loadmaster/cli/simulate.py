@@ -7,6 +7,7 @@ from typing import Any
 
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import show_json
+from loadmaster.judge.policies import LINK_ORDERS, POLICIES
 
 
 def add(commands: Any) -> None:
@@ -17,10 +18,10 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--policy",
         default=None,
-        choices=["priority", "fifo", "random", "fixed"],
+        choices=POLICIES,
         help="how a device picks its next op; default: the plan's own",
     )
-    command.add_argument("--link-order", default="fifo", choices=["fifo", "priority"])
+    command.add_argument("--link-order", default="fifo", choices=LINK_ORDERS)
     command.add_argument(
         "--no-contention",
         action="store_true",

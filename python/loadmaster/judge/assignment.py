@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: How devices heed the priorities of a plan.
-PlanPolicy = Literal["priority", "fixed"]
+from loadmaster.judge.policies import PlanPolicy
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +19,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.policies import LINK_ORDERS, POLICIES, LinkOrder, Policy
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.judge.timeline import Timeline, Transfers
 from loadmaster.model.cluster import Cluster
@@ -27,12 +27,6 @@ from loadmaster.model.graph import OpGraph
 
 #: The forms in which costs can be given.
 CostsLike = Costs | CostModel | Regression | ArrayLike
-
-Policy = Literal["priority", "fifo", "random", "fixed"]
-LinkOrder = Literal["fifo", "priority"]
-POLICIES: tuple[Policy, ...] = ("priority", "fifo", "random", "fixed")
-LINK_ORDERS: tuple[LinkOrder, ...] = ("fifo", "priority")
-
 
 #: The reason why an op of a measured step started no earlier: it is not known.
 MEASURED = "measured"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_format
 from loadmaster.costs import PROVENANCES, Costs
-from loadmaster.judge.assignment import PlanPolicy
+from loadmaster.judge.policies import PLAN_POLICIES
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import reduced_assignment
 from loadmaster.model.cluster import Cluster
@@ -34,7 +34,6 @@ FORMAT = "loadmaster-plan"
 VERSION = 2
 
 #: The policies by which devices can follow priorities.
-PLAN_POLICIES = get_args(PlanPolicy)
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.costs import Costs
-from loadmaster.judge.assignment import Assignment, PlanPolicy
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
+from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
 from loadmaster.judge.verdict import Verdict

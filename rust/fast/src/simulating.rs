@@ -130,16 +130,14 @@ fn options(
     seed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Options> {
     let seed = seed.map(|s| convert::unsigned("seed", s)).transpose()?.unwrap_or(0);
-    let policy = match policy {
-        "priority" => Policy::Priority,
-        "fifo" => Policy::Fifo,
-        "random" => Policy::Random(seed),
-        "fixed" => Policy::Fixed,
-        other => {
-            return Err(PyValueError::new_err(format!(
-                "policy: got {other:?}, wants \"priority\", \"fifo\", \"random\" or \"fixed\""
-            )));
-        }
+    let policies = Policy::named(seed);
+    let Some(&(_, policy)) = policies.iter().find(|(name, _)| *name == policy) else {
+        let names = policies.map(|(name, _)| format!("{name:?}"));
+        let (last, others) = names.split_last().expect("there are policies");
+        return Err(PyValueError::new_err(format!(
+            "policy: got {policy:?}, wants {} or {last}",
+            others.join(", ")
+        )));
     };
     let link_order = match link_order {
         "fifo" => LinkOrder::Fifo,

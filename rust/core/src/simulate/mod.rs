@@ -32,21 +32,9 @@ use crate::workload::{Times, Workload};
 use channels::Channels;
 use memory::Memory;
 use messages::Messages;
+pub use ready::Policy;
 use ready::Ready;
 use std::borrow::Cow;
-
-/// Which ready op a free device takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The one with the smallest priority (FastT's order enforcement).
-    Priority,
-    /// The one that has been ready longest (TensorFlow's executor).
-    Fifo,
-    /// Any, drawn with this seed (what Pesto says TensorFlow does).
-    Random(u64),
-    /// Exactly the sequence of priorities, waiting where the next op is not ready.
-    Fixed,
-}
 
 /// In which order a channel serves its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The ready ops of every device, under each policy.
+//! Policies, and the ready ops of every device under each. A new policy is written here alone.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,7 +9,31 @@ use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
 use crate::schedule::rank_set::RankSet;
-use crate::simulate::Policy;
+
+/// Which ready op a free device takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The one with the smallest priority (FastT's order enforcement).
+    Priority,
+    /// The one that has been ready longest (TensorFlow's executor).
+    Fifo,
+    /// Any, drawn with this seed (what Pesto says TensorFlow does).
+    Random(u64),
+    /// Exactly the sequence of priorities, waiting where the next op is not ready.
+    Fixed,
+}
+
+impl Policy {
+    /// Every policy by its name; one that draws takes the seed.
+    pub fn named(seed: u64) -> [(&'static str, Self); 4] {
+        [
+            ("priority", Self::Priority),
+            ("fifo", Self::Fifo),
+            ("random", Self::Random(seed)),
+            ("fixed", Self::Fixed),
+        ]
+    }
+}
 
 /// Ready ops per device.
 #[derive(Clone, Debug)]
