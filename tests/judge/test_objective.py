@@ -40,6 +40,15 @@ def test_less_over_comes_first_then_fewer_seconds_then_the_first():
     assert step.best([far_over, slow, over, quick]) is quick
 
 
+def test_the_quickest_of_those_that_fit_or_of_all_however_far_over():
+    quick, slow, over, far_over = seen(1.0), seen(2.0), seen(0.3, over=1), seen(0.1, over=2)
+    step = Objective("step")
+    assert step.quickest([over, far_over, slow, quick]) is quick
+    assert step.quickest([over, far_over]) is far_over
+    first, second = seen(1.0), seen(1.0)
+    assert step.quickest([second, first]) is second
+
+
 def test_throughput_counts_seconds_between_steps():
     quick, steady = seen(1.0, period=1.0), seen(2.0, period=0.5)
     assert Objective("step").better(steady, quick) is quick

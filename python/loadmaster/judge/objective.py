@@ -58,6 +58,14 @@ class Objective:
         """The best of one or more, of equals the first."""
         return min(some, key=lambda one: self.rank(one.verdict))
 
+    def quickest(self, some: Iterable[T]) -> T:
+        """The one with the fewest seconds, of those that fit if any does; of equals the first.
+
+        For placements that will be made again with less memory where none fits: by how much they
+        are over says nothing then of what comes of them.
+        """
+        return min(some, key=lambda one: (not one.verdict.fits, self.seconds(one.verdict)))
+
     def limit(self, verdict: Verdict) -> float:
         """Seconds of a step from which on no rival can be better: a simulation may stop there.
         Infinite where the verdict is over the memory, or where it is not the step that counts.

@@ -180,4 +180,4 @@ def ordered(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
         in_order_of_start(problem, scheduled),
         Assignment(devices, ranks(order), "fixed", float(finish.max())),
     )
-    return problem.objective.best(judged(problem, assignment) for assignment in assignments)
+    return problem.objective.quickest(judged(problem, assignment) for assignment in assignments)

@@ -57,10 +57,10 @@ def place(problem: Problem) -> Candidate:
 
         random = np.random.default_rng(problem.seed)
         op_time, sent = problem.op_time, problem.tensor_time(graph)
-        best = problem.objective.best(tried(op_time, share * sent) for share in CHARGED)
+        best = problem.objective.quickest(tried(op_time, share * sent) for share in CHARGED)
         for _ in range(ROUNDS - len(CHARGED)):
             found = tried(noised(best.op_time, random), noised(best.sent, random))
-            best = problem.objective.better(found, best)
+            best = problem.objective.quickest((found, best))
         yield best.scheduled
 
     return list_scheduled(problem, scheduler, memory="dynamic", contention=True)

@@ -163,7 +163,7 @@ def split_search(
     if not found:
         assert refused is not None
         raise refused
-    best = problem.objective.best(found)
+    best = problem.objective.quickest(found)
     alone = _alone(problem)
     if alone is not None and problem.objective.better(alone, best) is alone:
         took = format_seconds(best.verdict.step_time)
