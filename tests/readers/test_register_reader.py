@@ -104,7 +104,7 @@ def test_measured_times_of_a_made_up_format(file):
 def test_names_that_cannot_be(name):
     with pytest.raises(InputError, match="name"):
         lm.reader(name, "", recognises=is_chain)(read_chain)
-    assert registry.GRAPHS["onnx"].function.__module__ == "loadmaster.readers.formats.onnx"
+    assert registry.GRAPHS["onnx"].is_ours
 
 
 def test_a_name_may_be_registered_again(file):

@@ -77,13 +77,15 @@ def read(
 def profile(
     path: str | os.PathLike[str],
     *,
+    graph: str | os.PathLike[str] | None = None,
     step: int | None = None,
     device_type: str | None = None,
     batch: int | None = None,
 ) -> Profile:
     """The measured times of a trace: a row per op as :func:`read` names them, a column per step.
 
-    Arguments, errors and warnings are those of :func:`read`; ``batch`` is kept.
+    Arguments, errors and warnings are those of :func:`read`; ``batch`` is kept. With the execution
+    trace of the same step as ``graph``, as :func:`loadmaster.readers.chakra.profile`.
 
     Examples
     --------
@@ -96,6 +98,10 @@ def profile(
     >>> found.median().tolist(), found.device_type, found.batch
     ([5e-06], 'cpu', 16)
     """
+    if graph is not None:
+        from loadmaster.readers import chakra
+
+        return chakra.profile(path, graph=graph, step=step, device_type=device_type, batch=batch)
     trace = load(path)
     steps = chosen(trace.calls, step, trace.source)
     for note in trace.notes(trace.calls.ops):

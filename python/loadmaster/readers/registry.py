@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
 
 from loadmaster.base.errors import InputError
@@ -60,23 +62,31 @@ class File:
 
 
 class Reader(NamedTuple):
-    """A registered reader: what messages call its format, and how the format is recognised."""
+    """A registered reader: what messages call its format, and how the format is recognised.
+
+    ``target`` is the function that reads. For a reader that comes along it is the function's name,
+    as ``"hlo:read"`` in ``loadmaster.readers``: the module is imported when a file is read.
+    """
 
     summary: str
-    function: Callable[..., Any]
-    recognises: Callable[[File], bool] | None
-    accepts: Callable[[Any], bool] | None
-    is_last: bool
+    target: Callable[..., Any] | str
+    recognises: Callable[[File], bool] | None = None
+    accepts: Callable[[Any], bool] | None = None
+    is_last: bool = False
 
     @property
-    def options(self) -> list[str]:
-        """What the function takes beside the file."""
-        return list(inspect.signature(self.function).parameters)[1:]
+    def is_ours(self) -> bool:
+        """Whether the reader comes along with Loadmaster."""
+        return isinstance(self.target, str)
 
     def read(self, source: Any, options: Mapping[str, Any]) -> Any:
         """What the function makes of a source, after checking the options."""
-        refuse(self.summary, options, self.options)
-        return self.function(source, **options)
+        function = self.target
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(import_module(f"loadmaster.readers.{module}"), name)
+        refuse(self.summary, options, list(inspect.signature(function).parameters)[1:])
+        return function(source, **options)
 
 
 #: Readers of graphs and of measured times, by name, in the order in which they are asked.
@@ -166,9 +176,8 @@ def _register(
         raise InputError(f"reader {name!r} would never be asked: give recognises= or accepts=")
 
     def register(function: Function) -> Function:
-        if not _is_ours(function):
-            discover()
-        if name in readers and _is_ours(readers[name].function):
+        discover()
+        if name in readers and readers[name].is_ours:
             raise InputError(f"{name!r} is a reader that comes along: give yours another name")
         readers[name] = Reader(summary, function, recognises, accepts, is_last)
         return function
@@ -176,16 +185,9 @@ def _register(
     return register
 
 
-def _is_ours(function: Callable[..., Any]) -> bool:
-    return str(getattr(function, "__module__", "")).startswith(_OURS)
-
-
 @cache
 def discover() -> None:
     """Registers the readers that come along: every module of ``readers/formats``."""
-    from importlib import import_module
-    from pkgutil import iter_modules
-
     for module in iter_modules(import_module(_OURS).__path__):
         import_module(f"{_OURS}.{module.name}")
 
@@ -193,7 +195,7 @@ def discover() -> None:
 def of_file(readers: Mapping[str, Reader], file: File) -> Reader | None:
     """The first reader that recognises a file; users' are asked before those that come along."""
     discover()
-    asked = sorted(readers.values(), key=lambda r: (_is_ours(r.function), r.is_last))
+    asked = sorted(readers.values(), key=lambda r: (r.is_ours, r.is_last))
     return next((r for r in asked if r.recognises is not None and r.recognises(file)), None)
 
 

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import os
+from loadmaster.readers.registry import GRAPHS, Reader
 
-from loadmaster.model.graph import OpGraph
-from loadmaster.readers.registry import reader
-
-
-@reader(
-    "msr-fiddle",
+GRAPHS["msr-fiddle"] = Reader(
     "the msr-fiddle benchmark",
+    "msr:read",
     recognises=lambda file: file.has_keys("maxFPGAs", "nodes"),
 )
-def read(
-    path: str | os.PathLike[str],
-    *,
-    time_unit: str | None = None,
-    size_unit: str | None = None,
-    cost_unit: str | None = None,
-) -> OpGraph:
-    """As :func:`loadmaster.readers.msr.read`."""
-    from loadmaster.readers import msr
-
-    return msr.read(path, time_unit=time_unit, size_unit=size_unit, cost_unit=cost_unit)

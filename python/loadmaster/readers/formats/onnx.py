@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
 
 from loadmaster.base.errors import InputError
-from loadmaster.model.graph import OpGraph
-from loadmaster.model.profile import Profile
-from loadmaster.readers.registry import File, profile_reader, reader
+from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
 
 
 def _is_profile(file: File) -> bool:
@@ -30,45 +26,10 @@ def _is_measured_model(file: File) -> bool:
     return "profile" in file.options and _is_model(file)
 
 
-@reader("onnx-measured", "an ONNX model", recognises=_is_measured_model, is_last=True)
-def read_measured(
-    path: str | os.PathLike[str],
-    *,
-    profile: str | os.PathLike[str],
-    device_type: str | None = None,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-) -> OpGraph:
-    """As :func:`loadmaster.readers.ort_profile.read`."""
-    from loadmaster.readers import ort_profile
-
-    return ort_profile.read(
-        path, profile=profile, device_type=device_type, batch=batch, shapes=shapes
-    )
-
-
-@reader("onnx", "an ONNX model", recognises=_is_model, is_last=True)
-def read(
-    path: str | os.PathLike[str],
-    *,
-    batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-) -> OpGraph:
-    """As :func:`loadmaster.readers.onnx.read`."""
-    from loadmaster.readers import onnx
-
-    return onnx.read(path, batch=batch, shapes=shapes)
-
-
-@profile_reader("onnx-runtime", "an ONNX Runtime profile", recognises=_is_profile)
-def read_profile(
-    path: str | os.PathLike[str],
-    *,
-    graph: str | os.PathLike[str] | None = None,
-    device_type: str | None = None,
-    batch: int | None = None,
-) -> Profile:
-    """As :func:`loadmaster.readers.ort_profile.profile`."""
-    from loadmaster.readers import ort_profile
-
-    return ort_profile.profile(path, graph=graph, device_type=device_type, batch=batch)
+GRAPHS["onnx-measured"] = Reader(
+    "an ONNX model", "ort_profile:read", recognises=_is_measured_model, is_last=True
+)
+GRAPHS["onnx"] = Reader("an ONNX model", "onnx:read", recognises=_is_model, is_last=True)
+PROFILES["onnx-runtime"] = Reader(
+    "an ONNX Runtime profile", "ort_profile:profile", recognises=_is_profile
+)

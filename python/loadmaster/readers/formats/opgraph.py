@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-from loadmaster.model.graph import OpGraph
-from loadmaster.readers.registry import reader
+from loadmaster.readers.registry import GRAPHS, Reader
 
 #: How JSON begins: a list, or an object, whose first key is quoted.
 _JSON = re.compile(rb"\[|\{\s*(?:[\"}]|$)")
 
-
-@reader(
-    "opgraph",
+GRAPHS["opgraph"] = Reader(
     "opgraph JSON",
+    "opgraph:read",
     recognises=lambda file: _JSON.match(file.text) is not None,
     is_last=True,
 )
-def read(path: str | os.PathLike[str]) -> OpGraph:
-    """As :func:`loadmaster.readers.opgraph.read`."""
-    from loadmaster.readers import opgraph
-
-    return opgraph.read(path)

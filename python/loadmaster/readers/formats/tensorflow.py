@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-
 from loadmaster.base.files import read_bytes
-from loadmaster.model.graph import OpGraph
-from loadmaster.model.profile import Profile
-from loadmaster.readers.registry import File, profile_reader, reader
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
 
 
 def _is_graph(file: File) -> bool:
@@ -23,33 +16,9 @@ def _is_graph(file: File) -> bool:
     return may_be_graph(head) or may_be_text(head) or may_be_saved_model(head)
 
 
-@reader("tensorflow", "a TensorFlow graph", recognises=_is_graph)
-def read(
-    path: str | os.PathLike[str],
-    *,
-    profile: Paths | None = None,
-    fetches: Iterable[str] | None = None,
-    device_type: str | None = None,
-) -> OpGraph:
-    """As :func:`loadmaster.readers.tensorflow.read`."""
-    from loadmaster.readers import tensorflow
-
-    return tensorflow.read(path, profile=profile, fetches=fetches, device_type=device_type)
-
-
 def _is_run(file: File) -> bool:
     return file.text[:1] not in (b"{", b"[") and b"\0" in file.head
 
 
-@profile_reader("tensorflow", "RunMetadata", recognises=_is_run)
-def read_run(
-    path: Paths,
-    *,
-    graph: str | os.PathLike[str] | None = None,
-    device_type: str | None = None,
-    batch: int | None = None,
-) -> Profile:
-    """As :func:`loadmaster.readers.tensorflow.profile`."""
-    from loadmaster.readers import tensorflow
-
-    return tensorflow.profile(path, graph=graph, device_type=device_type, batch=batch)
+GRAPHS["tensorflow"] = Reader("a TensorFlow graph", "tensorflow:read", recognises=_is_graph)
+PROFILES["tensorflow"] = Reader("RunMetadata", "tensorflow:profile", recognises=_is_run)
