@@ -68,6 +68,15 @@ def parse_json(
 
 
 @contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Puts the path of the file that is worked on before the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from None
+
+
+@contextmanager
 def uncollected() -> Iterator[None]:
     """Switches the garbage collector off while many objects are made and none is freed.
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_bytes
+from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile
@@ -57,21 +56,17 @@ def read(
     -------
     >>> graph = read("step.optimized_hlo.txt.gz", profile="step.trace.json.gz")   # doctest: +SKIP
     """
-    try:
+    with naming(path):
         program = from_text(decoded(read_bytes(path)))
         graph = to_graph(program, Path(path).name.split(".")[0])
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
     if profile is None:
         return graph
     document = graph.to_document()
-    try:
+    with naming(profile):
         trace = Trace.read(profile, program.name)
         measured = _profile(trace, graph, device_type, None)
         idle = [n for n, size in zip(graph.names, graph.bytes_accessed, strict=True) if not size]
         notes = add_times(document, measured, set(idle) - set(measured.names))
-    except InputError as error:
-        raise InputError(f"{os.fspath(profile)}: {error}") from None
     for note in notes:
         warn(note)
     document["meta"]["assumed"] += [*trace.notes(), *notes]
@@ -104,11 +99,9 @@ def profile(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of costs, which a profile has not
         program = read(graph)
-    try:
+    with naming(path):
         trace = Trace.read(path, program.meta["model"])
         found = _profile(trace, program, device_type, batch)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
     rows = [i for i, name in enumerate(found.names) if name in set(program.names)]
     assert found.output_bytes is not None
     return Profile(

@@ -24,7 +24,7 @@ from typing import Any
 
 from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import parse_json, read_bytes
+from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.units import parse_bytes, parse_seconds
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.model.graph import OpGraph
@@ -75,10 +75,8 @@ def read(
     >>> graph = read("bert_l-3_inference.json", time_unit="ms", size_unit="B")  # doctest: +SKIP
     """
     benchmark = _Benchmark.read(path, time_unit, size_unit, cost_unit)
-    try:
+    with naming(path):
         return OpGraph.from_document(benchmark.document(Path(path).name.partition(".")[0]))
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def cluster(
@@ -99,10 +97,8 @@ def cluster(
     >>> c = cluster("bert_l-3_inference.json", time_unit="ms", size_unit="B")  # doctest: +SKIP
     """
     benchmark = _Benchmark.read(path, time_unit, size_unit, cost_unit)
-    try:
+    with naming(path):
         return benchmark.cluster(Path(path).name.partition(".")[0])
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def is_benchmark(document: Any) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.names import unique
@@ -74,11 +75,9 @@ def read(
     >>> graph = read("resnet18.onnx", batch=8)                        # doctest: +SKIP
     >>> graph = read("bert.onnx", shapes={"input_ids": (8, 128)})     # doctest: +SKIP
     """
-    try:
+    with naming(path):
         model = load(path)
         columns = to_columns(model, name=Path(path).stem, batch=batch, shapes=shapes)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
     return OpGraph.from_document(columns)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import parse_json, read_bytes
+from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
@@ -95,11 +95,9 @@ def read(
     """
     recording = _Recording.read(profile)
     document = _document(model, recording, batch, shapes)
-    try:
+    with naming(profile):
         measured, renamed = _named_as(document, recording.profile(device_type))
         notes = [*recording.notes, *add_times(document, measured)]
-    except InputError as error:
-        raise InputError(f"{os.fspath(profile)}: {error}") from None
     for note in notes:
         warn(note)
     document["meta"]["assumed"] += [recording.resolution, *renamed, *notes]
@@ -147,10 +145,8 @@ def profile(
     measured = recording.profile(device_type)
     if graph is not None:
         document = _document(graph, recording, batch, None)
-        try:
+        with naming(path):
             measured = _named_as(document, measured)[0]
-        except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from None
         batch = document["meta"]["batch"]
     for note in recording.notes:
         warn(note)
@@ -164,7 +160,7 @@ def _document(
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> dict[str, Any]:
     """The model as an opgraph document, with the shapes that ran where none are given."""
-    try:
+    with naming(model):
         loaded = onnx.load(model)
         onnx.check_whole(loaded)
         ran = _input_shapes(loaded.graph, recording)
@@ -173,8 +169,6 @@ def _document(
         return onnx.to_columns(
             loaded, name=Path(model).stem, batch=batch, shapes={**ran, **(shapes or {})}
         )
-    except InputError as error:
-        raise InputError(f"{os.fspath(model)}: {error}") from None
 
 
 def is_profile(document: Any) -> bool:
@@ -202,10 +196,8 @@ class _Recording:
     def read(cls, path: str | os.PathLike[str]) -> _Recording:
         """From a file; the error names it."""
         document = parse_json(read_bytes(path), path)
-        try:
+        with naming(path):
             return cls.of(document)
-        except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
     def of(cls, document: Any) -> _Recording:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_bytes
+from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.xla_costs import Axis, plain
@@ -68,11 +68,9 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
     -------
     >>> graph = read("step.stablehlo.mlir.gz")                        # doctest: +SKIP
     """
-    try:
+    with naming(path):
         program = from_text(decoded(read_bytes(path)))
         return to_graph(program, Path(path).name.split(".")[0])
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def from_text(text: str) -> Program:

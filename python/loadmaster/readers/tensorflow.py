@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
@@ -115,10 +116,8 @@ def read(
     for note in notes:
         warn(note)
     document["meta"]["assumed"] = notes
-    try:
+    with naming(path):
         graph = OpGraph.from_document(document)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
     reduced = reduce_control(graph)
     reduced.meta["control_edges"] = {"read": _n_control(graph), "needed": _n_control(reduced)}
     return reduced
@@ -128,10 +127,8 @@ def _read(
     path: str | os.PathLike[str], runs: list[Run], fetches: Iterable[str] | None = None
 ) -> _Reading:
     message = load_graph(path)
-    try:
+    with naming(path):
         return _Reading(message, runs[0] if runs else None, fetches)
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def _n_control(graph: OpGraph) -> int:

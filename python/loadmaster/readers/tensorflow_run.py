@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import naming
 from loadmaster.model.profile import Profile
 from loadmaster.readers.onnx_costs import Tensor
 from loadmaster.readers.tensorflow_costs import ELEMENT_TYPES, HANDLES, plain_kind
@@ -67,10 +68,8 @@ class Run:
             The package ``protobuf`` is not installed.
         """
         message = load_run(path)
-        try:
+        with naming(path):
             return cls.of(message)
-        except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
     def of(cls, message: Any) -> Run:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import parse_json
+from loadmaster.base.files import naming, parse_json
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_program import (
     Node,
@@ -77,22 +77,19 @@ def read(
     -------
     >>> graph = read("resnet18.pt2", batch=8)                         # doctest: +SKIP
     """
-    try:
-        document, tied = _load(path)
-        program = _checked(document, tied)
-        framework = f"torch {document.get('torch_version', '')}".strip()
-        return to_graph(
-            program,
-            name=Path(path).stem,
-            framework=framework,
-            batch=batch,
-            shapes=shapes,
-            sizes=sizes,
-        )
-    except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{os.fspath(path)}: its programs are nested too deeply") from None
+    with naming(path):
+        try:
+            document, tied = _load(path)
+            return to_graph(
+                _checked(document, tied),
+                name=Path(path).stem,
+                framework=f"torch {document.get('torch_version', '')}".strip(),
+                batch=batch,
+                shapes=shapes,
+                sizes=sizes,
+            )
+        except RecursionError:
+            raise InputError("its programs are nested too deeply") from None
 
 
 # ---- the archive ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import naming
 from loadmaster.plans.segments import segments
 from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
@@ -70,11 +71,9 @@ class PlacedModel:
     def __init__(self, plan: Plan, source: str | os.PathLike[str]) -> None:
         self.plan = plan
         self.source = Path(source)
-        try:
+        with naming(self.source):
             model = load(source)
             check_whole(model)
-        except InputError as error:
-            raise InputError(f"{self.source}: {error}") from None
         self.model = _inlined(model)
         graph = self.model.graph
         self.nodes = in_order(graph)
