@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import loadmaster.writers as writers
@@ -24,55 +25,45 @@ class Target:
         The writer.
     text : str
         What the target is, for people.
-    options : tuple of str
-        Options that the writer takes beside the plan and the path.
-    needs : tuple of str
-        Options, or ``"path"``, that the writer cannot do without.
+    is_file : bool
+        Whether the writer's result is of use in a file only.
     """
 
     write: Callable[..., Any]
     text: str
-    options: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    is_file: bool = False
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What the writer takes beside the plan and the path; True: it cannot do without."""
+        taken = signature(self.write).parameters.values()
+        return {p.name: p.default is p.empty for p in taken if p.kind is p.KEYWORD_ONLY}
 
 
 _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
-_BY_MODULE = ("root", "names")
-_BY_LAYER = ("root", "layers", "names")
 
 #: Every target by the name that ``--to`` takes.
 TARGETS: dict[str, Target] = {
-    "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)", _BY_MODULE),
-    "pipelining": Target(
-        writers.pipelining, "torch.distributed.pipelining split points (JSON)", _BY_MODULE
-    ),
-    "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", ("names",)),
-    "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)", ("names",)),
+    "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
+    "pipelining": Target(writers.pipelining, "torch.distributed.pipelining split points (JSON)"),
+    "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)"),
+    "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(
-        writers.tensorflow_graph,
-        "TensorFlow GraphDef with devices (.pb)",
-        ("model", "names"),
-        ("model", "path"),
+        writers.tensorflow_graph, "TensorFlow GraphDef with devices (.pb)", is_file=True
     ),
     "onnx": Target(
-        writers.onnx,
-        "ONNX: sub-models per device and a manifest (folder)",
-        ("model",),
-        ("model", "path"),
+        writers.onnx, "ONNX: sub-models per device and a manifest (folder)", is_file=True
     ),
     "onnx-annotated": Target(
         writers.onnx_annotated,
         "ONNX with metadata_props and device configuration (.onnx)",
-        ("model",),
-        ("model", "path"),
+        is_file=True,
     ),
-    "openvino": Target(
-        writers.openvino, "OpenVINO affinities (JSON)", ("model", "names"), ("model",)
-    ),
-    "vllm": Target(writers.vllm, "vLLM layer partition (JSON)", _BY_LAYER),
-    "megatron": Target(writers.megatron, "Megatron-LM pipeline layout (JSON)", _BY_LAYER),
-    "llama-cpp": Target(writers.llama_cpp, "llama.cpp tensor split (JSON)", _BY_LAYER),
-    "perfetto": Target(writers.perfetto, "Perfetto/Chrome trace (JSON)", (), ("path",)),
+    "openvino": Target(writers.openvino, "OpenVINO affinities (JSON)"),
+    "vllm": Target(writers.vllm, "vLLM layer partition (JSON)"),
+    "megatron": Target(writers.megatron, "Megatron-LM pipeline layout (JSON)"),
+    "llama-cpp": Target(writers.llama_cpp, "llama.cpp tensor split (JSON)"),
+    "perfetto": Target(writers.perfetto, "Perfetto/Chrome trace (JSON)", is_file=True),
     "graphml": Target(writers.graphml, "GraphML for Gephi, yEd, networkx"),
     "dot": Target(writers.dot, "DOT for Graphviz"),
     "model-explorer": Target(writers.model_explorer, "Model Explorer node data (JSON)"),
@@ -112,7 +103,9 @@ def export(
     for key in given:
         if key not in chosen.options:
             raise InputError(f"{target} takes no option {key!r}")
-    for key in chosen.needs:
-        if key not in given and (key != "path" or path is None):
-            raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
+    missing = [key for key, needed in chosen.options.items() if needed and key not in given]
+    if chosen.is_file and path is None:
+        missing.append("path")
+    for key in missing:
+        raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
     return chosen.write(plan, path, **given)

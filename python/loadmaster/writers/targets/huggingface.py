@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import (
     device_names,
@@ -79,9 +79,7 @@ def device_map(
     _refuse_untied(modules, reads)
     _refuse_split(modules, reads)
     _fill(modules, modules.top, values, found)
-    if path is not None:
-        write_json(path, found)
-    return found
+    return written(found, path)
 
 
 def _other(family: str, number: int) -> str:

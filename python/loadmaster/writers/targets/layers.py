@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,7 +121,7 @@ def with_ends(split: LayerSplit, system: str) -> None:
             )
 
 
-def stages(plan: Plan, split: LayerSplit, names: Mapping[int, str]) -> list[dict[str, object]]:
+def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
     """A row per run for a document: device, first layer and number of layers."""
     rows, first = [], 0
     for device, count in split.runs:

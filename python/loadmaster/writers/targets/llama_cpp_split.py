@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets.names import device_names, families
 
@@ -72,10 +72,5 @@ def llama_cpp(
     if gpus:
         arguments += ["--device", ",".join(spelled[d] for d, _ in gpus)]
         arguments += ["--split-mode", "layer", "--tensor-split", ",".join(map(str, counts))]
-    document = {
-        "arguments": arguments,
-        "stages": stages(plan, split, dict(enumerate(spelled))),
-    }
-    if path is not None:
-        write_json(path, document)
-    return document
+    document = {"arguments": arguments, "stages": stages(split, spelled)}
+    return written(document, path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.writers.targets.layers import layer_split, stages, with_ends
 from loadmaster.writers.targets.names import device_names, torch_device
 
@@ -59,8 +59,6 @@ def megatron(
             "--pipeline-model-parallel-layout",
             f"E{'|'.join(runs)}L",
         ],
-        "stages": stages(plan, split, dict(enumerate(device_names(plan, torch_device, names)))),
+        "stages": stages(split, device_names(plan, torch_device, names)),
     }
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)

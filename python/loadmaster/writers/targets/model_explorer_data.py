@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.writers.pictures.graph_files import colour
 
@@ -48,9 +48,7 @@ def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> di
             for i, name in enumerate(plan.graph.names)
         },
     }
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)
 
 
 def _where(plan: Plan, op: int) -> str:
@@ -95,6 +93,4 @@ def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None)
         )
     label = f"{graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
     document = {"label": label, "graphs": [{"id": graph.name or "graph", "nodes": nodes}]}
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import device_names, families, refuse_parts
 
@@ -74,9 +74,7 @@ def openvino(
     _spread(ops, devices)
     for op in ops:
         op.get_rt_info()[_KEY] = devices[op.get_friendly_name()]
-    if path is not None:
-        write_json(path, devices)
-    return devices
+    return written(devices, path)
 
 
 def _load(path: str | os.PathLike[str]) -> Any:

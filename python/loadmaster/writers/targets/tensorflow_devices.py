@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.base.files import read_bytes, write_bytes, write_json
+from loadmaster.base.files import read_bytes, write_bytes, written
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def tensorflow(
         name: spelled[device]
         for name, device in zip(plan.graph.names, plan.devices.tolist(), strict=True)
     }
-    if path is not None:
-        write_json(path, devices)
-    return devices
+    return written(devices, path)
 
 
 def tensorflow_graph(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.segments import segment_of, segments
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts, torch_device
@@ -78,9 +78,7 @@ def fx(
             for k, i in enumerate(computed)
         },
     }
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)
 
 
 def _in_order(plan: Plan) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import (
     device_names,
@@ -91,9 +91,7 @@ def pipelining(
             for stage, begin in enumerate(bounds[:-1])
         ],
     }
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)
 
 
 def _edges(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.files import write_json
+from loadmaster.base.files import written
 from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets.names import device_names, torch_device
 
@@ -58,8 +58,6 @@ def vllm(
     document = {
         "environment": {"VLLM_PP_LAYER_PARTITION": ",".join(str(n) for _, n in split.runs)},
         "arguments": ["--pipeline-parallel-size", str(len(split.runs))],
-        "stages": stages(plan, split, dict(enumerate(device_names(plan, torch_device, names)))),
+        "stages": stages(split, device_names(plan, torch_device, names)),
     }
-    if path is not None:
-        write_json(path, document)
-    return document
+    return written(document, path)
