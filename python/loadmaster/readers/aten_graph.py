@@ -7,17 +7,12 @@ make something new, and control edges keep a write behind the reads before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
-from loadmaster.readers.names import unique
-
-_FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-_OP_COLUMNS = (
-    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
-)
+from loadmaster.readers.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +32,7 @@ class Value:
     id: int = -1
 
 
-class AtenGraph:
+class AtenGraph(GraphColumns):
     """Columns of an opgraph document.
 
     >>> graph = AtenGraph()
@@ -49,8 +44,7 @@ class AtenGraph:
     """
 
     def __init__(self) -> None:
-        self.ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
-        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
+        super().__init__()
         self.unknown: Counter[str] = Counter()  # kinds
         self._sizeless: Counter[str] = Counter()  # element types
         self._n_tensors = self._n_storages = 0
@@ -161,7 +155,7 @@ class AtenGraph:
         if value.id < 0:
             value.id = self._n_tensors
             self._n_tensors += 1
-        self._edge(value.op, op, value.id, value.tensor.shown_bytes)
+        self.draw(value.op, op, value.id, value.tensor.shown_bytes)
 
     def _order(
         self, op: int, read: Sequence[Value], writes: Sequence[Value], before: set[int]
@@ -185,11 +179,7 @@ class AtenGraph:
     def _control(self, source: int, op: int, before: set[int]) -> None:
         if source not in before:
             before.add(source)
-            self._edge(source, op, -1, 0)
-
-    def _edge(self, *entry: int) -> None:
-        for column, number in zip(self.edges.values(), entry, strict=True):
-            column.append(number)
+            self.draw(source, op)
 
     def _root(self, op: int) -> int:
         root = op
@@ -205,45 +195,30 @@ class AtenGraph:
         """What the costs leave out, one sentence each."""
         notes = []
         if self.unknown:
-            notes.append(
-                f"no FLOPs are known for {_counts(self.unknown)}: these ops are costed by "
-                "the bytes they move"
-            )
+            notes.append(without_flops(counts(self.unknown)))
         if self._sizeless:
             notes.append(
                 "tensors of an element type of unknown size count as 0 bytes: "
-                + _counts(self._sizeless)
+                + counts(self._sizeless)
             )
         return notes
 
     def float_type(self) -> str:
         """The floating-point type with the most bytes of placeholders; empty if none has any."""
-        found = [(n, t) for t, n in self._float_bytes.items() if t in _FLOAT_NAMES]
-        return _FLOAT_NAMES[max(found)[1]] if found else ""
+        found = [(n, t) for t, n in self._float_bytes.items() if t in FLOAT_NAMES]
+        return FLOAT_NAMES[max(found)[1]] if found else ""
 
-    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """The opgraph v1 document."""
-        names = unique(self.ops["name"])
+    def colocated(self, names: list[str]) -> dict[str, list[str]]:
+        """The column of ops that stay together."""
         colocation = [""] * self.n_ops
         for op in self._together:
             colocation[op] = colocation[self._root(op)] = names[self._root(op)]
-        return {
-            "format": "opgraph",
-            "version": 1,
-            "name": name,
-            "meta": dict(meta),
-            "ops": {**self.ops, "name": names, "colocation": colocation},
-            "edges": self.edges,
-        }
+        return {"colocation": colocation}
 
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(_OP_COLUMNS.split(), 0), "module": "", "phase": "f", "alias_of": -1,
+    **dict.fromkeys(OPS.split(), 0), "module": "", "phase": "f", "alias_of": -1,
 }  # fmt: skip
-
-
-def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} ({n})" for name, n in sorted(counter.items()))
 
 
 def _values(arguments: Sequence[Any]) -> Iterator[Value]:

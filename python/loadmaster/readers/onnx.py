@@ -18,6 +18,7 @@ from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
+from loadmaster.readers.columns import FLOAT_NAMES, GraphColumns
 from loadmaster.readers.names import unique
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
@@ -35,8 +36,6 @@ from loadmaster.readers.onnx_shapes import (
     values_read,
 )
 from loadmaster.readers.open_dims import close
-
-_FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 
 def read(
@@ -287,17 +286,11 @@ class _Value:
     id: int = -1
 
 
-_OP_COLUMNS = (
-    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
-)
-
-
-class _Columns:
+class _Columns(GraphColumns):
     """The graph as it grows: one entry per op and per edge, in the order of the file."""
 
     def __init__(self) -> None:
-        self.ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
-        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
+        super().__init__()
         self.values: dict[str, _Value] = {}
         self.tensors: dict[str, Tensor] = {}
         self._n_tensors = 0
@@ -339,7 +332,7 @@ class _Columns:
                     raise InputError(f"the value {value!r} is defined twice")
                 self.values[value] = _Value(index, tensor)
                 self.tensors[value] = tensor
-                if tensor.dtype in _FLOAT_NAMES:
+                if tensor.dtype in FLOAT_NAMES:
                     self._float_bytes[tensor.dtype] += tensor.nbytes or 0
         return index
 
@@ -351,15 +344,11 @@ class _Columns:
         if source.id < 0:
             source.id = self._n_tensors
             self._n_tensors += 1
-        self._edge(source.producer, op, source.id, source.tensor.nbytes or 0)
+        self.draw(source.producer, op, source.id, source.tensor.nbytes or 0)
 
     def order(self, value: str, op: int) -> None:
         """The control edge to an op from the producer of a value it does not read."""
-        self._edge(self.values[value].producer, op, -1, 0)
-
-    def _edge(self, *entry: int) -> None:
-        for column, number in zip(self.edges.values(), entry, strict=True):
-            column.append(number)
+        self.draw(self.values[value].producer, op)
 
     def owner(self, value: str) -> int:
         """The op that owns the storage of a value."""
@@ -374,18 +363,7 @@ class _Columns:
     def float_type(self) -> str:
         """The floating-point type most bytes are of; empty when there is none."""
         most = max(self._float_bytes.items(), key=lambda item: item[1], default=("", 0))
-        return _FLOAT_NAMES.get(most[0], "")
-
-    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        ops = {**self.ops, "name": unique(self.ops["name"])}
-        return {
-            "format": "opgraph",
-            "version": 1,
-            "name": name,
-            "meta": dict(meta),
-            "ops": ops,
-            "edges": self.edges,
-        }
+        return FLOAT_NAMES.get(most[0], "")
 
 
 def _add_initializers(columns: _Columns, walker: Walker, graph: Any) -> None:

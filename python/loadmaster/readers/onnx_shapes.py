@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.readers.columns import counts, without_flops
 from loadmaster.readers.onnx_costs import (
     ELEMENT_TYPES,
     METADATA,
@@ -224,22 +225,19 @@ class Walker:
         """What the costs leave out or assume, one sentence each."""
         notes = []
         if self._unknown_kinds:
-            notes.append(
-                f"no FLOPs are known for {_counts(self._unknown_kinds)}: these ops are costed by "
-                "the bytes they move"
-            )
+            notes.append(without_flops(counts(self._unknown_kinds)))
         if self._unknown_sizes:
             notes.append(
                 "values of a size known only at run time count as 0 bytes: from "
-                + _counts(self._unknown_sizes)
+                + counts(self._unknown_sizes)
             )
         if self._incomplete:
             notes.append(
                 "ops that cost less here than they will, for want of such sizes: "
-                + _counts(self._incomplete)
+                + counts(self._incomplete)
             )
         if self._control:
-            notes.append(f"control flow counts as one op: {_counts(self._control)}")
+            notes.append(f"control flow counts as one op: {counts(self._control)}")
         return notes
 
     def visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> Result:
@@ -471,10 +469,6 @@ _RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
      "RandomUniformLike")
 )  # fmt: skip
-
-
-def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{kind} ({n})" for kind, n in sorted(counter.items()))
 
 
 def _inferred_dims(type_proto: Any) -> list[Dim] | None:

@@ -22,6 +22,7 @@ from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
+from loadmaster.readers.columns import without_flops
 from loadmaster.readers.measured import add_times
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
@@ -394,10 +395,7 @@ class _Reading:
                 "cut: what comes after a loop waits for its last round"
             )
         if self._unknown_kinds:
-            notes.append(
-                f"no FLOPs are known for {_counts(self._unknown_kinds)}: these ops are costed by "
-                "the bytes they move"
-            )
+            notes.append(without_flops(_counts(self._unknown_kinds)))
         if self._unknown_sizes:
             notes.append(
                 "ops that cost less here than they will, for want of shapes: "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.readers.columns import GraphColumns
 from loadmaster.readers.names import unique
 from loadmaster.readers.xla_program import Type
-
-_COLUMNS = (
-    "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,11 @@ class Value:
     carried: bool = False
 
 
-class Columns:
+class Columns(GraphColumns):
     """Ops and edges, appended."""
 
     def __init__(self) -> None:
-        self.ops: dict[str, list[Any]] = {column: [] for column in _COLUMNS.split()}
+        super().__init__()
         self.paths: list[str] = []
         #: The op that opens the outermost loop or branch around each op; -1: none.
         self.groups: list[int] = []
@@ -48,7 +45,6 @@ class Columns:
         self.colocation: dict[int, str] = {}
         #: Trips of each loop, by the op that opens it; None: not known.
         self.loops: dict[int, int | None] = {}
-        self.edges: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
         self._n_tensors = 0
         self._drawn: set[tuple[int, int]] = set()
 
@@ -83,8 +79,7 @@ class Columns:
         if tensor < 0 and (src, dst) in self._drawn:
             return
         self._drawn.add((src, dst))
-        for column, number in zip(self.edges.values(), (src, dst, tensor, size), strict=True):
-            column.append(number)
+        self.draw(src, dst, tensor, size)
 
     def read(self, values: Sequence[Value], op: int) -> list[int]:
         """Append edges that carry values to an op, each tensor once. Gives the ops before it."""
@@ -139,18 +134,10 @@ class Columns:
         names = unique(self.ops["name"])
         return {names[op]: trips for op, trips in self.loops.items()}
 
-    def document(self, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """The opgraph v1 document."""
-        names = unique(self.ops["name"])
+    def colocated(self, names: list[str]) -> dict[str, list[str]]:
+        """The column of ops that stay together."""
         colocation = [
             self.colocation.get(op, names[group] if group >= 0 else "")
             for op, group in enumerate(self.groups)
         ]
-        return {
-            "format": "opgraph",
-            "version": 1,
-            "name": name,
-            "meta": dict(meta),
-            "ops": {**self.ops, "name": names, "colocation": colocation},
-            "edges": self.edges,
-        }
+        return {"colocation": colocation}
