@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from typing import Any
 
-from loadmaster.cli import (
-    calibrate,
-    check,
-    coarsen,
-    compare,
-    diff,
-    examples,
-    explain,
-    export,
-    fit,
-    info,
-    place,
-    presets,
-    report,
-    simulate,
-    sweep,
-    targets,
-    what_if,
-)
-
+#: Modules of this package, in the order that help lists them.
 _COMMANDS = (
-    place,
-    simulate,
-    explain,
-    diff,
-    report,
-    export,
-    targets,
-    compare,
-    sweep,
-    what_if,
-    check,
-    calibrate,
-    fit,
-    info,
-    coarsen,
-    presets,
-    examples,
+    "place",
+    "simulate",
+    "explain",
+    "diff",
+    "report",
+    "export",
+    "targets",
+    "compare",
+    "sweep",
+    "what_if",
+    "check",
+    "calibrate",
+    "fit",
+    "info",
+    "coarsen",
+    "presets",
+    "examples",
 )
 
 
@@ -65,5 +47,5 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
-        command.add(commands)
+        import_module(f"loadmaster.cli.{command}").add(commands)
     return made
