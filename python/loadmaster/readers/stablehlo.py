@@ -205,11 +205,12 @@ class _Reader:
             raise self._error("a block where none can be: only regions of one block are read")
         if start < 0:
             return
-        inside = line[start + 1 : closing(line, start)]
-        for argument in split(inside):
-            label, _, rest = argument.partition(":")
-            self._open[-1].inputs.append((label.strip(), self._type(rest.strip())))
+        self._open[-1].inputs += self._arguments(line[start + 1 : closing(line, start)])
         self._open[-1].types.update(self._open[-1].inputs)
+
+    def _arguments(self, text: str) -> list[tuple[str, Type]]:
+        parted = (argument.partition(":") for argument in split(text))
+        return [(label.strip(), self._type(rest.strip())) for label, _, rest in parted]
 
     # -- regions ---------------------------------------------------------------------------------
 
@@ -221,9 +222,7 @@ class _Reader:
             if line.endswith("{") and word in ("cond", "reducer", "do"):
                 inputs = list(pending.instruction.attributes.get("arguments", ()))
                 for group in re.findall(r"\(([^()]*)\)", line) if word == "reducer" else ():
-                    for argument in split(group):
-                        label, _, rest = argument.partition(":")
-                        inputs.append((label.strip(), self._type(rest.strip())))
+                    inputs += self._arguments(group)
                 self._begin(pending, inputs)
                 return
             # The operation is whole: the body of such a reduction is its kind.

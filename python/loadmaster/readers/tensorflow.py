@@ -22,7 +22,7 @@ from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
-from loadmaster.readers.columns import without_flops
+from loadmaster.readers.columns import GraphColumns, without_flops
 from loadmaster.readers.measured import add_times
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
@@ -208,6 +208,8 @@ class _Reading:
         self._roles = Roles(self._nodes, self._run)
         #: The kind of each op.
         self.kinds = {name: self._roles.kind(self._nodes[name]) for name in self.index}
+        #: Tensors, numbered in the order of their first edge.
+        self._ids: dict[Port, int] = {}
         self._unknown_kinds: Counter[str] = Counter()
         self._unknown_sizes: Counter[str] = Counter()
 
@@ -262,8 +264,8 @@ class _Reading:
 
     def document(self, name: str) -> dict[str, Any]:
         """The graph as an opgraph v1 document."""
-        ops: dict[str, list[Any]] = {column: [] for column in _OP_COLUMNS.split()}
-        edges = _Edges()
+        made = GraphColumns(_OP_COLUMNS)
+        ops = made.ops
         labels = self._roles.colocation(self.index)
         for op in self.index:
             row = self._row(op)
@@ -273,7 +275,7 @@ class _Reading:
         # An owner may come after its views.
         ops["alias_of"] = _owners(ops["alias_of"])
         for op, at in self.index.items():
-            self._connect(op, at, bool(ops["view"][at]), edges)
+            self._connect(op, at, bool(ops["view"][at]), made)
         phases = set(ops["phase"])
         meta = {
             "framework": f"tensorflow (GraphDef version {self._message.versions.producer})",
@@ -282,14 +284,7 @@ class _Reading:
             "loops": self._loop_rounds(),
             "devices": self._devices(),
         }
-        return {
-            "format": "opgraph",
-            "version": 1,
-            "name": name,
-            "meta": meta,
-            "ops": ops,
-            "edges": edges.columns,
-        }
+        return made.document(name, meta)
 
     def _row(self, op: str) -> dict[str, Any]:
         node, kind, ran = self._nodes[op], self.kinds[op], self._run.get(op)
@@ -338,19 +333,20 @@ class _Reading:
             self._unknown_sizes[kind] += 1
         return found.times(ran.runs if ran is not None else 1)
 
-    def _connect(self, op: str, at: int, view: bool, edges: _Edges) -> None:
+    def _connect(self, op: str, at: int, view: bool, made: GraphColumns) -> None:
         data = [port for sources in self._reads[op] for port in sources]
         order = list(self._waits[op])
         if view:  # later inputs say where, when or how
             order += [source for source, _ in data[1:]]
             data = data[:1]
         for port in dict.fromkeys(data):
-            size = self._tensors.of(port)
-            edges.add(
-                self.index[port[0]], at, port, 0 if size.dtype in HANDLES else size.nbytes or 0
-            )
+            tensor = self._tensors.of(port)
+            size = 0 if tensor.dtype in HANDLES else tensor.nbytes or 0
+            made.draw(self.index[port[0]], at, self._ids.setdefault(port, len(self._ids)), size)
         sources = {source for source, _ in data}
-        edges.order([self.index[s] for s in dict.fromkeys(order) if s not in sources], at)
+        for source in dict.fromkeys(order):
+            if source not in sources:
+                made.draw(self.index[source], at)
 
     # ---- what to say --------------------------------------------------------------------------
 
@@ -409,27 +405,6 @@ class _Reading:
                 f"({_counts(ends)}): give fetches= or profile= (--fetch, --profile)"
             )
         return notes
-
-
-class _Edges:
-    """Edge columns as they grow; tensors are numbered in order of their first edge."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, list[int]] = {"src": [], "dst": [], "tensor": [], "bytes": []}
-        self._ids: dict[Port, int] = {}
-
-    def add(self, src: int, dst: int, port: Port, size: int) -> None:
-        """An edge that carries an output."""
-        entry = (src, dst, self._ids.setdefault(port, len(self._ids)), size)
-        for column, number in zip(self.columns.values(), entry, strict=True):
-            column.append(number)
-
-    def order(self, sources: list[int], dst: int) -> None:
-        """Control edges to an op."""
-        n = len(sources)
-        entries = (sources, [dst] * n, [-1] * n, [0] * n)
-        for column, numbers in zip(self.columns.values(), entries, strict=True):
-            column += numbers
 
 
 def _owners(aliases: list[int]) -> list[int]:
