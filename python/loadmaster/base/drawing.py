@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import write_bytes
 
 if TYPE_CHECKING:
@@ -46,11 +46,9 @@ def style(purpose: str) -> Iterator[None]:
     MissingExtraError
         matplotlib is not installed.
     """
-    try:
+    with importing("matplotlib", "plot", purpose):
         import matplotlib
         from matplotlib.style import context
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", purpose) from None
     settings: dict[Any, Any] = {
         "font.family": "DejaVu Sans",
         "font.size": 9.0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class LoadmasterError(Exception):
@@ -22,6 +23,15 @@ class MissingExtraError(LoadmasterError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+
+@contextmanager
+def importing(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Turns the ImportError of an optional package into a MissingExtraError."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(package, extra, purpose) from None
 
 
 class InfeasibleError(LoadmasterError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import say_where, show_json
 
@@ -123,10 +123,8 @@ def _executor(dask: str | None) -> Iterator[Executor | None]:
     if dask is None:
         yield None
         return
-    try:
+    with importing("distributed", "dask", "a sweep on dask.distributed"):
         import distributed
-    except ImportError as error:
-        raise MissingExtraError("distributed", "dask", "a sweep on dask.distributed") from error
     connect: Any = distributed.Client
     try:
         client = connect(dask, timeout=10)

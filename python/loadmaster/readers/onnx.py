@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
@@ -126,13 +126,11 @@ def to_columns(
 
 
 def _import_onnx() -> Any:
-    try:
+    with importing("onnx", "onnx", "reading ONNX models"):
         import onnx
         import onnx.inliner
         import onnx.reference
         import onnx.shape_inference
-    except ImportError:
-        raise MissingExtraError("onnx", "onnx", "reading ONNX models") from None
     return onnx
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import read_bytes
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
@@ -161,10 +161,8 @@ def _parsed(data: bytes, message: str) -> Any:
 @functools.cache
 def _classes() -> dict[str, Any]:
     """A class per message, in a pool of their own: TensorFlow may be imported beside them."""
-    try:
+    with importing("protobuf", "protobuf", "reading TensorFlow graphs"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError:
-        raise MissingExtraError("protobuf", "protobuf", "reading TensorFlow graphs") from None
     file = descriptor_pb2.FileDescriptorProto(
         name="loadmaster/tensorflow.proto", package=_PACKAGE, syntax="proto3"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_graph import AtenGraph
@@ -84,10 +84,8 @@ def capture(
     >>> lm.capture(model, (x, x), optimizer=torch.optim.Adam)         # doctest: +SKIP
     OpGraph('Transformer', 5031 ops, 6386 edges)
     """
-    try:
+    with importing("torch", "torch", "capturing a model"):
         import torch
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "capturing a model") from None
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from loadmaster.readers.torch_recorder import Recorder

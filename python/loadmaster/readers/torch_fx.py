@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import is_in_place
@@ -70,11 +70,9 @@ def read(
     >>> program = torch.export.export(model, (x,))                    # doctest: +SKIP
     >>> graph = lm.read(program)                                      # doctest: +SKIP
     """
-    try:
+    with importing("torch", "torch", "reading an FX graph"):
         import torch
         import torch.fx
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "reading an FX graph") from None
     exported = isinstance(program, torch.export.ExportedProgram)
     module = program.graph_module if exported else program
     if not isinstance(module, torch.fx.GraphModule):

@@ -16,7 +16,7 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING
 
-from loadmaster.base.errors import MissingExtraError
+from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
 from loadmaster.writers.report.contents import contents, facts, provenance_rows, title
 
@@ -76,10 +76,8 @@ def check_plotly() -> None:
 
 
 def _plotly() -> str:
-    try:
+    with importing("plotly", "report", "a report"):
         from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtraError("plotly", "report", "a report") from None
     script: str = get_plotlyjs()
     return script
 

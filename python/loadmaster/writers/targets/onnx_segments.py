@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadmaster.base.errors import InputError, LoadmasterError, MissingExtraError
+from loadmaster.base.errors import InputError, LoadmasterError, importing
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import families
@@ -322,10 +322,8 @@ def _random(described: Mapping[str, str], random: np.random.Generator) -> Any:
 
 
 def _runtime() -> Any:
-    try:
+    with importing("onnxruntime", "onnxruntime", "running ONNX models"):
         import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnxruntime", "running ONNX models") from None
     return onnxruntime
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import device_names, families, refuse_parts
@@ -78,10 +78,8 @@ def openvino(
 
 
 def _load(path: str | os.PathLike[str]) -> Any:
-    try:
+    with importing("openvino", "openvino", "setting affinities"):
         import openvino as ov
-    except ImportError:
-        raise MissingExtraError("openvino", "openvino", "setting affinities") from None
     try:
         return ov.Core().read_model(os.fspath(path))
     except RuntimeError as error:

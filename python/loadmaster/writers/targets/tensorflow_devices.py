@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import read_bytes, write_bytes, written
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts
 
@@ -111,10 +111,8 @@ def tensorflow_graph(
 
 
 def _load(path: str | os.PathLike[str]) -> Any:
-    try:
+    with importing("tensorflow", "tensorflow", "reading a GraphDef"):
         from tensorflow.core.framework.graph_pb2 import GraphDef
-    except ImportError:
-        raise MissingExtraError("tensorflow", "tensorflow", "reading a GraphDef") from None
     from google.protobuf.message import DecodeError
 
     try:

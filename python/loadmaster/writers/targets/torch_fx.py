@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.segments import segment_of, segments
@@ -126,11 +126,9 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
     >>> placed = lm.writers.fx_split(plan, exported.module())      # doctest: +SKIP
     >>> placed.segment_1                                           # doctest: +SKIP
     """
-    try:
+    with importing("torch", "torch", "splitting an FX module"):
         import torch
         from torch.fx.passes.split_utils import split_by_tags
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "splitting an FX module") from None
     if not isinstance(module, torch.fx.GraphModule):
         raise InputError(f"wants a torch.fx.GraphModule, got {type(module).__name__}")
     tagged = copy.deepcopy(module)
