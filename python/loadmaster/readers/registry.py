@@ -61,30 +61,44 @@ class File:
         return all(re.search(rb'"%s"\s*:' % key.encode(), self.head) for key in keys)
 
 
-class Reader(NamedTuple):
-    """A registered reader: what messages call its format, and how the format is recognised.
+@dataclass(frozen=True)
+class Later:
+    """The function of a reader that comes along, imported when a file is read.
 
-    ``target`` is the function that reads. For a reader that comes along it is the function's name,
-    as ``"hlo:read"`` in ``loadmaster.readers``: the module is imported when a file is read.
+    ``place`` is its module in ``loadmaster.readers`` and its name, as ``"hlo:read"``.
     """
 
+    place: str
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Calls the function."""
+        return self.function(*arguments, **options)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function itself."""
+        module, _, name = self.place.partition(":")
+        found: Callable[..., Any] = getattr(import_module(f"loadmaster.readers.{module}"), name)
+        return found
+
+
+class Reader(NamedTuple):
+    """A registered reader: what messages call its format, and how the format is recognised."""
+
     summary: str
-    target: Callable[..., Any] | str
-    recognises: Callable[[File], bool] | None = None
-    accepts: Callable[[Any], bool] | None = None
-    is_last: bool = False
+    target: Callable[..., Any]
+    recognises: Callable[[File], bool] | None
+    accepts: Callable[[Any], bool] | None
+    is_last: bool
 
     @property
     def is_ours(self) -> bool:
         """Whether the reader comes along with Loadmaster."""
-        return isinstance(self.target, str)
+        return isinstance(self.target, Later)
 
     def read(self, source: Any, options: Mapping[str, Any]) -> Any:
         """What the function makes of a source, after checking the options."""
-        function = self.target
-        if isinstance(function, str):
-            module, _, name = function.partition(":")
-            function = getattr(import_module(f"loadmaster.readers.{module}"), name)
+        function = self.target.function if isinstance(self.target, Later) else self.target
         refuse(self.summary, options, list(inspect.signature(function).parameters)[1:])
         return function(source, **options)
 
@@ -176,7 +190,8 @@ def _register(
         raise InputError(f"reader {name!r} would never be asked: give recognises= or accepts=")
 
     def register(function: Function) -> Function:
-        discover()
+        if not isinstance(function, Later):
+            discover()
         if name in readers and readers[name].is_ours:
             raise InputError(f"{name!r} is a reader that comes along: give yours another name")
         readers[name] = Reader(summary, function, recognises, accepts, is_last)

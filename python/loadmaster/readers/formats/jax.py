@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from loadmaster.base.errors import InputError
-from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
+from loadmaster.readers.registry import File, Later, profile_reader, reader
 
 _MODULE = re.compile(rb"(?:(?:#|//)[^\n]*\n\s*)*(?:\"builtin\.module\"|module\b|func\.func\b)")
 
@@ -26,11 +26,11 @@ def _is_trace(file: File) -> bool:
     return graph is not None and file.has_keys("traceEvents") and _is_hlo(File.of(graph))
 
 
-GRAPHS["jaxpr"] = Reader(
+reader(
+    "jaxpr",
     "a jaxpr (jax.make_jaxpr(f)(*arguments))",
-    "jaxpr:read",
     accepts=lambda program: type(program).__name__ == "ClosedJaxpr",
-)
-GRAPHS["stablehlo"] = Reader("StableHLO", "stablehlo:read", recognises=_is_stablehlo)
-GRAPHS["hlo"] = Reader("HLO", "hlo:read", recognises=_is_hlo)
-PROFILES["jax-trace"] = Reader("a profiler trace of JAX", "hlo:profile", recognises=_is_trace)
+)(Later("jaxpr:read"))
+reader("stablehlo", "StableHLO", recognises=_is_stablehlo)(Later("stablehlo:read"))
+reader("hlo", "HLO", recognises=_is_hlo)(Later("hlo:read"))
+profile_reader("jax-trace", "a profiler trace of JAX", recognises=_is_trace)(Later("hlo:profile"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from loadmaster.readers.registry import GRAPHS, Reader
+from loadmaster.readers.registry import Later, reader
 
-GRAPHS["msr-fiddle"] = Reader(
+reader(
+    "msr-fiddle",
     "the msr-fiddle benchmark",
-    "msr:read",
     recognises=lambda file: file.has_keys("maxFPGAs", "nodes"),
-)
+)(Later("msr:read"))

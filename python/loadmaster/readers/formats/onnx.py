@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from loadmaster.base.errors import InputError
-from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
+from loadmaster.readers.registry import File, Later, profile_reader, reader
 
 
 def _is_profile(file: File) -> bool:
@@ -26,10 +26,10 @@ def _is_measured_model(file: File) -> bool:
     return "profile" in file.options and _is_model(file)
 
 
-GRAPHS["onnx-measured"] = Reader(
-    "an ONNX model", "ort_profile:read", recognises=_is_measured_model, is_last=True
+reader("onnx-measured", "an ONNX model", recognises=_is_measured_model, is_last=True)(
+    Later("ort_profile:read")
 )
-GRAPHS["onnx"] = Reader("an ONNX model", "onnx:read", recognises=_is_model, is_last=True)
-PROFILES["onnx-runtime"] = Reader(
-    "an ONNX Runtime profile", "ort_profile:profile", recognises=_is_profile
+reader("onnx", "an ONNX model", recognises=_is_model, is_last=True)(Later("onnx:read"))
+profile_reader("onnx-runtime", "an ONNX Runtime profile", recognises=_is_profile)(
+    Later("ort_profile:profile")
 )

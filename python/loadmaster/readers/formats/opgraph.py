@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from loadmaster.readers.registry import GRAPHS, Reader
+from loadmaster.readers.registry import Later, reader
 
 #: How JSON begins: a list, or an object, whose first key is quoted.
 _JSON = re.compile(rb"\[|\{\s*(?:[\"}]|$)")
 
-GRAPHS["opgraph"] = Reader(
+reader(
+    "opgraph",
     "opgraph JSON",
-    "opgraph:read",
     recognises=lambda file: _JSON.match(file.text) is not None,
     is_last=True,
-)
+)(Later("opgraph:read"))

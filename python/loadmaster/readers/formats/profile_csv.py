@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadmaster.readers.registry import PROFILES, Reader
+from loadmaster.readers.registry import Later, profile_reader
 
-PROFILES["csv"] = Reader(
-    "CSV", "profile_csv:read", recognises=lambda file: file.text[:1] != b"{", is_last=True
+profile_reader("csv", "CSV", recognises=lambda file: file.text[:1] != b"{", is_last=True)(
+    Later("profile_csv:read")
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmaster.base.files import read_bytes
-from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
+from loadmaster.readers.registry import File, Later, profile_reader, reader
 
 
 def _is_graph(file: File) -> bool:
@@ -20,5 +20,5 @@ def _is_run(file: File) -> bool:
     return file.text[:1] not in (b"{", b"[") and b"\0" in file.head
 
 
-GRAPHS["tensorflow"] = Reader("a TensorFlow graph", "tensorflow:read", recognises=_is_graph)
-PROFILES["tensorflow"] = Reader("RunMetadata", "tensorflow:profile", recognises=_is_run)
+reader("tensorflow", "a TensorFlow graph", recognises=_is_graph)(Later("tensorflow:read"))
+profile_reader("tensorflow", "RunMetadata", recognises=_is_run)(Later("tensorflow:profile"))

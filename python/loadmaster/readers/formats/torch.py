@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from loadmaster.base.files import ZIP_MAGIC
-from loadmaster.readers.registry import GRAPHS, Reader
+from loadmaster.readers.registry import Later, reader
 
 
 def _is_program(program: Any) -> bool:
     return any(base.__module__.startswith("torch.") for base in type(program).__mro__)
 
 
-GRAPHS["torch-export"] = Reader(
+reader(
+    "torch-export",
     "a program of torch.export",
-    "torch_export:read",
     recognises=lambda file: file.head.startswith(ZIP_MAGIC),
-)
-GRAPHS["torch"] = Reader(
+)(Later("torch_export:read"))
+reader(
+    "torch",
     "a program of PyTorch (torch.fx.GraphModule, torch.export.ExportedProgram)",
-    "torch_fx:read",
     accepts=_is_program,
-)
+)(Later("torch_fx:read"))

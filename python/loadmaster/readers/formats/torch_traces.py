@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from loadmaster.readers.registry import GRAPHS, PROFILES, File, Reader
+from loadmaster.readers.registry import File, Later, profile_reader, reader
 
 
 def _is_kineto(file: File) -> bool:
     return file.has_keys("traceEvents")
 
 
-GRAPHS["kineto"] = Reader("a Kineto trace", "kineto:read", recognises=_is_kineto)
-GRAPHS["chakra"] = Reader(
-    "an execution trace",
-    "chakra:read",
-    recognises=lambda file: file.has_keys("schema", "nodes"),
+reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("kineto:read"))
+reader("chakra", "an execution trace", recognises=lambda file: file.has_keys("schema", "nodes"))(
+    Later("chakra:read")
 )
-PROFILES["kineto"] = Reader("a Kineto trace", "kineto:profile", recognises=_is_kineto)
+profile_reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("kineto:profile"))
