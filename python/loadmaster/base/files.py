@@ -94,13 +94,7 @@ def uncollected() -> Iterator[None]:
 
 
 def check_format(
-    document: Any,
-    name: str,
-    version: int,
-    what: str,
-    source: str,
-    *,
-    older: tuple[int, ...] = (),
+    document: Any, name: str, version: int, what: str, source: str, *, older: tuple[int, ...] = ()
 ) -> None:
     """Refuses a document of another format, or of a version that is neither this one nor an older
     one that is read too; a message calls the document ``what``.

@@ -161,10 +161,7 @@ class Links:
             fit_of = chosen.get((k.src, k.dst), every)
             if fit_of is not None:
                 k = replace(
-                    k,
-                    latency=fit_of.latency,
-                    bandwidth=fit_of.bandwidth,
-                    source=_source(fit_of),
+                    k, latency=fit_of.latency, bandwidth=fit_of.bandwidth, source=_source(fit_of)
                 )
             links.append(k)
         return Cluster(

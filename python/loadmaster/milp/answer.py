@@ -14,10 +14,7 @@ INFINITE = 1e49
 
 
 def answer(
-    model: Model,
-    status: str,
-    values: Sequence[float] | None,
-    bound: Callable[[], float | None],
+    model: Model, status: str, values: Sequence[float] | None, bound: Callable[[], float | None]
 ) -> dict[str, Any]:
     """The fields of :class:`~loadmaster.milp.worker.Solution` that the process knows.
 

@@ -153,13 +153,7 @@ class Rows:
                 objective=objective[part],
                 integer=bool(whole[part.start]),
             )
-        b.rows(
-            self._row,
-            self._column,
-            self._value,
-            lower=np.array(self._least),
-            upper=INFINITY,
-        )
+        b.rows(self._row, self._column, self._value, lower=np.array(self._least), upper=INFINITY)
         model = b.model(np.array(self._values))
         return Formulation(model, self.on, np.array(self.start, dtype=np.int64), self.scale)
 

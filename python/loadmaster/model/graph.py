@@ -36,13 +36,7 @@ ANY_TYPE = "*"
 TIME_SOURCES = "time_sources"
 
 _TEXT_COLUMNS = ("name", "kind", "module", "phase", "colocation", "output", "device_types")
-_SIZE_COLUMNS = (
-    "flops",
-    "bytes_accessed",
-    "output_bytes",
-    "param_bytes",
-    "workspace",
-)
+_SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
 _OP_COLUMNS = (*_TEXT_COLUMNS, *_SIZE_COLUMNS, "view", "alias_of", "time")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
 

@@ -61,10 +61,7 @@ class Outcome:
 
 
 def attempts(
-    problem: Problem,
-    attempt: Within,
-    shares: Sequence[float],
-    to_beat: Candidate | None = None,
+    problem: Problem, attempt: Within, shares: Sequence[float], to_beat: Candidate | None = None
 ) -> Outcome:
     """Tries shrinking shares of the memory until the simulated peak fits.
 

@@ -81,11 +81,7 @@ def contiguous(candidate: Candidate) -> Candidate:
         f"contiguous stages: {moved} of {len(devices)} ops moved, step "
         f"{format_seconds(candidate.verdict.step_time)} before"
     )
-    return replace(
-        found,
-        notes=(*candidate.notes, note),
-        bound=candidate.bound,
-    )
+    return replace(found, notes=(*candidate.notes, note), bound=candidate.bound)
 
 
 def cut(

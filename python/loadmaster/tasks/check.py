@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.units import (
-    counted,
-    format_bytes,
-    format_seconds,
-    parse_bytes,
-    parse_seconds,
-)
+from loadmaster.base.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
 from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import bind

@@ -22,11 +22,7 @@ MAX_OPS = 400
 
 
 def optimise_order(
-    plan: Plan,
-    *,
-    time_limit: float = 10.0,
-    workers: int = 8,
-    progress: Progress | None = None,
+    plan: Plan, *, time_limit: float = 10.0, workers: int = 8, progress: Progress | None = None
 ) -> Plan:
     """The same devices in the best order that CP-SAT finds; a note says whether it is optimal.
 

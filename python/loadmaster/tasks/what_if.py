@@ -243,11 +243,7 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospe
     kept = _kept(plan, problem)
     try:
         found = plan_for(
-            problem,
-            "auto",
-            warm_start=plan,
-            constraints=plan.binding.constraints,
-            **asked,
+            problem, "auto", warm_start=plan, constraints=plan.binding.constraints, **asked
         )
     except InfeasibleError as error:
         return Prospect(name, cluster, None, kept, str(error))

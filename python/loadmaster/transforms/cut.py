@@ -173,11 +173,7 @@ def _size(shape: Shape, axis: int) -> int | None:
 
 
 def _axis(
-    how: rules.How,
-    shape: Shape,
-    size: int,
-    output_axis: int | None,
-    output: tuple[int, ...] | None,
+    how: rules.How, shape: Shape, size: int, output_axis: int | None, output: tuple[int, ...] | None
 ) -> int | str | None:
     """The axis an input is sliced along, None if whole, or what is wrong with it."""
     if how == rules.WHOLE:

@@ -90,12 +90,7 @@ def place(
 
 
 def _solver(prove: bool, workers: int, seed: int) -> Solve:
-    def answer(
-        instance: Instance,
-        start: Timed,
-        seconds: float,
-        tell: Watch,
-    ) -> Answer:
+    def answer(instance: Instance, start: Timed, seconds: float, tell: Watch) -> Answer:
         run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
         found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
         bound, by, log = found.bound, "CP-SAT", found.log

@@ -23,12 +23,7 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
     """Formulates an instance and solves the program by CBC, HiGHS or Gurobi."""
     checks.one_of("solver", solver, SOLVERS)
 
-    def answer(
-        instance: Instance,
-        start: Timed,
-        seconds: float,
-        tell: Watch,
-    ) -> Answer:
+    def answer(instance: Instance, start: Timed, seconds: float, tell: Watch) -> Answer:
         began = time.perf_counter()
         formulation = formulate(instance, start)
         model, scale = formulation.model, formulation.scale

@@ -323,13 +323,13 @@ def _bounded(
         gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
         return best.noted(
             f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
-            f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may",
+            f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may"
         )
     tight = bool((instance.unit_charge.sum() > instance.capacity).any())
     if tight and memory == "dynamic":
         return best.noted(
             f"{answer.by}: no plan takes less than {seconds:.6g} s whose ops fit as the method "
-            "charges them: what they hold at the peak of a sequential run",
+            "charges them: what they hold at the peak of a sequential run"
         )
     source = f"{answer.by}, static memory" if tight else answer.by
     best = replace(best, bound=Bound(seconds, source, {source: seconds}))

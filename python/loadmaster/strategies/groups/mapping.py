@@ -115,11 +115,7 @@ def _parts(
 
 
 def _roomiest(
-    problem: Problem,
-    member: int,
-    may: NDArray[np.bool_],
-    free: NDArray[np.object_],
-    needed: int,
+    problem: Problem, member: int, may: NDArray[np.bool_], free: NDArray[np.object_], needed: int
 ) -> int:
     """Where an op goes that fits nowhere: the roomiest device allowed, or an error."""
     name = problem.model.names[problem.reduced.op_of[member]]

@@ -180,10 +180,7 @@ def _program(problem: Problem, flows: _Flows) -> Model:
 
 
 def _exclusive(
-    problem: Problem,
-    flows: _Flows,
-    key: NDArray[np.float64],
-    wanted: NDArray[np.bool_],
+    problem: Problem, flows: _Flows, key: NDArray[np.float64], wanted: NDArray[np.bool_]
 ) -> NDArray[np.int32]:
     """Wanted edges by smallest key, then parent, then child; none whose ends are taken."""
     child = np.full(problem.graph.n_ops, -1, dtype=np.int32)

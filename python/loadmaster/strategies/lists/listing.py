@@ -89,10 +89,7 @@ def in_order_of_start(problem: Problem, scheduled: Scheduled) -> Assignment:
 
 
 def _first_that_fits(
-    problem: Problem,
-    scheduler: ListScheduler,
-    core: fast.Problem,
-    memory: MemoryModel,
+    problem: Problem, scheduler: ListScheduler, core: fast.Problem, memory: MemoryModel
 ) -> Way:
     closest = Outcome(None, 1.0)
     for op_bytes, shares in _ways_to_count(problem, memory):

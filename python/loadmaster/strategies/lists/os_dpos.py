@@ -112,11 +112,7 @@ def place(
 
 
 def split_search(
-    problem: Problem,
-    schedule: Scheduler,
-    *,
-    start: Start = "any",
-    continue_search: bool = True,
+    problem: Problem, schedule: Scheduler, *, start: Start = "any", continue_search: bool = True
 ) -> Candidate:
     """Splits ops of the critical path for as long as a scheduler finishes earlier for it.
 

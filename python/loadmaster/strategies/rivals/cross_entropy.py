@@ -24,12 +24,7 @@ from loadmaster.base import checks
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.rivals.trials import (
-    TrialOptions,
-    Trials,
-    by_trials,
-    first_largest,
-)
+from loadmaster.strategies.rivals.trials import TrialOptions, Trials, by_trials, first_largest
 
 #: Placements drawn per update, and the share of them that is learned from.
 BATCH = 20
@@ -81,12 +76,7 @@ def place(
         elite=checks.share("elite", elite),
         smoothing=checks.share("smoothing", smoothing),
     )
-    return by_trials(
-        problem,
-        "cross-entropy",
-        search,
-        **shared,
-    )
+    return by_trials(problem, "cross-entropy", search, **shared)
 
 
 def draws(trials: Trials, *, batch: int, elite: float, smoothing: float) -> None:

@@ -92,11 +92,7 @@ def walks(trials: Trials, *, beta: float, warm_start: Assignment | None = None) 
 
 
 def walk(
-    trials: Trials,
-    devices: NDArray[np.int32],
-    part: int,
-    beta: float,
-    rng: np.random.Generator,
+    trials: Trials, devices: NDArray[np.int32], part: int, beta: float, rng: np.random.Generator
 ) -> None:
     """Metropolis from one placement, which is overwritten, for at most ``part`` steps."""
     groups = trials.groups

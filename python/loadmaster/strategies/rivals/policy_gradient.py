@@ -31,12 +31,7 @@ from loadmaster.base import checks
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.rivals.trials import (
-    Choices,
-    TrialOptions,
-    Trials,
-    by_trials,
-)
+from loadmaster.strategies.rivals.trials import Choices, TrialOptions, Trials, by_trials
 
 #: Placements drawn per update of the policy, and its learning rate.
 BATCH = 10
@@ -99,12 +94,7 @@ def place(
         batch=checks.integer("batch", batch),
         rate=checks.positive("learning_rate", learning_rate),
     )
-    return by_trials(
-        problem,
-        "policy-gradient",
-        search,
-        **shared,
-    )
+    return by_trials(problem, "policy-gradient", search, **shared)
 
 
 def learn(trials: Trials, *, batch: int, rate: float) -> None:

@@ -138,9 +138,7 @@ def weighted_edges(
     return pairs // n, pairs % n, summed
 
 
-def _adjacency(
-    problem: Problem,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _adjacency(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Undirected graph of the sets: row starts, neighbours, whole weights of at least one."""
     low, high, seconds = weighted_edges(problem)
     n = int(problem.graph.colocation.max()) + 1
