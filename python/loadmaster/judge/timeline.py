@@ -79,11 +79,10 @@ class Timeline:
         """The timeline of a simulation of reduced ops on these devices. O(V + T), T transfers."""
         reduced = problem.reduced
         start, finish = schedule.start[reduced.map], schedule.finish[reduced.map]
-        runs = np.zeros(problem.model.n_ops, dtype=bool)
-        runs[reduced.op_of] = True
-        views = ~runs & runs[reduced.shows]
+        shows_one_that_runs = reduced.runs[reduced.shows]
+        views = ~reduced.runs & shows_one_that_runs
         start[views] = finish[views]
-        there_at_0 = ~runs[reduced.shows]
+        there_at_0 = ~shows_one_that_runs
         start[there_at_0] = finish[there_at_0] = 0.0
         columns = schedule.transfers()
         sent = Transfers(**{**columns, "op": reduced.op_of[columns["op"]]})

@@ -36,8 +36,8 @@ ANY_TYPE = "*"
 TIME_SOURCES = "time_sources"
 
 _TEXT_COLUMNS = ("name", "kind", "module", "phase", "colocation", "output", "device_types")
-_SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-_OP_COLUMNS = (*_TEXT_COLUMNS, *_SIZE_COLUMNS, "view", "alias_of", "time")
+SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
+_OP_COLUMNS = (*_TEXT_COLUMNS, *SIZE_COLUMNS, "view", "alias_of", "time")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
 
 
@@ -66,6 +66,13 @@ class Reduced:
     def held_at_peak(self) -> NDArray[np.uint64]:
         """What each reduced op holds at the peak of a sequential run in Kahn order, in bytes."""
         return fast.peak_bytes(self.graph)[1]
+
+    @cached_property
+    def runs(self) -> NDArray[np.bool_]:
+        """Whether each op of the model runs: bool [n_ops]."""
+        runs = np.zeros(len(self.map), dtype=bool)
+        runs[self.op_of] = True
+        return runs
 
     def sum(self, per_op: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums a float64 column, or each column of a matrix, of the model over the reduced ops."""
@@ -247,6 +254,19 @@ class OpGraph:
         """Which ops are the optimizer's, by their phase."""
         return np.fromiter((phase == "o" for phase in self.phases), bool, self.n_ops)
 
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The columns of texts, by the names that documents have for them."""
+        return {
+            "name": self.names,
+            "kind": self.kinds,
+            "module": self.modules,
+            "phase": self.phases,
+            "colocation": self.colocation,
+            "output": self.outputs,
+            "device_types": self.device_types,
+        }
+
     @cached_property
     def is_restricted(self) -> bool:
         """Whether some op names the device types it may run on."""
@@ -305,16 +325,8 @@ class OpGraph:
     def to_document(self) -> dict[str, Any]:
         """As an opgraph v1 document; columns that say nothing are left out."""
         ops: dict[str, Any] = {"name": self.names}
-        texts = {
-            "kind": self.kinds,
-            "module": self.modules,
-            "phase": self.phases,
-            "colocation": self.colocation,
-            "output": self.outputs,
-            "device_types": self.device_types,
-        }
-        ops |= {column: values for column, values in texts.items() if any(values)}
-        for column in _SIZE_COLUMNS:
+        ops |= {column: values for column, values in self.texts.items() if any(values)}
+        for column in SIZE_COLUMNS:
             values = getattr(self, column)
             if values.any():
                 ops[column] = values.tolist()
@@ -349,14 +361,8 @@ class OpGraph:
         ['gpu', '']
         """
         own_ops = {
-            "name": self.names,
-            "kind": self.kinds,
-            "module": self.modules,
-            "phase": self.phases,
-            "colocation": self.colocation,
-            "output": self.outputs,
-            "device_types": self.device_types,
-            **{column: getattr(self, column) for column in (*_SIZE_COLUMNS, "view", "alias_of")},
+            **self.texts,
+            **{column: getattr(self, column) for column in (*SIZE_COLUMNS, "view", "alias_of")},
             "time": self.time,
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
@@ -403,7 +409,7 @@ class OpGraph:
         position = {node: i for i, node in enumerate(nodes)}
         data = [graph.nodes[node] for node in nodes]
         ops: dict[str, Any] = {"name": [str(node) for node in nodes]}
-        for column in (*_TEXT_COLUMNS[1:], *_SIZE_COLUMNS, "view"):
+        for column in (*_TEXT_COLUMNS[1:], *SIZE_COLUMNS, "view"):
             key = attribute[column]
             if any(key in d for d in data):
                 empty: Any = "" if column in _TEXT_COLUMNS else 0

@@ -132,15 +132,13 @@ class Binding:
         own from. What no device allows keeps its own words.
         """
         model, reduced = self.given.model, self.given.reduced
-        runs = np.zeros(model.n_ops, dtype=bool)
-        runs[reduced.op_of] = True
         rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
         every, spelled = set(names), np.array(names, dtype=object)
         words = [set(spelled[row]) for row in rows]
         texts = ["" if found == every else ",".join(sorted(found)) for found in words]
         row_of = which.reshape(-1)[reduced.map]
         column = [""] * model.n_ops
-        for op in np.flatnonzero(runs[reduced.shows]).tolist():
+        for op in np.flatnonzero(reduced.runs[reduced.shows]).tolist():
             row = row_of[op]
             column[op] = texts[row] if rows[row].any() else model.device_types[op]
         return column

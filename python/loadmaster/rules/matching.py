@@ -23,14 +23,7 @@ class Names:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.map = problem.reduced.map
-
-    @cached_property
-    def runs(self) -> NDArray[np.bool_]:
-        """Whether each op of the model runs."""
-        runs = np.zeros(self.problem.model.n_ops, dtype=bool)
-        runs[self.problem.reduced.op_of] = True
-        return runs
+        self.map, self.runs = problem.reduced.map, problem.reduced.runs
 
     @cached_property
     def _distinct(self) -> tuple[list[str], NDArray[np.intp]]:

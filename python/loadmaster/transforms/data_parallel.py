@@ -9,7 +9,6 @@ optimizer runs once per parameter.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -152,15 +151,15 @@ class _Replicas:
         replica[at] = np.where(self.roles.many[copy], number, -1)
         self.origin, self.replica = origin, replica
 
-        whole = self._whole_bytes()
+        whole_accessed, whole_output = self._whole_bytes()
         share = np.ones(n)
         only_gradients = self._only_gradients()
         divided = (origin >= 0) & (replica >= 0)
         share[divided & ~only_gradients[origin]] = 1.0 / k
         ops = self._texts() | {
             "flops": self._divided(graph.flops, np.zeros_like(graph.flops)),
-            "bytes_accessed": self._divided(graph.bytes_accessed, whole.accessed),
-            "output_bytes": self._divided(graph.output_bytes, whole.output),
+            "bytes_accessed": self._divided(graph.bytes_accessed, whole_accessed),
+            "output_bytes": self._divided(graph.output_bytes, whole_output),
             "param_bytes": self._divided(graph.param_bytes, self.own_weights),
             "workspace": self._divided(graph.workspace, np.zeros_like(graph.workspace)),
             "view": np.where(origin >= 0, graph.view[origin], False).astype(np.int64),
@@ -210,8 +209,8 @@ class _Replicas:
         column[self.origin < 0] = 0
         return column
 
-    def _whole_bytes(self) -> _Whole:
-        """Per op, bytes that every replica reads or writes whole."""
+    def _whole_bytes(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Per op, bytes that every replica accesses whole, and those that it outputs whole."""
         graph, many, gradient = self.graph, self.roles.many, self.roles.gradient
         data = self.roles.tensor >= 0
         sizes = np.where(data, graph.bytes, np.uint64(0)).astype(np.float64)
@@ -232,7 +231,7 @@ class _Replicas:
         accessed = np.where(
             read <= graph.bytes_accessed, read, np.minimum(written, graph.bytes_accessed)
         )
-        return _Whole(accessed, output)
+        return accessed, output
 
     def _only_gradients(self) -> NDArray[np.bool_]:
         """Ops that work on weight gradients alone: a replica does as much work as the original."""
@@ -269,17 +268,13 @@ class _Replicas:
             for c, r in zip(column(graph.colocation), replica, strict=True)
         ]
         shapes = self._shapes()
-        texts = {
+        texts = {key: column(values) for key, values in graph.texts.items()} | {
             "name": names,
-            "kind": column(graph.kinds),
-            "module": column(graph.modules),
-            "phase": column(graph.phases),
             "colocation": colocation,
             "output": [
                 "" if i < 0 else graph.outputs[i] if r < 0 else shapes[i]
                 for i, r in zip(origin, replica, strict=True)
             ],
-            "device_types": column(graph.device_types),
         }
         for at, source, rank in zip(
             self.sum_at.tolist(), self.sum_source.tolist(), self.sum_rank.tolist(), strict=True
@@ -287,13 +282,8 @@ class _Replicas:
             label = f"{graph.names[source]}@{AGGREGATE}"
             texts["name"][at] = label if rank == 0 else f"{label}{rank}"
             texts["kind"][at] = AGGREGATE
-            for key, values in (
-                ("module", graph.modules),
-                ("phase", graph.phases),
-                ("output", graph.outputs),
-                ("device_types", graph.device_types),
-            ):
-                texts[key][at] = values[source]
+            for key in ("module", "phase", "output", "device_types"):
+                texts[key][at] = graph.texts[key][source]
         return texts
 
     def _aggregation(self, ops: dict[str, Any]) -> tuple[int, int]:
@@ -407,12 +397,6 @@ class _Replicas:
             "tensor": compact[order],
             "bytes": sizes[order],
         }
-
-
-@dataclass(frozen=True)
-class _Whole:
-    accessed: NDArray[np.uint64]
-    output: NDArray[np.uint64]
 
 
 def _batch(graph: OpGraph) -> int | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import SIZE_COLUMNS, OpGraph
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.transforms.base import (
     CONCAT,
@@ -204,21 +204,11 @@ class _Split:
         graph, at = self.graph, self.at
         block = self._block()
         ops: dict[str, Any] = {}
-        texts = {
-            "name": graph.names,
-            "kind": graph.kinds,
-            "module": graph.modules,
-            "phase": graph.phases,
-            "colocation": graph.colocation,
-            "output": graph.outputs,
-            "device_types": graph.device_types,
-        }
         everywhere = ("module", "phase", "colocation", "device_types")
-        for column, values in texts.items():
+        for column, values in graph.texts.items():
             new = [values[at]] * self.block if column in everywhere else block[column]
             ops[column] = [*values[:at], *new, *values[at + 1 :]]
-        numbers = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-        for column in numbers:
+        for column in SIZE_COLUMNS:
             whole = getattr(graph, column)
             inside = np.array(block.get(column, [0] * self.block), dtype=np.uint64)
             ops[column] = np.concatenate([whole[:at], inside, whole[at + 1 :]])
@@ -232,18 +222,8 @@ class _Split:
         """Columns of the ops that replace the split op."""
         graph, at, cut, chunks, n = self.graph, self.at, self.cut, self.chunks, self.n
         name = graph.names[at]
-        rows: dict[str, list[Any]] = {
-            column: []
-            for column in (
-                "name",
-                "kind",
-                "output",
-                "flops",
-                "bytes_accessed",
-                "output_bytes",
-                "workspace",
-            )
-        }
+        columns = ["name", "kind", "output", "flops", "bytes_accessed", "output_bytes", "workspace"]
+        rows: dict[str, list[Any]] = {column: [] for column in columns}
 
         def add(*values: Any) -> None:
             for column, value in zip(rows.values(), values, strict=True):
