@@ -307,10 +307,7 @@ def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     segments = Segments(problem, coarse.group, fast.cpd_topo(problem.weights))
     best: Candidate | None = None
     for lead in deciders(problem.graph):
-        decides = segments.group.take(lead)
-        placed = adjusting_placement(
-            segments, decides, problem.reduced.held_at_peak, problem.capacity
-        )
+        placed = adjusting_placement(segments, lead, problem.reduced.held_at_peak, problem.capacity)
         found = judged(problem, placed)
         best = found if best is None else problem.objective.better(best, found)
     assert best is not None

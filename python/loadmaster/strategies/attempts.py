@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.refusal import nowhere_error, overflow_error
 
 MemoryModel = Literal["dynamic", "static"]
@@ -28,6 +29,9 @@ Within = Callable[[NDArray[np.uint64]], Assignment]
 
 #: The same, given bytes that each reduced op takes.
 Attempt = Callable[[NDArray[np.uint64], NDArray[np.uint64]], Assignment]
+
+#: The same, given first which op decides for each.
+AttemptLed = Callable[[NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint64]], Assignment]
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,13 @@ def better_outcome(problem: Problem, a: Outcome, b: Outcome) -> Outcome:
     if a.candidate is None or b.candidate is None:
         return b if a.candidate is None else a
     return a if problem.objective.better(a.candidate, b.candidate) is a.candidate else b
+
+
+def best_way(problem: Problem, attempt: AttemptLed, memory: MemoryModel) -> Outcome:
+    """The best outcome over the ways to decide for colocated ops; see :func:`try_memory`."""
+    ways = deciders(problem.graph)
+    outcomes = [try_memory(problem, partial(attempt, lead), memory) for lead in ways]
+    return reduce(partial(better_outcome, problem), outcomes)
 
 
 def accepted(problem: Problem, outcome: Outcome) -> Candidate:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial, reduce
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups import locality
 from loadmaster.strategies.groups.order_place import order_place
-from loadmaster.strategies.groups.segments import M, R, Segments, segmented
+from loadmaster.strategies.groups.segments import Cuts, Segments, segmented
 from loadmaster.strategies.registry import strategy
 
 _LOCALITY_NOTE = (
@@ -39,26 +40,18 @@ _LOCALITY_NOTE = (
 
 
 @strategy("celeritas", "fuse, then Adjusting Placement or Order-Place (Celeritas)")
-def place(
-    problem: Problem,
-    *,
-    max_ops: int = R,
-    max_bytes: float = M,
-    max_time: float | None = None,
-    memory: MemoryModel = "dynamic",
-) -> Candidate:
+def place(problem: Problem, *, memory: MemoryModel = "dynamic", **cuts: Unpack[Cuts]) -> Candidate:
     """Cuts segments, then places groups.
 
     The options are those of :func:`~loadmaster.strategies.groups.segments.segmented`.
     """
-    segments = segmented(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    segments = segmented(problem, **cuts)
 
     best = Outcome(None, 1.0)
     at_ease = True
     for lead in deciders(problem.graph):
-        decides = segments.group.take(lead)
         for place_groups in (adjusting_placement, order_place):
-            attempt = partial(place_groups, segments, decides)
+            attempt = partial(place_groups, segments, lead)
             outcome = try_memory(problem, attempt, memory, best.candidate)
             at_ease = at_ease and outcome.at_ease
             best = better_outcome(problem, best, outcome)
@@ -76,11 +69,12 @@ def _noted(outcome: Outcome) -> Outcome:
 
 def adjusting_placement(
     segments: Segments,
-    decides: NDArray[np.int32],
+    lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
 ) -> Assignment:
-    """One attempt of Adjusting Placement (Algorithm 2), given the deciding group of each op."""
+    """One attempt of Adjusting Placement (Algorithm 2), given the deciding op of each op."""
+    decides = segments.group.take(lead)
     devices, _, _ = fast.adjusting_placement(
         segments.core.within(op_bytes=segments.charge(bytes_, decides), capacity=capacity),
         segments.group_order,

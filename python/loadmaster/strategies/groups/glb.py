@@ -6,26 +6,21 @@ The mapping is that of :mod:`~loadmaster.strategies.groups.lc` and
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups.mapping import by_load
-from loadmaster.strategies.groups.segments import M, R, segmented
+from loadmaster.strategies.groups.segments import Cuts, segmented
 from loadmaster.strategies.registry import strategy
 
 
 @strategy("glb", "fused groups, mapped by load (GLB)")
-def place(
-    problem: Problem,
-    *,
-    max_ops: int = R,
-    max_bytes: float = M,
-    max_time: float | None = None,
-    memory: MemoryModel = "dynamic",
-) -> Candidate:
+def place(problem: Problem, *, memory: MemoryModel = "dynamic", **cuts: Unpack[Cuts]) -> Candidate:
     """Cuts segments, then maps by load.
 
     The options are those of :func:`~loadmaster.strategies.groups.segments.segmented`.
     """
-    segments = segmented(problem, max_ops=max_ops, max_bytes=max_bytes, max_time=max_time)
+    segments = segmented(problem, **cuts)
     return by_load(problem, segments.group, memory=memory)

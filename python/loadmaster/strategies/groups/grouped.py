@@ -8,8 +8,6 @@ one by one.
 
 from __future__ import annotations
 
-from functools import partial, reduce
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,9 +15,8 @@ import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import accepted, better_outcome, try_memory
+from loadmaster.strategies.attempts import accepted, best_way
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists.listing import ordered
 
 #: Groups, unless a group that may not grow any further leaves more.
@@ -42,7 +39,4 @@ def place(problem: Problem) -> Candidate:
         )
         return ordered(problem, devices[group[lead]]).assignment
 
-    outcomes = [
-        try_memory(problem, partial(attempt, lead), "dynamic") for lead in deciders(problem.graph)
-    ]
-    return accepted(problem, reduce(partial(better_outcome, problem), outcomes))
+    return accepted(problem, best_way(problem, attempt, "dynamic"))

@@ -8,7 +8,6 @@ are taken apart.
 from __future__ import annotations
 
 import heapq
-from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,8 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.attempts import MemoryModel, better_outcome, try_memory
+from loadmaster.strategies.attempts import MemoryModel, best_way
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists.listing import check_memory, no_slower_than_one, ordered
 
 
@@ -32,22 +30,14 @@ def by_load(problem: Problem, group: NDArray[np.int32], *, memory: MemoryModel) 
         Group per op; groups may depend on each other in a circle.
     """
     check_memory(memory)
-    outcomes = [
-        try_memory(problem, partial(_attempt, problem, group, lead), memory)
-        for lead in deciders(problem.graph)
-    ]
-    return no_slower_than_one(problem, reduce(partial(better_outcome, problem), outcomes))
 
+    def attempt(
+        lead: NDArray[np.int32], bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]
+    ) -> Assignment:
+        devices = guided_load_balancing(problem, group, lead, bytes_, capacity)
+        return ordered(problem, devices).assignment
 
-def _attempt(
-    problem: Problem,
-    group: NDArray[np.int32],
-    lead: NDArray[np.int32],
-    bytes_: NDArray[np.uint64],
-    capacity: NDArray[np.uint64],
-) -> Assignment:
-    devices = guided_load_balancing(problem, group, lead, bytes_, capacity)
-    return ordered(problem, devices).assignment
+    return no_slower_than_one(problem, best_way(problem, attempt, memory))
 
 
 def guided_load_balancing(

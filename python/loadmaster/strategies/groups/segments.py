@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,14 @@ from loadmaster.judge.problem import Problem, ranks
 #: The paper's R and M (section 5.1.3).
 R = 200
 M = 0.25
+
+
+class Cuts(TypedDict, total=False):
+    """Options of all methods that cut segments; see :func:`segmented`."""
+
+    max_ops: int
+    max_bytes: float
+    max_time: float | None
 
 
 @dataclass(frozen=True)
