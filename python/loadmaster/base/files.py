@@ -36,9 +36,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
-        raise InputError(
-            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
-        ) from error
+        raise _damaged(path, error) from error
 
 
 def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
@@ -49,11 +47,13 @@ def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
             file.seek(0)
             return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"{os.fspath(path)} is a damaged or truncated gzip file: {error}"
-        ) from error
+        raise _damaged(path, error) from error
     except OSError as error:
         raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def _damaged(path: str | os.PathLike[str], error: Exception) -> InputError:
+    return InputError(f"{os.fspath(path)} is a damaged or truncated gzip file: {error}")
 
 
 def parse_json(
@@ -137,12 +137,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except OSError as error:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _umask() -> int:

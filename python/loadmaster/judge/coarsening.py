@@ -430,8 +430,7 @@ def _note(method: str, limits: _Limits, n: int, obstacles: Mapping[str, Any]) ->
     if obstacles.get("slow"):
         reasons.append("merging went on too slowly")
     if not reasons:
-        no_more = "no other rule matches" if method == "rules" else "no two of them are joined"
-        reasons = [no_more]
+        reasons = ["no other rule matches" if method == "rules" else "no two of them are joined"]
     return f"{counted(n, 'group')}, not {limits.groups}: " + "; ".join(reasons)
 
 

@@ -200,17 +200,11 @@ class Simulation:
             )
         self.start, self.finish = timeline.start, timeline.finish
         self.transfers: Transfers = timeline.transfers
-        self.priority = (
-            ranks(np.argsort(self.start, kind="stable").astype(np.int32))
-            if priority is None
-            else priority
-        )
+        if priority is None:
+            priority = ranks(np.argsort(self.start, kind="stable").astype(np.int32))
+        self.priority = priority
         self.devices.flags.writeable = self.priority.flags.writeable = False
         self.memory = memory or Memory.empty(problem.capacity)
-        self.makespan: float
-        self.device_busy: NDArray[np.float64]
-        self.channel_busy: NDArray[np.float64]
-        self.bytes_moved: int
         if schedule is None:
             self.makespan = timeline.makespan
             self.device_busy = _device_busy(problem, timeline)

@@ -303,9 +303,7 @@ class Cluster:
             )
         peer = max(peers, key=lambda b: direct[model.name, b].bandwidth)
         links = list(self.links)
-        for k in self.links:
-            if model.name in (k.src, k.dst):
-                links.append(_renamed(k, model.name, name))
+        links += [_renamed(k, model.name, name) for k in links if model.name in (k.src, k.dst)]
         links.append(_renamed(direct[model.name, peer], peer, name))
         links.append(_renamed(direct[peer, model.name], peer, name))
         return self._changed([*self.devices, replace(model, name=name)], links, self.types)
@@ -422,14 +420,9 @@ class Cluster:
         n = cluster.n_devices * asked // there
         part = cluster.subset(range(n))
         first = f"The first {n} devices" if n > 1 else "The first device"
-        return Cluster(
-            part.devices,
-            part.links,
-            part.types,
-            name=name,
-            description=f"{first} of {whole}: {cluster.description}",
-            source=cluster.source,
-        )
+        text = f"{first} of {whole}: {cluster.description}"
+        kept = (part.devices, part.links, part.types)
+        return Cluster(*kept, name=name, description=text, source=cluster.source)
 
     @classmethod
     def named(cls, name: str) -> Cluster:

@@ -33,8 +33,6 @@ from loadmaster.rules.constraints import Constraints
 FORMAT = "loadmaster-plan"
 VERSION = 2
 
-#: The policies by which devices can follow priorities.
-
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """A plan as the document of version 2."""

@@ -102,16 +102,9 @@ def check(
         verdicts += _peaks(plan, limits)
     if max_step is not None:
         limit = parse_seconds(max_step, "max_step")
-        what = f"step <= {format_seconds(limit)}"
-        verdicts.append(
-            Verdict(
-                what,
-                format_seconds(plan.makespan),
-                STEP.reaches(plan.verdict, limit),
-                limit,
-                plan.makespan,
-            )
-        )
+        what, found = f"step <= {format_seconds(limit)}", plan.makespan
+        is_kept = STEP.reaches(plan.verdict, limit)
+        verdicts.append(Verdict(what, format_seconds(found), is_kept, limit, found))
     forbidden = [forbid] if isinstance(forbid, (str, int)) else list(forbid)
     verdicts += [verdict for selector in forbidden for verdict in _forbidden(plan, str(selector))]
     return Check((*verdicts, *_obeyed(plan, constraints)))

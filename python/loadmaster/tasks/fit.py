@@ -290,11 +290,8 @@ class _Trial:
         most = -(-enough // step)
         least = min(max(needed // step, 1), most)
         amount = min(_least(helps, least, most) * step, enough)
-        return Remedy(
-            "memory",
-            amount,
-            f"memory: {format_bytes(amount)} ({amount} bytes) more on every device",
-        )
+        text = f"memory: {format_bytes(amount)} ({amount} bytes) more on every device"
+        return Remedy("memory", amount, text)
 
     def devices(self) -> Remedy:
         """More devices like the largest one."""

@@ -138,15 +138,10 @@ def _search_from(run: Run, seeds: list[Candidate]) -> None:
     start = search.gathered(start)
     if not run.is_done:
         search.exhausted(start, tuning.gather_share * run.budget.left)
-    while others and not run.is_done and _may_restart(run):
+    while others and not run.is_done and run.budget.left > tuning.restart_share * run.budget.whole:
         share = 1 / len(others)
         start = search.gathered(others.pop(0))
         search.exhausted(start, (1 - share) * run.budget.left)
     if not run.is_done:
         assert run.best is not None
         search.gathered(run.best)
-
-
-def _may_restart(run: Run) -> bool:
-    """Whether enough is left to search from another seed."""
-    return run.budget.left > run.tuning.restart_share * run.budget.whole

@@ -82,10 +82,7 @@ def place(
     solve = _solver(prove, workers, problem.seed)
     start = partial(start_from_search, search=start_search)
     method = ExactMethod("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, start)
-
-    def made() -> Candidate:
-        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
-
+    made = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
     return or_heft(problem, method, limits, made)
 
 

@@ -88,10 +88,7 @@ def place(
     solve = by_program("ilp", program.formulate, solver)
     start = partial(start_from_search, search=start_search)
     method = ExactMethod("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, start)
-
-    def made() -> Candidate:
-        return on_groups_if_large(problem, method, limits, coarsen, groups, coarsener)
-
+    made = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
     return or_heft(problem, method, limits, made)
 
 

@@ -227,9 +227,8 @@ class Limits:
             raise InputError(f"log is {log!r}: wants the path of a file")
         if log is not None:
             write_bytes(log, b"")
-        return cls(
-            SECONDS if time_limit is None else checks.time_limit(time_limit), memory, log, progress
-        )
+        seconds = SECONDS if time_limit is None else checks.time_limit(time_limit)
+        return cls(seconds, memory, log, progress)
 
 
 def best_plan(

@@ -102,11 +102,9 @@ def place(
         candidate = dpos.place(of, memory=memory, contention=contention)
         path = fast.critical_path(dpos.slowest_times(of))
         expected = candidate.assignment.estimate
-        return (
-            candidate,
-            path,
-            of.objective.seconds(candidate.verdict) if expected is None else expected,
-        )
+        if expected is None:
+            expected = of.objective.seconds(candidate.verdict)
+        return candidate, path, expected
 
     return split_search(problem, schedule, start=start, continue_search=continue_search)
 
@@ -161,12 +159,10 @@ def split_search(
         raise refused
     best = problem.objective.quickest(found)
     alone = _alone(problem)
-    if alone is not None and problem.objective.better(alone, best) is alone:
-        took = format_seconds(best.verdict.step_time)
-        return alone.noted(
-            f"one device is no slower than the best that DPOS found on several ({took})"
-        )
-    return best
+    if alone is None or problem.objective.better(alone, best) is best:
+        return best
+    took = format_seconds(best.verdict.step_time)
+    return alone.noted(f"one device is no slower than the best that DPOS found on several ({took})")
 
 
 def _alone(problem: Problem) -> Candidate | None:
