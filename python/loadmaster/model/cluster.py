@@ -262,6 +262,16 @@ class Cluster:
         links = [k for k in self.links if k.src in names and k.dst in names]
         return Cluster(kept, links, self.types, name=f"{self.name}[{len(kept)}]")
 
+    def shortfall(self, peak: Iterable[int], room: Sequence[int] | None = None) -> dict[str, int]:
+        """Bytes that devices lack where each holds so many at its peak: by name, those that lack
+        any. ``room`` is what each may hold, its memory if absent.
+
+        >>> Cluster.mesh(2, memory="1GiB", bandwidth=1e9).shortfall([2**30, 2**30 + 8])
+        {'gpu1': 8}
+        """
+        rows = zip(self.devices, map(int, peak), room or self.memory, strict=True)
+        return {device.name: held - has for device, held, has in rows if held > has}
+
     def without_device(self, device: str | int) -> Cluster:
         """The cluster with one device less; see :meth:`subset`.
 

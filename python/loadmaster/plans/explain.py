@@ -198,13 +198,7 @@ def _tried(
     if not (in_order and plan.binding.allowed[op, device]):
         return _Tried(Alternative(name, op_time, None, None, {}), None)
     schedule = problem.simulate(devices, plan.assignment.priority, policy=plan.policy)
-    over = {
-        d.name: int(peak) - room
-        for d, room, peak in zip(
-            plan.cluster.devices, plan.binding.room, schedule.peak.tolist(), strict=True
-        )
-        if peak > room
-    }
+    over = plan.cluster.shortfall(schedule.peak, plan.binding.room)
     made = Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
     return _Tried(made, Verdict.of(schedule, plan.binding.room))
 

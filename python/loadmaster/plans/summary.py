@@ -96,8 +96,8 @@ def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
     first = memory.overflow
     if first is None:
         return ""
-    over = zip(cluster.devices, memory.peak.tolist(), memory.capacity.tolist(), strict=True)
-    devices = [f"{d.name} by {format_bytes(peak - has)}" for d, peak, has in over if peak > has]
+    short = cluster.shortfall(memory.peak, memory.capacity.tolist())
+    devices = [f"{device} by {format_bytes(size)}" for device, size in short.items()]
     if len(devices) > _DEVICE_LINES:
         devices[_DEVICE_LINES - 1 :] = [f"{len(devices) - _DEVICE_LINES + 1} more"]
     op = "" if first.op is None else f", at op {program.label(first.op)}"

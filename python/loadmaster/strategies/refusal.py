@@ -34,11 +34,7 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
     assert overflow is not None
     names = problem.model.names
     of = problem.reduced.op_of
-    shortfall = {
-        d.name: int(peak) - d.memory
-        for d, peak in zip(problem.cluster.devices, candidate.verdict.peak, strict=True)
-        if peak > d.memory
-    }
+    shortfall = problem.cluster.shortfall(candidate.verdict.peak)
     device, time, op, over, alive = overflow
     worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
     when = "resident bytes alone" if op < 0 else f"first at {time:.6g} s, op {names[of[op]]!r}"

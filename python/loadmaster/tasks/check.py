@@ -111,12 +111,9 @@ def check(
 
 
 def _memory(plan: Plan) -> Verdict:
-    over = [
-        f"{d.name} by {format_bytes(peak - d.memory)}"
-        for d, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True)
-        if peak > d.memory
-    ]
-    return Verdict("memory", f"short on {', '.join(over)}" if over else "fits", not over)
+    short = plan.cluster.shortfall(plan.memory.peak)
+    over = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
+    return Verdict("memory", f"short on {over}" if over else "fits", not over)
 
 
 def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Verdict]:

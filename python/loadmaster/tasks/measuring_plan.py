@@ -56,8 +56,5 @@ def measuring_plan(
     found = fit(graph, cluster, costs, constraints=constraints, progress=progress)
     if found.fits:
         return found.plan
-    short = zip(cluster.devices, found.plan.memory.peak.tolist(), strict=True)
-    raise InfeasibleError(
-        f"no placement to measure with: {found}",
-        {device.name: peak - device.memory for device, peak in short if peak > device.memory},
-    )
+    short = cluster.shortfall(found.plan.memory.peak)
+    raise InfeasibleError(f"no placement to measure with: {found}", short)
