@@ -249,4 +249,4 @@ def test_openvino_affinities_follow_the_plan(tmp_path):
     assert {found[name] for name in right} == {"GPU.1"}
     assert found["v"] == "GPU.1"
     with pytest.raises(InputError, match="no name matches"):
-        lm.writers.openvino(at_random(lm.read("example:lenet"), 2), model=path)
+        lm.writers.openvino(lm.place(lm.read("example:lenet"), plan.cluster, "single"), model=path)
