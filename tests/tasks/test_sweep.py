@@ -417,7 +417,8 @@ def test_ctrl_c_ends_the_command_and_keeps_the_table(tmp_path):
         "--methods",
         "auto",
     ]
-    words += ["--option", "auto.time_limit=0.2", "--seeds", "0,1,2,3,4,5,6,7,8,9", "--workers", "1"]
+    seeds = ",".join(map(str, range(30)))
+    words += ["--option", "auto.time_limit=0.1", "--seeds", seeds, "--workers", "1"]
     words += ["-o", str(path)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_rows(path, 2)
@@ -427,10 +428,10 @@ def test_ctrl_c_ends_the_command_and_keeps_the_table(tmp_path):
     assert "cases are not done" in printed
     assert "Traceback" not in told
     rows = len(Table.open(path).rows)
-    assert 2 <= rows < 10
+    assert 2 <= rows < 30
     done = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
-    assert (len(document["rows"]), document["resumed"]) == (10, rows)
+    assert (len(document["rows"]), document["resumed"]) == (30, rows)
 
 
 # -- the command line ------------------------------------------------------------------------
