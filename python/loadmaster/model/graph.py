@@ -19,6 +19,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.files import check_format
 from loadmaster.base.units import counted
+from loadmaster.model.orders import ORDERS
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -66,6 +67,25 @@ class Reduced:
     def held_at_peak(self) -> NDArray[np.uint64]:
         """What each reduced op holds at the peak of a sequential run in Kahn order, in bytes."""
         return fast.peak_bytes(self.graph)[1]
+
+    @cached_property
+    def _orders(self) -> list[tuple[int, NDArray[np.int32]]]:
+        """Orders for one device that were asked for, each with its peak in bytes."""
+        return []
+
+    def order_within(self, memory: int) -> NDArray[np.int32]:
+        """The first of :data:`~loadmaster.model.orders.ORDERS` in which one device of so many bytes
+        holds the graph; else the one that holds least.
+        """
+        known = self._orders
+        for i, make in enumerate(ORDERS):
+            if i == len(known):
+                order = make(self.graph)
+                known.append((fast.peak_bytes(self.graph, order)[0], order))
+            # What stays for the whole step is more than that in every order.
+            if known[i][0] <= memory or int(self.graph.resident.sum()) > memory:
+                return known[i][1]
+        return min(known, key=lambda one: one[0])[1]
 
     @cached_property
     def runs(self) -> NDArray[np.bool_]:

@@ -69,7 +69,7 @@ def no_placement(plan: Plan) -> str:
 
 def _against_single(plan: Plan) -> str:
     if plan.single is None:
-        return "does not fit one device"
+        return "found none that holds everything, in any order tried"
     ratio = plan.single / plan.makespan if plan.makespan else 1.0
     if abs(ratio - 1) < 0.005:
         return f"{format_seconds(plan.single)}: the same"

@@ -17,11 +17,39 @@ WAYS_OUT = (
 )
 
 
+def proof(problem: Problem) -> str | None:
+    """Why no placement can fit, in whatever order; None: that is not known. O(V devices)."""
+    graph, capacity = problem.graph, problem.capacity
+    may = problem.allowed_types[:, problem.cluster.device_types]
+    for some in np.vstack([np.ones_like(may[:1]), np.unique(may, axis=0)]):
+        kept = int(graph.resident[~may[:, ~some].any(axis=1)].sum())
+        if kept > sum(np.array(problem.memory, dtype=object)[some]):
+            which = ", ".join(np.array([d.name for d in problem.cluster.devices])[some])
+            of = "" if some.all() else f" of ops that only {which} may run"
+            return f"{format_bytes(kept)}{of} stay in memory for the whole step"
+    together = np.zeros(graph.n_ops, dtype=np.uint64)
+    np.add.at(together, graph.colocation, graph.resident)
+    alone = together[graph.colocation] + (graph.static_bytes - graph.resident) + graph.workspace
+    most = np.where(may, capacity, np.uint64(0)).max(axis=1)
+    short = np.flatnonzero(alone > most)
+    if not len(short):
+        return None
+    op = int(short[0])
+    name = problem.model.names[problem.reduced.op_of[op]]
+    return f"op {name!r} with what it is colocated with needs {format_bytes(int(alone[op]))} at once"
+
+
+def finding(problem: Problem) -> str:
+    """That nothing fits, and whether that is proved."""
+    why = proof(problem)
+    return "no placement that fits was found" if why is None else f"does not fit (proved: {why})"
+
+
 def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError:
     """The error of an op that found no room, with what the whole graph needs beside it."""
     peak, _ = fast.peak_bytes(problem.graph)
     return InfeasibleError(
-        f"does not fit: {refused}. One device alone would need {format_bytes(peak)} ({peak} bytes) "
+        f"{finding(problem)}: {refused}. In Kahn's order one device alone would need {format_bytes(peak)} ({peak} bytes) "
         f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. "
         + WAYS_OUT,
         refused.shortfall,
@@ -47,7 +75,7 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
         f"{names[op]!r} {format_bytes(size)}{copy}" for op, size, copy in tensors[:5]
     )
     return InfeasibleError(
-        f"does not fit: short on {worst}; {when}, {format_bytes(over)} over on "
+        f"{finding(problem)}: short on {worst}; {when}, {format_bytes(over)} over on "
         f"{problem.cluster.devices[device].name}"
         + (f"; largest tensors alive there: {largest}" if largest else "")
         + f". {WAYS_OUT}",

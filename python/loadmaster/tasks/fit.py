@@ -24,7 +24,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.registry import Method
-from loadmaster.tasks.place import place
+from loadmaster.tasks.place import place, plan_for
 
 #: Methods to try, in this order, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
@@ -238,15 +238,13 @@ class _Trial:
         graph: OpGraph | None = None,
     ) -> Plan | None:
         """The first placement found that fits; None: none, or the constraints contradict."""
-        for method in METHODS:
+        graph, cluster = graph or self.graph, cluster or self.cluster
+        problem = Problem.make(graph, cluster, as_costs(self.costs, graph, cluster))
+        rules = constraints or self.constraints
+        # What greedy passes find is found soonest; where none fits, one search is enough.
+        for method, greedy in (*((name, True) for name in METHODS), (METHODS[0], False)):
             try:
-                return place(
-                    graph or self.graph,
-                    cluster or self.cluster,
-                    method,
-                    self.costs,
-                    constraints=constraints or self.constraints,
-                )
+                return plan_for(problem, method, constraints=rules, greedy=greedy)
             except InfeasibleError:
                 continue
             except InputError:

@@ -26,6 +26,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.rules.stages import Stages
+from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
@@ -40,6 +41,9 @@ from loadmaster.strategies.registry import (
 from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
+
+#: Methods that nothing else stands in for, or that have searched already where they find nothing.
+_BY_THEMSELVES = ("single", "data-parallel", DEFAULT, "ilp", "cpsat")
 
 
 def place(
@@ -155,11 +159,13 @@ def plan_for(
     warm_start: Plan | None = None,
     constraints: Constraints | None = None,
     progress: Progress | None = None,
+    greedy: bool = False,
     **options: Any,
 ) -> Plan:
     """:func:`place` for a problem at hand, whose program may be a transformed one.
 
-    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now.
+    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now;
+    ``greedy`` says that a method which finds nothing that fits is not helped out.
     """
     checks.flag("refine", refine)
     if time_limit is not None:
@@ -184,7 +190,7 @@ def plan_for(
     asked: dict[str, Any] = {k: value() for k, value in searching.items() if takes(function, k)}
     try:
         check_allowed(problem)
-        made = function(problem, **options, **asked)
+        made = _made(problem, method, options, asked, greedy=greedy)
         rivals = [made, *as_candidates(problem, start)]
         if refine:
             tell("refine", made.verdict.step_time, made.problem)
@@ -205,6 +211,36 @@ def plan_for(
         candidate = candidate.noted(came)
     tell("bound", candidate.verdict.step_time, candidate.problem)
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _made(
+    problem: Problem, method: str, options: dict[str, Any], asked: dict[str, Any], *, greedy: bool
+) -> Candidate:
+    """What a method makes. Where it finds nothing that fits: what it makes with best effort, if
+    that fits after all, else what the search for the least overflow finds.
+    """
+    function = METHODS[method][0]
+    try:
+        return function(problem, **options, **asked)
+    except InfeasibleError as error:
+        # The papers' own constraint is not the simulator's.
+        is_static = options.get("memory") == "static"
+        if greedy or problem.best_effort or is_static or method in _BY_THEMSELVES:
+            raise
+        closest = None
+        if takes(function, "memory"):
+            with suppress(InfeasibleError):
+                closest = function(replace(problem, best_effort=True), **options, **asked)
+                closest = replace(closest, problem=replace(closest.problem, best_effort=False))
+        if closest is not None and closest.fits:
+            return closest
+        if closest is not None and closest.problem.program is not problem.program:
+            closest = None
+        tried = f"Tried: {method}, the same with best effort, a search for the least overflow."
+        try:
+            return least_overflow.place(problem, closest)
+        except InfeasibleError:
+            raise InfeasibleError(f"{error} {tried}", error.shortfall) from error
 
 
 def _in_stages(rivals: list[Candidate]) -> list[Candidate]:

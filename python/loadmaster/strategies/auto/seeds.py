@@ -13,6 +13,7 @@ from typing import NamedTuple
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.pace import microsecond_per_op
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
+from loadmaster.strategies import least_overflow
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups import celeritas, dsc, glb, grouped, order_place
 from loadmaster.strategies.lists import cpop, dpos, etf, getf, heft, m_etf, m_topo, noised, peft
@@ -144,4 +145,5 @@ LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
     "glb": glb.place,
     **{name: seed.place for name, seed in SEEDS.items() if name != "heft on groups"},
     "getf": getf.place,
+    "least overflow": least_overflow.place,
 }

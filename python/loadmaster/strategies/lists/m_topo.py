@@ -5,10 +5,13 @@ A device takes ops until it holds total bytes / k + the largest op, so that k de
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import MemoryModel, within_memory
@@ -27,11 +30,13 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
         together = np.zeros(len(bytes_), dtype=np.uint64)
         np.add.at(together, problem.graph.lead, bytes_)
         cap = int(bytes_.sum()) // k + int(together.max())
-        devices = fast.fill_in_order(
-            problem.core.within(op_bytes=bytes_, capacity=np.minimum(capacity, np.uint64(cap))),
-            order,
-            devices=problem.fastest_first,
-        )
+        fill = partial(fast.fill_in_order, order=order, devices=problem.fastest_first)
+        core = problem.core.within(op_bytes=bytes_, capacity=np.minimum(capacity, np.uint64(cap)))
+        try:
+            devices = fill(core)
+        except InfeasibleError:
+            # Rules may leave an op fewer devices than share the bytes: a share is no limit.
+            devices = fill(core.within(capacity=capacity))
         return Assignment(devices, ranks(order))
 
     return within_memory(problem, attempt, memory)

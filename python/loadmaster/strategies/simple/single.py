@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
@@ -15,20 +14,21 @@ from loadmaster.strategies.registry import strategy
 
 @strategy("single", "everything on the fastest device that holds it")
 def place(problem: Problem) -> Candidate:
-    """Everything on the device that runs it fastest, of those that hold it.
+    """Everything on the device that runs it fastest, of those that hold it in Kahn's order, the
+    program's or a frugal one (:mod:`loadmaster.model.orders`).
 
     Raises
     ------
     InfeasibleError
         No device holds the graph; the one that comes closest says how many bytes it is short.
     """
-    priority = ranks(fast.m_topo(problem.graph))
     n = problem.graph.n_ops
     allowed = np.bitwise_and.reduce(problem.graph.allowed)
     tried: dict[tuple[int, int], Candidate] = {}
     for index, device_type in enumerate(problem.cluster.device_types):
         kind = (device_type, problem.cluster.memory[index])
         if kind not in tried and int(allowed) >> device_type & 1:
+            priority = ranks(problem.reduced.order_within(kind[1]))
             tried[kind] = judged(problem, Assignment(np.full(n, index, dtype=np.int32), priority))
     if not tried:
         raise InfeasibleError(

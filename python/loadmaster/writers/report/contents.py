@@ -85,7 +85,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 
 def _one_device(plan: Plan) -> str:
     if plan.single is None:
-        return "does not fit one device"
+        return "none found that holds everything, in any order tried"
     ratio = plan.single / plan.makespan if plan.makespan else 1.0
     return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
 
