@@ -34,7 +34,7 @@ from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Watch
 from loadmaster.model.graph import OpGraph
-from loadmaster.strategies.attempts import MemoryModel, within_memory
+from loadmaster.strategies.attempts import MemoryModel, Outcome, accepted, within_memory
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists import heft
@@ -116,6 +116,11 @@ class Solvable:
         coarser = Problem.make(graph, problem.cluster, costs, seed=problem.seed)
         coarse = CoarseProblem(problem, coarser.reduced.map[made.group])
         return Solvable(coarser, coarse, self)
+
+    def loosened(self) -> Solvable:
+        """The same for best effort."""
+        finer = None if self.finer is None else self.finer.loosened()
+        return Solvable(replace(self.problem, best_effort=True), self.coarse, finer)
 
     @property
     def finest(self) -> Problem:
@@ -247,7 +252,7 @@ def best_plan(
     tell(method.name, Incumbent(best.verdict.step_time))
     if INTERRUPTED in best.notes:
         return best
-    if limits.seconds == 0 or not best.fits:
+    if limits.seconds == 0 or (solvable.finest.best_effort and not best.fits):
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
         return best.noted(f"{method.name}: {reason}, so this is where it starts")
     try:
@@ -268,11 +273,12 @@ def or_heft(
 ) -> Candidate:
     """The plan that is made; HEFT's where Ctrl-C comes before the method has one of its own."""
     try:
-        return make()
+        found = make()
     except KeyboardInterrupt:
         with contextlib.suppress(InfeasibleError):
             return interrupted(heft.place(problem, memory=limits.memory), method)
         raise
+    return accepted(problem, Outcome(found, 1.0))
 
 
 def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: Start) -> Candidate:
@@ -286,6 +292,8 @@ def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: 
     instance = method.links(instance)
     # Twins that change their names run the same schedule.
     schedule = settled(instance, instance.canonical(start.devices), start.order)
+    if not best.fits:
+        schedule = _delayed(instance, schedule)
 
     def told(objective: float | None, lower: float | None, cpu: float) -> None:
         known = "" if lower is None else f", bound {instance.seconds(lower):.4g} s"
@@ -299,6 +307,18 @@ def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: 
         warnings.warn(f"{method.name}: {answer.trouble}", stacklevel=2)
     best = _improved(solvable, instance, best, answer)
     return _bounded(solvable, instance, best, answer, limits.memory)
+
+
+def _delayed(instance: Instance, schedule: Timed) -> Timed:
+    """The schedule with its last start put off until the time of all ops and all transfers: what
+    fits may take longer than a start that does not, and never longer than that.
+    """
+    sent = sum(len(tensor.readers) * int(tensor.time.max()) for tensor in instance.tensors)
+    last = int(schedule.order(instance)[-1])
+    start, finish = [*schedule.start], [*schedule.finish]
+    finish[last] = max(int(instance.time.max(axis=1).sum()) + sent, schedule.makespan)
+    start[last] += finish[last] - schedule.finish[last]
+    return replace(schedule, start=start, finish=finish)
 
 
 def _improved(solvable: Solvable, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
@@ -342,19 +362,24 @@ def _bounded(
 
 
 def start_of(solvable: Solvable, method: ExactMethod, limits: Limits) -> Start:
-    """The method's start.
+    """The method's start, or HEFT's with best effort where the method finds none that fits.
 
     Raises
     ------
     InfeasibleError
-        Nothing fits: with the smallest relaxation that would make it, where memory is to blame.
+        It is proved that nothing fits: with the smallest relaxation that would make it.
     """
     try:
         return method.start(solvable, limits.memory, limits.left)
     except InfeasibleError as error:
         if solvable.finest.best_effort:
             raise
-        raise _certified(solvable.finest, limits.memory, error) from error
+        certified = _certified(solvable.finest, limits.memory, error)
+        if certified is not None:
+            raise certified from error
+        start = start_from_list(solvable.loosened(), limits.memory)
+        plan = replace(start.plan, problem=solvable.finest)
+        return replace(start, plan=plan, capacity=solvable.finest.capacity)
 
 
 def start_from_list(solvable: Solvable, memory: MemoryModel, seconds: float = 0.0) -> Start:
@@ -432,27 +457,28 @@ def _used(
     return used
 
 
-def _certified(problem: Problem, memory: MemoryModel, error: InfeasibleError) -> InfeasibleError:
+def _certified(
+    problem: Problem, memory: MemoryModel, error: InfeasibleError
+) -> InfeasibleError | None:
     """The error with the smallest relaxation that would make the problem feasible, where resident
-    bytes (or, counted statically, all) alone do not fit.
+    bytes (or, counted statically, all) alone do not fit; None: that is not proved.
     """
     charge = problem.graph.static_bytes if memory == "static" else problem.graph.resident
     instance = instance_of(problem, charge, 0.0)
     try:
         found = least_relaxation(instance.unit_allowed, instance.unit_charge, instance.capacity)
     except SolverError:
-        return error
-    if not found.total:
-        return error
+        return None
+    if not found.total or not found.is_proved:
+        return None
     names = [device.name for device in problem.cluster.devices]
     missing = {name: int(short) for name, short in zip(names, found.missing, strict=True) if short}
     which = ", ".join(f"{name} {format_bytes(b)} ({b} bytes)" for name, b in missing.items())
     counted = "resident bytes and outputs" if memory == "static" else "resident bytes alone"
-    proof = "no smaller relaxation does" if found.is_proved else "a smaller one may do"
     return InfeasibleError(
-        f"does not fit: {counted} need {format_bytes(found.total)} ({found.total} bytes) more "
+        f"does not fit (proved): {counted} need {format_bytes(found.total)} ({found.total} bytes) more "
         f"memory than the cluster has where they may be; with this more it would fit: {which} "
-        f"({proof}). {error}",
+        f"(no smaller relaxation does). {error}",
         missing,
     )
 
