@@ -26,6 +26,7 @@ from loadmaster.model.orders import ORDERS
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.listing import ordered
+from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.simple import single
 
 #: What a plan says that came from here.
@@ -69,12 +70,14 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     """
     allowed = allowed_devices(problem)
     priorities = [ranks(make(problem.graph)) for make in ORDERS]
+    is_hopeless = proof(problem) is not None
     count, best = math.prod(allowed.sum(axis=1).tolist()), None
-    if count <= FEW and count * problem.graph.n_ops <= SIMULATED_OPS:
+    if not is_hopeless and count <= FEW and count * problem.graph.n_ops <= SIMULATED_OPS:
         best = _best_of_all(problem, _every(allowed, count), priorities)
     if best is None:
         best = problem.objective.best(_starts(problem, priorities, start))
-        best = _walked(problem, best, allowed, priorities)
+        if not is_hopeless:
+            best = _walked(problem, best, allowed, priorities)
     found = accepted(problem, Outcome(best, 1.0))
     better = problem.objective.better(found, ordered(problem, found.assignment.devices))
     return replace(better, notes=(NOTE,)) if better.fits else better

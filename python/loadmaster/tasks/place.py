@@ -38,6 +38,7 @@ from loadmaster.strategies.registry import (
     rivals_in_stages,
     takes,
 )
+from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
@@ -225,7 +226,8 @@ def _made(
     except InfeasibleError as error:
         # The papers' own constraint is not the simulator's.
         is_static = options.get("memory") == "static"
-        if greedy or problem.best_effort or is_static or method in _BY_THEMSELVES:
+        is_final = problem.best_effort or is_static or method in _BY_THEMSELVES
+        if greedy or is_final or proof(problem) is not None:
             raise
         closest = None
         if takes(function, "memory"):
