@@ -51,7 +51,8 @@ def frugal_order(graph: fast.Graph) -> NDArray[np.int32]:
     inputs: list[list[int]] = [[] for _ in range(n)]
     readers: defaultdict[int, set[int]] = defaultdict(set)
     size: dict[int, int] = {}
-    for src, dst, tensor, bytes_, is_home in zip(*map(np.ndarray.tolist, fast.edges(graph))):
+    columns = (column.tolist() for column in fast.edges(graph))
+    for src, dst, tensor, bytes_, is_home in zip(*columns, strict=True):
         if is_home:
             continue
         waits[dst] += 1

@@ -1,10 +1,10 @@
 """A search over assignments for the least overflow: what decides where every greedy pass fails.
 
 A small problem is tried whole: every assignment, in each order of
-:data:`~loadmaster.model.orders.ORDERS`. Else groups of colocated sets, coarse to fine, leave devices
-that are over their memory, at random, as often as not in exchange for another group. What holds no
-more bytes too many is kept (a walk as in WalkSAT, Selman, Kautz and Cohen 1994). Simulations are
-counted, so the same problem has the same answer on every machine.
+:data:`~loadmaster.model.orders.ORDERS`. Else groups of colocated sets, coarse to fine, leave
+devices that are over their memory, at random, as often as not in exchange for another group. What
+holds no more bytes too many is kept (a walk as in WalkSAT, Selman, Kautz and Cohen 1994).
+Simulations are counted, so the same problem has the same answer on every machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEW = 10_000
 
 #: The most simulations of a walk, and the most ops that they have in all: some seconds.
 SIMULATIONS = 5_000
-SIMULATED_OPS = 4_000_000
+SIMULATED_OPS = 2_000_000
 
 #: Groups that move, coarse to fine, before single sets do.
 GROUPS = (16, 64, 256)
@@ -71,7 +71,8 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     allowed = allowed_devices(problem)
     priorities = [ranks(make(problem.graph)) for make in ORDERS]
     is_hopeless = proof(problem) is not None
-    count, best = math.prod(allowed.sum(axis=1).tolist()), None
+    count = math.prod(allowed.sum(axis=1).tolist())
+    best: Candidate | None = None
     if not is_hopeless and count <= FEW and count * problem.graph.n_ops <= SIMULATED_OPS:
         best = _best_of_all(problem, _every(allowed, count), priorities)
     if best is None:

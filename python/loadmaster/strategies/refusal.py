@@ -36,7 +36,9 @@ def proof(problem: Problem) -> str | None:
         return None
     op = int(short[0])
     name = problem.model.names[problem.reduced.op_of[op]]
-    return f"op {name!r} with what it is colocated with needs {format_bytes(int(alone[op]))} at once"
+    return (
+        f"op {name!r} with what it is colocated with needs {format_bytes(int(alone[op]))} at once"
+    )
 
 
 def finding(problem: Problem) -> str:
@@ -49,9 +51,9 @@ def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError
     """The error of an op that found no room, with what the whole graph needs beside it."""
     peak, _ = fast.peak_bytes(problem.graph)
     return InfeasibleError(
-        f"{finding(problem)}: {refused}. In Kahn's order one device alone would need {format_bytes(peak)} ({peak} bytes) "
-        f"at the peak; the cluster has {format_bytes(sum(problem.cluster.memory))} in all. "
-        + WAYS_OUT,
+        f"{finding(problem)}: {refused}. In Kahn's order one device alone would need "
+        f"{format_bytes(peak)} ({peak} bytes) at the peak; the cluster has "
+        f"{format_bytes(sum(problem.cluster.memory))} in all. {WAYS_OUT}",
         refused.shortfall,
     )
 

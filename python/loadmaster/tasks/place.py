@@ -30,6 +30,7 @@ from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
+from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.registry import (
     DEFAULT,
     METHODS,
@@ -38,7 +39,6 @@ from loadmaster.strategies.registry import (
     rivals_in_stages,
     takes,
 )
-from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
@@ -229,7 +229,7 @@ def _made(
         is_final = problem.best_effort or is_static or method in _BY_THEMSELVES
         if greedy or is_final or proof(problem) is not None:
             raise
-        closest = None
+        closest: Candidate | None = None
         if takes(function, "memory"):
             with suppress(InfeasibleError):
                 closest = function(replace(problem, best_effort=True), **options, **asked)

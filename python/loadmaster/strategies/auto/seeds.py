@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.pace import microsecond_per_op
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
-from loadmaster.strategies import least_overflow
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.groups import celeritas, dsc, glb, grouped, order_place
 from loadmaster.strategies.lists import cpop, dpos, etf, getf, heft, m_etf, m_topo, noised, peft

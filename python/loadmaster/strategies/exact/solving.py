@@ -476,8 +476,8 @@ def _certified(
     which = ", ".join(f"{name} {format_bytes(b)} ({b} bytes)" for name, b in missing.items())
     counted = "resident bytes and outputs" if memory == "static" else "resident bytes alone"
     return InfeasibleError(
-        f"does not fit (proved): {counted} need {format_bytes(found.total)} ({found.total} bytes) more "
-        f"memory than the cluster has where they may be; with this more it would fit: {which} "
+        f"does not fit (proved): {counted} need {format_bytes(found.total)} ({found.total} bytes) "
+        f"more memory than the cluster has where they may be; with this more it would fit: {which} "
         f"(no smaller relaxation does). {error}",
         missing,
     )
