@@ -19,6 +19,7 @@ from loadmaster.model.orders import frugal_order, program_order
 from loadmaster.rules.binding import bind
 from loadmaster.rules.constraints import EVERY
 from loadmaster.strategies import least_overflow
+from loadmaster.strategies.auto.seeds import LAST_RESORTS
 
 LISTS = ["heft", "cpop", "peft", "etf", "getf", "m-etf", "m-sct", "dpos"]
 GREEDY = [*LISTS, "celeritas", "order-place", "m-topo", "expert", "round-robin", "lc", "dsc", "glb"]
@@ -66,6 +67,20 @@ def test_two_ops_that_fit_are_placed(method):
 def test_the_larger_of_two_layers_has_the_larger_device(method):
     plan = lm.place(TWO_LAYERS, mesh(24, 16), method, **brief(method))
     assert plan.devices.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("method", ["ilp", "cpsat"])
+def test_exact_methods_need_no_start_that_fits(method, monkeypatch):
+    if method == "cpsat":
+        pytest.importorskip("ortools")
+
+    def nothing(_problem):
+        raise lm.InfeasibleError("switched off")
+
+    monkeypatch.setitem(LAST_RESORTS, "least overflow", nothing)
+    plan = lm.place(TWO_OPS, mesh(24, 16, 18), method, time_limit=10)
+    assert plan.memory.peak.tolist() == [21, 0, 17]
+    assert least_overflow.NOTE not in plan.notes
 
 
 def test_fit_finds_what_no_greedy_pass_does():

@@ -74,7 +74,7 @@ def frugal_order(graph: fast.Graph) -> NDArray[np.int32]:
         if op in order:
             continue
         order[op] = None
-        changed = []
+        changed: list[int] = []
         for tensor in inputs[op]:
             readers[tensor].discard(op)
             if len(readers[tensor]) == 1:

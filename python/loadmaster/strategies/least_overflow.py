@@ -182,4 +182,5 @@ def _drawn(
     if total == 0:
         return np.zeros(len(weight), dtype=bool)
     drawn = rng.choice(len(weight), p=weight / total)
-    return (group == group[drawn]) & (weight > 0)
+    chosen: NDArray[np.bool_] = (group == group[drawn]) & (weight > 0)
+    return chosen

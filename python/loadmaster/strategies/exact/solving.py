@@ -367,7 +367,8 @@ def start_of(solvable: Solvable, method: ExactMethod, limits: Limits) -> Start:
     Raises
     ------
     InfeasibleError
-        It is proved that nothing fits: with the smallest relaxation that would make it.
+        It is proved that nothing fits, with the smallest relaxation that would make it; or nothing
+        was found under the papers' own constraint.
     """
     try:
         return method.start(solvable, limits.memory, limits.left)
@@ -375,8 +376,9 @@ def start_of(solvable: Solvable, method: ExactMethod, limits: Limits) -> Start:
         if solvable.finest.best_effort:
             raise
         certified = _certified(solvable.finest, limits.memory, error)
-        if certified is not None:
-            raise certified from error
+        if certified is not None or limits.memory == "static":
+            # The papers' own constraint is not the simulator's.
+            raise certified or error from error
         start = start_from_list(solvable.loosened(), limits.memory)
         plan = replace(start.plan, problem=solvable.finest)
         return replace(start, plan=plan, capacity=solvable.finest.capacity)
