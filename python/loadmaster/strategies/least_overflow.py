@@ -36,7 +36,7 @@ NOTE = "no greedy pass found a placement that fits: a search for the least overf
 FEW = 10_000
 
 #: The most simulations of a walk, and the most ops that they have in all: some seconds.
-SIMULATIONS = 5_000
+SIMULATIONS = 2_000
 SIMULATED_OPS = 2_000_000
 
 #: Groups that move, coarse to fine, before single sets do.
@@ -62,7 +62,8 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     Two layers, of which the first that comes takes the only device for the second:
 
     >>> import loadmaster as lm
-    >>> graph = lm.OpGraph({"name": ["a", "b"], "param_bytes": [14, 20]}, {"src": [], "dst": []})
+    >>> ops = {"name": ["a", "b"], "param_bytes": [14, 20], "time": {"*": [1.0, 1.0]}}
+    >>> graph = lm.OpGraph(ops, {"src": [], "dst": []})
     >>> both = [lm.Link("large", "small", 1e9), lm.Link("small", "large", 1e9)]
     >>> devices = [lm.Device("large", "V100", 24), lm.Device("small", "V100", 16)]
     >>> lm.place(graph, lm.Cluster(devices, both), "m-topo").devices.tolist()
