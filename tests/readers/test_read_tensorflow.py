@@ -569,6 +569,8 @@ def test_products_by_hand():
     assert back == 2 * 128 * 36
     depth = flops("DepthwiseConv2dNative", (1, 8, 8, 4), (3, 3, 4, 2), (1, 8, 8, 8))
     assert depth == 2 * 512 * 9
+    attention = {"equation": "aecd,abcd->acbe"}
+    assert flops("Einsum", (2, 7, 4, 8), (2, 5, 4, 8), (2, 4, 5, 7), **attention) == 2 * 280 * 8
     assert flops("AddN", (3,), (3,), (3,), (3,)) == 6
     assert is_update("ResourceScatterAdd")
     assert not is_update("ScatterNd")

@@ -615,6 +615,8 @@ RNN = [f32(12, 3), f32(12, 3), f32(12), f32(12)]  # one layer of three hidden un
         ("aten.mv.default", [f32(3, 4), f32(4)], [f32(3)], 24),
         ("aten.einsum.default", ["bij,bjk->bik", [f32(6, 3, 4), f32(6, 4, 5)]], [f32(6, 3, 5)],
          720),
+        ("aten._trilinear.default", [f32(3, 4), f32(6, 4, 5), f32(3, 5), [1, 3], [0], [1, 2],
+         [2, 3]], [f32(3, 6)], 2 * 3 * 6 * 4 * 5),
         ("aten.tensordot.default", [f32(3, 4, 5), f32(5, 4, 7), [1, 2], [1, 0]], [f32(3, 7)],
          2 * 3 * 7 * 20),
         ("aten.linear_backward.default", [f32(3, 4), f32(3, 5), f32(5, 4)],

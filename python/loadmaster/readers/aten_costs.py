@@ -293,6 +293,17 @@ def _bilinear(inputs: Arguments, outputs: Arguments) -> int:
     return 2 * int(rows) * int(inputs[2].numel)
 
 
+def _trilinear(inputs: Arguments, outputs: Arguments) -> int:
+    """``bilinear`` taken apart: 2 per point of the space that its three factors are spread over."""
+    spread = []
+    for factor, expanded in zip(inputs[:3], inputs[3:6], strict=True):
+        shape = list(factor.shape)
+        for dim in sorted(expanded):
+            shape.insert(dim, 1)
+        spread.append(shape)
+    return 2 * math.prod(max(sizes) for sizes in zip(*spread, strict=True))
+
+
 def _einsum(inputs: Arguments, outputs: Arguments) -> int:
     return einsum_flops(inputs[0], [tensor.shape for tensor in inputs[1]])
 
@@ -383,6 +394,7 @@ FLOPS: dict[str, _Count] = {
     **dict.fromkeys(("cdist", "_cdist_forward", "_euclidean_dist"), _product(0)),
     "tensordot": _tensordot,
     "bilinear": _bilinear,
+    "_trilinear": _trilinear,
     "einsum": _einsum,
     **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d", "cudnn_convolution", "cudnn_convolution_relu",

@@ -284,7 +284,8 @@ def _fft(length_axis: int) -> Count:
     return count
 
 
-def _einsum(op: Op) -> int:
+def einsum(op: Op) -> int:
+    """FLOPs by the attribute ``equation``."""
     equation = str(op.attrs.get("equation", ""))
     return einsum_flops(equation, [dims(tensor) for tensor in op.ins])
 
@@ -416,7 +417,7 @@ FLOPS: dict[str, Count] = {
     "Det": _det,
     "DFT": _fft(-2),
     "STFT": _fft(-2),
-    "Einsum": _einsum,
+    "Einsum": einsum,
     "Attention": _attention,
     "com.microsoft.Attention": _packed_attention(past=4),
     "com.microsoft.QAttention": _packed_attention(past=8),

@@ -433,6 +433,8 @@ def _attributes(node: Node) -> dict[str, Any]:
         found["ksize"] = list(node.proto.attr["ksize"].list.i)
     if "fused_ops" in node.proto.attr:
         found["fused_ops"] = list(node.proto.attr["fused_ops"].list.s)
+    if "equation" in node.proto.attr:
+        found["equation"] = bytes(node.proto.attr["equation"].s).decode(errors="replace")
     return found
 
 

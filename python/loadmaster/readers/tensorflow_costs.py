@@ -17,6 +17,7 @@ from loadmaster.readers.onnx_costs import (
     Tensor,
     UnknownShapeError,
     dims,
+    einsum,
     none,
     numel,
     per_input,
@@ -254,6 +255,7 @@ FLOPS: dict[str, Count] = {
     **dict.fromkeys(
         ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), lambda op: _filter(op, op.outs[0], 2)
     ),
+    "Einsum": einsum,
     "DepthwiseConv2dNative": lambda op: _depthwise(op, op.ins[1], -1),
     "DepthwiseConv2dNativeBackpropInput": lambda op: _depthwise(op, op.ins[1], 2),
     "DepthwiseConv2dNativeBackpropFilter": lambda op: _depthwise(op, op.outs[0], 2),
