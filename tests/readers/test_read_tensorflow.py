@@ -546,6 +546,13 @@ def test_workspace_and_kinds_of_costs(tmp_path):
     assert graph.names == ["x", "net/w", "net/product", "net/relu"]
 
 
+def test_an_einsum_costs_what_its_equation_says(tmp_path):
+    made = Made().node("x", "Placeholder", dtype=F32)
+    made.node("y", "Einsum", "x x", ((2, 2),), equation="ij,kj->ik")
+    graph = made.read(tmp_path)
+    assert graph.flops[graph.index("y")] == 2 * 2 * 2 * 4
+
+
 @pytest.mark.parametrize("kind", sorted(FLOPS))
 def test_every_rule_takes_what_it_gets(kind):
     """No inputs, inputs without shapes, scalars, matrices: a cost, perhaps incomplete."""

@@ -238,6 +238,14 @@ def test_where_memory_binds_ranges_balance_that():
     assert over.tolist() == [0, 1, 1, 1, 1, 1], "as little over as can be"
 
 
+@pytest.mark.parametrize("method", ["auto", "expert", "ilp"])
+def test_devices_without_memory_are_refused(method):
+    graph = graph_of({"a": 1, "b": 1}, [("a", "b", 1)], param_bytes=[60, 60])
+    nothing = lm.Constraints(reserve=100)
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        lm.place(graph, ms_mesh(2, memory=100), method, constraints=nothing)
+
+
 def test_without_module_paths_ranges_follow_the_program_and_say_so():
     placed = expert.place(problem_of(layered([""] * 8), ms_mesh(4)))
     assert placed.assignment.devices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -301,7 +301,7 @@ def _trilinear(inputs: Arguments, outputs: Arguments) -> int:
         for dim in sorted(expanded):
             shape.insert(dim, 1)
         spread.append(shape)
-    return 2 * math.prod(max(sizes) for sizes in zip(*spread, strict=True))
+    return int(2 * math.prod(max(sizes) for sizes in zip(*spread, strict=True)))
 
 
 def _einsum(inputs: Arguments, outputs: Arguments) -> int:

@@ -170,7 +170,9 @@ def ranges(
         share = _least(lambda s: ends(np.inf, s)[-1] == n, 1.0, enough)
     slowest = max(seconds_until[k][-1] for k in types)
     limit = _least(lambda t: ends(t, share)[-1] == n, 0.0, slowest * (1 + 1e-9))
-    device_of_layer = np.searchsorted(ends(limit, share), np.arange(n), "right").astype(np.int32)
+    # No share of nothing is room: the last device takes what devices without memory leave.
+    found = np.searchsorted(ends(limit, share)[:-1], np.arange(n), "right")
+    device_of_layer = found.astype(np.int32)
     by_set = np.zeros(int(problem.graph.colocation.max()) + 1, dtype=np.int32)
     by_set[problem.graph.colocation] = device_of_layer[layer]
     return on_allowed(problem, by_set)[problem.graph.colocation]
