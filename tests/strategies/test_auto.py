@@ -178,6 +178,16 @@ def test_a_chain_stays_on_one_device_and_says_so():
     assert "one device" in plan.notes[0]
 
 
+def test_a_step_of_no_time_is_enough():
+    times = {"quick": [0.0], "slow": [1.0]}
+    devices = [lm.Device(name, name, 2**30) for name in times]
+    links = [lm.Link("quick", "slow", 1e9, 0.0), lm.Link("slow", "quick", 1e9, 0.0)]
+    graph = lm.OpGraph({"name": ["a"], "time": times}, {"src": [], "dst": []})
+    plan = lm.place(graph, lm.Cluster(devices, links))
+    assert plan.makespan == 0
+    assert plan.device("a") == "quick"
+
+
 def test_every_better_plan_is_told_and_ctrl_c_keeps_the_best():
     graph = lm.read("example:inception-v3")
     told = []

@@ -78,7 +78,8 @@ class Planting:
     def is_enough(self, alone: Candidate) -> bool:
         """Whether one device is the answer; says so in the plan."""
         run = self.run
-        gain = max(0.0, 1 - run.bound / alone.verdict.step_time)
+        took = alone.verdict.step_time
+        gain = max(0.0, 1 - run.bound / took) if took else 0.0
         several = run.problem.cluster.n_devices > 1
         run.is_sole = not several or gain <= run.tuning.negligible
         if run.is_sole and several:
