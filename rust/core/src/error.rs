@@ -198,7 +198,7 @@ pub enum Error {
         value: f64,
     },
     /// `alias_of` that points outside the graph, to the op itself or in a circle.
-    #[error("{op} has alias_of {value}, which is not another op of the graph")]
+    #[error("{op} has alias_of {value}, which is not another op of the graph, or leads back to it")]
     BadAlias {
         /// The op.
         op: OpRef,

@@ -151,6 +151,18 @@ fn check_aliases(c: &OpColumns) -> Result<(), Error> {
             return Err(Error::BadAlias { op: OpId::new(u).into(), value: alias });
         }
     }
+    // An op is walked from once: `walk` is the last walk that met it, 0 for none.
+    let mut walk = vec![0; c.alias_of.len()];
+    for first in 0..c.alias_of.len() {
+        let (mut at, number) = (first, first + 1);
+        while walk[at] == 0 && c.alias_of[at] >= 0 {
+            walk[at] = number;
+            at = c.alias_of[at] as usize;
+        }
+        if walk[at] == number {
+            return Err(Error::BadAlias { op: OpId::new(at).into(), value: c.alias_of[at] });
+        }
+    }
     Ok(())
 }
 

@@ -435,6 +435,7 @@ fn errors_call_ops_by_name() {
     assert!(two(&|b| b.edge(0, 1, 0, 2)).contains("tensor 0 of \"x\" has 1 byte on one edge and 2"));
     assert!(two(&|b| b.0.alias_of[1] = 7).contains("\"y\" has alias_of 7"));
     assert!(two(&|b| b.0.alias_of[1] = 1).contains("\"y\" has alias_of 1"));
+    assert!(two(&|b| b.0.alias_of = vec![1, 0]).contains("\"x\" has alias_of 1"));
     assert!(two(&|b| b.edge(0, 0, 0, 1)).contains("joins \"x\" to itself"));
     assert!(
         two(&|b| {
