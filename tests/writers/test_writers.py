@@ -402,3 +402,8 @@ def test_a_measured_step_is_drawn_without_a_chain(plans, tmp_path, name):
     assert "measured: what waited for what is not known" in (tmp_path / "step.svg").read_text()
     ops = [e for e in of(trace_document(plan), "X", "i") if "waited_for" in e["args"]]
     assert {event["args"]["waited_for"] for event in ops} == {"measured"}
+
+
+def test_names_with_dollars_are_drawn_as_text(tmp_path):
+    draw(hand_made(), tmp_path / "step.svg", title=r"$\frac{1}$")
+    assert r"<!-- $\frac{1}$ -->" in (tmp_path / "step.svg").read_text()

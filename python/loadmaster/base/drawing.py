@@ -58,6 +58,7 @@ def style(purpose: str) -> Iterator[None]:
         "xtick.color": MUTED,
         "ytick.color": INK,
         "svg.hashsalt": "loadmaster",
+        "text.parse_math": False,  # a name with dollars is no formula
     }
     with context("default"), matplotlib.rc_context(settings):
         yield
