@@ -208,6 +208,10 @@ def test_from_and_to_stand_for_the_ends():
             ['from "a" to "b" has bandwidth NaN'],
         ),
         (
+            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 5e-324',
+            ['from "a" to "b" has bandwidth 5e-324', "at least"],
+        ),
+        (
             DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 1\nlatency = -1',
             ['from "a" to "b" has latency -1'],
         ),

@@ -434,3 +434,11 @@ def test_a_plan_answers(alexnet):
     assert plan.lower_bound == lm.lower_bound(alexnet, cluster).seconds
     assert plan.memory is plan.schedule.memory
     assert V100.name in {t.name for t in plan.cluster.types}
+
+
+@pytest.mark.parametrize("method", ["auto", "heft", "single"])
+def test_times_below_the_finest_tick_are_refused(method):
+    columns = {"name": ["a", "b"], "time": {"*": [1e-18, 2e-18]}}
+    graph = lm.OpGraph(columns, {"src": [0], "dst": [1], "bytes": [8]})
+    with pytest.raises(lm.InputError, match="no op takes longer than 2e-18 s"):
+        lm.place(graph, lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9), method)

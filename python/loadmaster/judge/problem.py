@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
 from loadmaster.costs import Costs
 from loadmaster.costs.program import program_costs
 from loadmaster.judge.allowance import Meter
@@ -18,6 +19,9 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph, Reduced
 from loadmaster.model.program import Program
+
+#: Seconds of the finest tick that Rust counts times in (``rust/core/src/clock.rs``).
+FINEST_TICK = 1e-15
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,18 @@ class Problem:
     ) -> Problem:
         """Reduces the graph that runs, a user's or a program's, and sums the times of its ops over
         the reduced ops.
+
+        Raises
+        ------
+        InputError
+            Every op that takes time takes less than the finest tick of the simulator.
         """
+        longest = costs.time[np.isfinite(costs.time)].max(initial=0.0)
+        if 0 < longest < FINEST_TICK:
+            raise InputError(
+                f"no op takes longer than {longest:g} s, and the simulator counts ticks of "
+                f"{FINEST_TICK:g} s at the finest: give the times of ops in seconds"
+            )
         program = Program.of(model) if isinstance(model, OpGraph) else model
         reduced = program.graph.reduced_for(costs.types)
         return cls(

@@ -299,7 +299,8 @@ impl Mesh {
             if from == to {
                 return Err(ClusterError::SelfLink(link.from.clone()));
             }
-            if !(link.bandwidth > 0.0 && link.bandwidth.is_finite()) {
+            // One over a subnormal bandwidth is infinite.
+            if !(link.bandwidth > 0.0 && link.bandwidth.is_normal()) {
                 let (from, to) = ends();
                 return Err(ClusterError::BadBandwidth { from, to, bandwidth: link.bandwidth });
             }

@@ -225,7 +225,7 @@ pub enum Error {
         second: OpRef,
     },
     /// Times that overflow.
-    #[error("the times add up to {seconds} seconds: too long to be counted")]
+    #[error("the times of ops and transfers add up to {seconds:e} s: too long to be counted")]
     HorizonTooLong {
         /// The sum.
         seconds: f64,
@@ -340,8 +340,11 @@ pub enum ClusterError {
     /// A link from a device to itself.
     #[error("a link joins device {0:?} to itself")]
     SelfLink(String),
-    /// A bandwidth that is not positive.
-    #[error("the link from {from:?} to {to:?} has bandwidth {bandwidth} B/s: it must be positive and finite")]
+    /// A bandwidth that is not positive, infinite, or subnormal.
+    #[error(
+        "the link from {from:?} to {to:?} has bandwidth {bandwidth:?} B/s: it must be positive and finite, \
+         and at least 2.3e-308"
+    )]
     BadBandwidth {
         /// Source device.
         from: String,
