@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.problem import parallelism
-
-if TYPE_CHECKING:
-    from loadmaster.judge.simulation import Simulation
-    from loadmaster.model.cluster import Cluster
-    from loadmaster.model.program import Program
-    from loadmaster.plans.comparison import Comparison
-    from loadmaster.plans.plan import Plan
+from loadmaster.judge.simulation import Simulation
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.program import Program
+from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.plan import Plan
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.graph_files import colour, dot_text, graphml_text
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:

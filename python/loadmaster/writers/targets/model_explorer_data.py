@@ -8,14 +8,12 @@ the plan's own graph.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.files import written
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.graph_files import colour
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:

@@ -11,13 +11,11 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.onnx_parts import PREFIX, PlacedModel, save, without_facts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: Name of the device configuration.
 CONFIGURATION = "loadmaster"

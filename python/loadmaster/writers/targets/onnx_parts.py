@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming
+from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segments
 from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
@@ -25,9 +26,6 @@ from loadmaster.readers.onnx_shapes import (
     values_read,
 )
 from loadmaster.writers.targets.names import check_names
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 _NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
 

@@ -8,18 +8,16 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loadmaster.base.errors import InputError, LoadmasterError, importing
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.plans.plan import Plan
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import families
 from loadmaster.writers.targets.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 FORMAT = "loadmaster-onnx"
 VERSION = 1
