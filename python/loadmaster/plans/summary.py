@@ -23,6 +23,11 @@ _PER_LINE = 4
 _DEVICE_LINES = 4
 
 
+def title(plan: Plan) -> str:
+    """``model on cluster``."""
+    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
+
+
 def verdict(plan: Plan) -> str | None:
     """A sentence that says that several devices cannot be faster than one; None: they may be."""
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
@@ -38,11 +43,9 @@ def verdict(plan: Plan) -> str | None:
 
 def summary(plan: Plan) -> str:
     """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
-    name = plan.graph.name or "graph"
     under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
-        f"{name} on {plan.cluster.name or 'cluster'} by {plan.method}: "
-        f"{format_seconds(plan.makespan)} per step, planned in "
+        f"{title(plan)} by {plan.method}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "

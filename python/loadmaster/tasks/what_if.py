@@ -24,7 +24,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import document
+from loadmaster.plans.summary import document, title
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 
@@ -118,13 +118,11 @@ class WhatIf:
         }
 
     def __str__(self) -> str:
-        name = self.before.graph.name or "graph"
-        where = self.before.cluster.name or "cluster"
         head = (
             "scenario", "step time", "x as fast", "plan kept", "bound", "busy", "moved", "peaks",
         )  # fmt: skip
         lines = [
-            f"{name} on {where}: {format_seconds(self.before.makespan)} per step by "
+            f"{title(self.before)}: {format_seconds(self.before.makespan)} per step by "
             f"{self.before.method}",
             *aligned([head, *(self._row(p) for p in self.prospects)]),
         ]

@@ -19,7 +19,8 @@ from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.report.contents import contents, facts, provenance_rows, title
+from loadmaster.plans.summary import title
+from loadmaster.writers.report.contents import contents, facts, provenance_rows
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5

@@ -56,11 +56,6 @@ class Columns:
         return b"".join(self._parts)
 
 
-def title(plan: Plan) -> str:
-    """``model on cluster``."""
-    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
-
-
 def facts(plan: Plan) -> list[tuple[str, str]]:
     """What a person wants to know first, as names and values."""
     options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
