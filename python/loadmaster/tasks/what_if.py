@@ -16,6 +16,7 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.files import naming
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, format_seconds
@@ -315,10 +316,8 @@ class Hardware:
         types = {t.name: (t.name, 1.0) for t in plan.cluster.types}
         hardware = cls(plan.cluster, types)
         for word, value in change.items():
-            try:
+            with naming(_name({word: value})):
                 hardware = CHANGES[word](hardware, value)
-            except InputError as error:
-                raise InputError(f"{_name({word: value})}: {error}") from error
         return hardware
 
     def faster(self, factor: Any, device: Any) -> Hardware:

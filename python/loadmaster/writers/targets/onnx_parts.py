@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import naming
+from loadmaster.base.files import naming, system_errors
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segments
 from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
@@ -247,12 +247,10 @@ def save(model: Any, path: Path, source: Path) -> None:
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise InputError(f"{source}: its weights cannot be read: {first_line(error)}") from None
     size = sum(len(t.raw_data) for t in model.graph.initializer)
-    try:
+    with system_errors(f"cannot write {path}"):
         onnx.save_model(
             model,
             path,
             save_as_external_data=bool(tensors) or size > _OUTSIDE,
             location=f"{path.stem}.data",
         )
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
