@@ -10,7 +10,7 @@ from strategies import graph_of, ms_mesh, op_graphs
 import loadmaster as lm
 from loadmaster.base.errors import SolverError
 from loadmaster.judge.problem import Problem
-from loadmaster.milp import solve
+from loadmaster.milp import solve, worker
 from loadmaster.strategies.lists import favourites
 from loadmaster.strategies.lists.favourites import favourite_children
 
@@ -51,7 +51,7 @@ def test_what_is_off_the_critical_path_saves_the_longest_transfer():
 
 
 def test_a_chain_needs_no_solver(monkeypatch):
-    monkeypatch.setattr(favourites, "solve", lambda *_, **__: pytest.fail("asked a solver"))
+    monkeypatch.setattr(worker, "solve", lambda *_, **__: pytest.fail("asked a solver"))
     graph = graph_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 3), ("b", "c", 3)])
     assert by_name(graph, favourite_children(problem_of(graph)).child) == {"a": "b", "b": "c"}
 
@@ -84,7 +84,7 @@ def test_without_the_solver_the_longest_transfers_choose(monkeypatch, failure):
             raise SolverError("the solver cbc failed: signal 11\nmore")
         return solve(model, time_limit=0)
 
-    monkeypatch.setattr(favourites, "solve", fail)
+    monkeypatch.setattr(worker, "solve", fail)
     found = favourite_children(problem_of(graph))
     assert by_name(graph, found.child) == {"b": "d", "a": "c"}
     assert ("signal 11" if failure == "crash" else "within") in found.notes[0]

@@ -13,7 +13,7 @@ from strategies import MS, graph_of, ms_mesh, op_graphs
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, SolverError
 from loadmaster.judge.problem import Problem
-from loadmaster.milp import solve
+from loadmaster.milp import solve, worker
 from loadmaster.strategies.lists import getf_groups
 from loadmaster.strategies.lists.getf_groups import type_masks
 
@@ -66,7 +66,7 @@ def test_a_type_too_slow_is_left_out_where_there_is_another():
 
 
 def test_equal_types_need_no_solver(monkeypatch):
-    monkeypatch.setattr(getf_groups, "solve", lambda *_, **__: pytest.fail("asked a solver"))
+    monkeypatch.setattr(worker, "solve", lambda *_, **__: pytest.fail("asked a solver"))
     graph = graph_of({"a": 1, "b": 1}, device_types=["", "y"])
     assert type_masks(problem_of(graph, cluster_of("x", "y"), [1, 1])).masks.tolist() == [3, 2]
     assert type_masks(problem_of(graph_of({"a": 1}), ms_mesh(3), [1])).masks.tolist() == [1]
@@ -79,7 +79,7 @@ def test_without_the_solver_every_type_is_open(monkeypatch, failure):
             raise SolverError("the solver cbc failed: signal 11\nmore")
         return solve(model, time_limit=0)
 
-    monkeypatch.setattr(getf_groups, "solve", fail)
+    monkeypatch.setattr(worker, "solve", fail)
     graph = graph_of({"a": 1, "b": 1}, device_types=["", "y"])
     found = type_masks(problem_of(graph, cluster_of("x", "y"), [1, 3]))
     assert found.masks.tolist() == [3, 2]

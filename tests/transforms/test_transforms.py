@@ -74,7 +74,6 @@ def check_conserved(before: lm.OpGraph, after: Program) -> None:
     copies = graph.meta.get("data_parallel", {}).get("copied_param_bytes", 0)
     assert int(graph.param_bytes.sum()) - copies == int(before.param_bytes.sum())
     assert not graph.param_bytes[own].any()
-    assert int(graph.flops[own].sum()) == after.own_flops
     assert len(after.origin) == len(after.share) == graph.n_ops
     assert set(after.origin[~own].tolist()) == set(range(before.n_ops)), "every op is still there"
     # Slices of a tensor leave and arrive whole.

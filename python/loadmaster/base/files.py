@@ -27,10 +27,8 @@ _GZIP_LEVEL = 5
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The contents of a file, unpacked if gzipped (told by content, not by name)."""
-    try:
+    with system_errors(f"cannot read {os.fspath(path)}"):
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     if not data.startswith(GZIP_MAGIC):
         return data
     try:
@@ -39,17 +37,23 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         raise _damaged(path, error) from error
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The contents of a file of UTF-8 text."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
+
+
 def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
     """The first bytes of a file, unpacked if gzipped; damage behind these bytes goes unnoticed."""
-    try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == GZIP_MAGIC
-            file.seek(0)
+    with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
+        packed = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        try:
             return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from error
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise _damaged(path, error) from error
 
 
 def _damaged(path: str | os.PathLike[str], error: Exception) -> InputError:
@@ -70,12 +74,21 @@ def parse_json(
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Puts the path of the file that is worked on before the message of an InputError."""
+def naming(what: str | os.PathLike[str]) -> Iterator[None]:
+    """Puts what is worked on, mostly the path of a file, before the message of an InputError."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from None
+        raise InputError(f"{os.fspath(what)}: {error}") from None
+
+
+@contextmanager
+def system_errors(failed: str) -> Iterator[None]:
+    """Turns an error of the system into an InputError that begins with what failed."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{failed}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -128,20 +141,16 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     target = Path(path)
     if target.name.endswith(".gz"):
         data = gzip.compress(data, _GZIP_LEVEL, mtime=0)
-    try:
+    with system_errors(f"cannot write {target}"):
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if not isinstance(error, OSError):
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
             raise
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def _umask() -> int:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from loadmaster.judge.simulation import run
-    from loadmaster.plans.summary import simulation_document, simulation_lines
+    from loadmaster.plans.summary import simulation_document, simulation_lines, title
 
     plan = inputs.plan(arguments)
     if arguments.cluster:
@@ -54,8 +54,5 @@ def run(arguments: argparse.Namespace) -> None:
         show_json(simulation_document(simulation, plan.cluster))
         return
     policy = arguments.policy or plan.policy
-    print(
-        f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}, "
-        f"policy {policy}{', no contention' if arguments.no_contention else ''}"
-    )
+    print(f"{title(plan)}, policy {policy}{', no contention' if arguments.no_contention else ''}")
     print("\n".join(simulation_lines(simulation, plan.cluster, plan.program)))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_bytes, write_bytes
+from loadmaster.base.files import read_text, write_bytes
 
 Floats = NDArray[np.float64]
 
@@ -92,11 +92,7 @@ class TransferTimes:
         InputError
             A missing column, or a value that is no positive number (the error names the line).
         """
-        try:
-            text = read_bytes(path).decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
-        reader = csv.DictReader(io.StringIO(text))
+        reader = csv.DictReader(io.StringIO(read_text(path)))
         try:
             head = reader.fieldnames or ()
             column = next((c for c in ("seconds_one_way", "seconds") if c in head), None)

@@ -30,10 +30,5 @@ def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
         A set may be on no device; the error names its first op.
     """
     check_allowed(problem)
-    graph = problem.graph
-    first = np.unique(graph.colocation, return_index=True)[1]
-    types = np.array(problem.cluster.device_types, dtype=np.uint64)
-    allowed: NDArray[np.bool_] = (
-        (graph.allowed[first][:, None] >> types[None, :]) & np.uint64(1)
-    ).astype(bool)
-    return allowed
+    first = np.unique(problem.graph.colocation, return_index=True)[1]
+    return problem.allowed_types[first][:, problem.cluster.device_types]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem, ranks
+from loadmaster.judge.problem import Problem, ranks, summed
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ class CoarseProblem:
             The group whose device each op takes, and which is charged for it; the op's own group if
             absent.
         """
-        charge = np.zeros(self.n_groups, dtype=np.uint64)
-        np.add.at(charge, self.group if decides is None else decides, bytes_)
-        return charge
+        return summed(bytes_, self.group if decides is None else decides, self.n_groups)
 
     def first(self, per_op: NDArray[np.int32]) -> NDArray[np.int32]:
         """What the first op of each group has, of an int32 column of the reduced graph."""

@@ -24,7 +24,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.coarse import CoarseProblem
-from loadmaster.judge.problem import Problem, parallelism
+from loadmaster.judge.problem import Problem, parallelism, summed
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
@@ -460,9 +460,7 @@ def _as_opgraph(coarse: Coarse) -> OpGraph:
         return [values[op] for op in longest]
 
     def total(values: NDArray[np.uint64]) -> list[int]:
-        sums = np.zeros(n, dtype=np.uint64)
-        np.add.at(sums, mapping, values)
-        return sums.tolist() + [0] * extra
+        return [*summed(values, mapping, n).tolist(), *[0] * extra]
 
     ops = {
         "name": [f"{g}: {model.names[op]}" for g, op in enumerate(longest)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
-
-if TYPE_CHECKING:
-    from loadmaster.judge.problem import Problem
 
 
 @dataclass(frozen=True)

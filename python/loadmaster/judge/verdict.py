@@ -92,5 +92,4 @@ class Verdict:
 
 
 def _excess(peak: NDArray[np.uint64], memory: Sequence[int]) -> int:
-    over = [p - m for p, m in zip(peak.tolist(), memory, strict=True) if p > m]
-    return sum(over)
+    return sum(max(p - m, 0) for p, m in zip(peak.tolist(), memory, strict=True))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, summed
 
 Longs = NDArray[np.int64]
 
@@ -119,9 +119,7 @@ class Instance:
     @cached_property
     def unit_charge(self) -> Longs:
         """Bytes that each unit takes: int64 [n_units]."""
-        charge = np.zeros(self.n_units, dtype=np.int64)
-        np.add.at(charge, self.unit, self.charge)
-        return charge
+        return summed(self.charge, self.unit, self.n_units)
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.judge.problem import summed
 from loadmaster.milp.model import Builder
 from loadmaster.milp.worker import solve
 
@@ -104,8 +105,7 @@ def least_relaxation(
 def _of(
     devices: NDArray[np.int32], charge: NDArray[np.int64], capacity: NDArray[np.int64], proved: bool
 ) -> Relaxation:
-    used = np.zeros(len(capacity), dtype=np.int64)
-    np.add.at(used, devices, charge)
+    used = summed(charge, devices, len(capacity))
     return Relaxation(np.maximum(used - capacity, 0), proved, devices)
 
 

@@ -187,6 +187,12 @@ class Builder:
         self._m += count
         return np.arange(self._m - count, self._m)
 
+    def above(self, high: NDArray[np.int64], low: NDArray[np.int64], by: ArrayLike) -> None:
+        """Adds a row per pair of variables: the first is at least so much above the second."""
+        row, one = np.arange(len(high)), np.ones(len(high))
+        variables, values = np.concatenate([high, low]), np.concatenate([one, -one])
+        self.rows(np.tile(row, 2), variables, values, lower=by)
+
     def model(self, start: NDArray[np.float64] | None = None) -> Model:
         """The model so far. O(entries log entries)."""
         lower, upper, objective, integer = _joined(self._variables, 4)

@@ -66,14 +66,6 @@ def estimated_rows(instance: Instance) -> int:
 
 
 class _Program(Reference):
-    def __init__(self, instance: Instance, start: Timed) -> None:
-        super().__init__(instance, start)
-        self.precedence()
-        self.transfers()
-        self.communication()
-        self.ops_apart()
-        self.congestion()
-
     def communication(self) -> None:
         """(7)."""
         instance = self.instance

@@ -61,15 +61,7 @@ def estimated_rows(instance: Instance) -> int:
 
 
 class _Program(Reference):
-    def __init__(self, instance: Instance, start: Timed) -> None:
-        super().__init__(instance, start)
-        self.precedence()
-        self.transfers()
-        self.xor()
-        self.ops_apart()
-        self.congestion()
-
-    def xor(self) -> None:
+    def communication(self) -> None:
         """(5), and the sender of (6)."""
         instance = self.instance
         for message, z in self.sent.items():

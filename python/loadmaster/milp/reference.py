@@ -28,6 +28,19 @@ class Reference(Rows):
         self.sent: dict[Message, int] = {}
         self.leaves: dict[Message, int] = {}
         self.arrives: dict[Message, list[Term]] = {}
+        self.precedence()
+        self.transfers()
+        self.communication()
+        self.ops_apart()
+        self.congestion()
+
+    def communication(self) -> None:
+        """Which transfers take place, and where each comes from: a formulation's own."""
+        raise NotImplementedError
+
+    def congestion(self) -> None:
+        """Which transfers follow each other: a formulation's own."""
+        raise NotImplementedError
 
     def precedence(self) -> None:
         """C_i <= S_j for an op and its reader, and C_i <= C_max."""

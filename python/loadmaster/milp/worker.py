@@ -144,6 +144,17 @@ def solve(
     return replace(_kept(model, found), seconds=time.monotonic() - began)
 
 
+def optimum(model: Model, time_limit: float) -> tuple[NDArray[np.float64] | None, str]:
+    """The optimum of a linear program; where it is not found in time, or the solver fails, why."""
+    try:
+        found = solve(model, time_limit=time_limit)
+    except SolverError as error:
+        return None, str(error).splitlines()[0]
+    if found.status != "optimal":
+        return None, f"the linear program was not solved within {time_limit:g} s"
+    return found.values, ""
+
+
 def _chosen(solver: Solver) -> str:
     """The solver's name, once it is known to be there (without importing it)."""
     if find_spec("mip") is None:

@@ -20,7 +20,7 @@ from typing import Any
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_bytes, write_bytes
+from loadmaster.base.files import naming, read_text, write_bytes
 from loadmaster.base.units import counted, parse_bytes
 
 #: Dtypes for which a device type may state its peak.
@@ -454,11 +454,7 @@ class Cluster:
         InputError
             The file cannot be read, is no TOML, or describes no valid cluster.
         """
-        try:
-            text = read_bytes(path).decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
-        return cls.from_toml(text, os.fspath(path))
+        return cls.from_toml(read_text(path), os.fspath(path))
 
     @classmethod
     def from_toml(cls, text: str, source: str = "cluster") -> Cluster:
@@ -473,7 +469,7 @@ class Cluster:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{source} is not valid TOML: {error}") from error
-        try:
+        with naming(source):
             known = {"name", "description", "source", "device", "link", "type"}
             _refuse_unknown(document, "cluster", known)
             return cls(
@@ -484,8 +480,6 @@ class Cluster:
                 description=str(document.get("description", "")),
                 source=str(document.get("source", "")),
             )
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
 
     def to_toml(self) -> str:
         """As TOML that :meth:`from_toml` reads back; links one by one."""

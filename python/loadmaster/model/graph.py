@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.base.files import check_format
+from loadmaster.base.errors import InputError, importing
+from loadmaster.base.files import check_format, naming
 from loadmaster.base.units import counted
 from loadmaster.model.orders import ORDERS
 
@@ -332,15 +332,13 @@ class OpGraph:
             raise InputError(
                 f"{source}: meta has a value that JSON cannot hold: {error}"
             ) from error
-        try:
+        with naming(source):
             return cls(
                 document["ops"],
                 document["edges"],
                 name=str(document.get("name", "")),
                 meta=document.get("meta") or {},
             )
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
 
     def to_document(self) -> dict[str, Any]:
         """As an opgraph v1 document; columns that say nothing are left out."""
@@ -449,10 +447,8 @@ class OpGraph:
         MissingExtraError
             networkx is not installed.
         """
-        try:
+        with importing("networkx", "networkx", "to_networkx"):
             import networkx as nx
-        except ImportError:
-            raise MissingExtraError("networkx", "networkx", "to_networkx") from None
         graph: nx.MultiDiGraph[Any] = nx.MultiDiGraph(name=self.name)
         columns = self.to_document()["ops"]
         times = columns.pop("time", {})

@@ -175,11 +175,6 @@ class Program:
         words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
         return ", ".join(words)
 
-    @property
-    def own_flops(self) -> int:
-        """FLOPs that the program adds to the model's own, which it conserves."""
-        return int(self.graph.flops[self.own].sum())
-
 
 @lru_cache(maxsize=16)
 def _of_whole_ops(n: int) -> Mapping[str, Any]:

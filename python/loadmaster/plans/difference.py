@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
+from loadmaster.plans.plan import Plan
 
 #: Most moves that are listed, and simulated with the move alone taken back.
 MAX_MOVES = 12

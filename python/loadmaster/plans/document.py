@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import check_format
+from loadmaster.base.files import check_format, naming
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.judge.policies import PLAN_POLICIES
 from loadmaster.judge.problem import Problem
@@ -200,10 +200,8 @@ class _Reader:
 
     def _costs(self, costs: Any, graph: OpGraph, cluster: Cluster) -> Costs:
         expect = self.expect
-        try:
+        with naming(f"{self.source} is damaged"):
             given = Costs.given(np.array(costs["time"], dtype=np.float64), graph, cluster)
-        except InputError as error:
-            raise InputError(f"{self.source} is damaged: {error}") from error
         expect(tuple(costs["types"]) == given.types, "costs.types are not the cluster's")
         expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
         words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)

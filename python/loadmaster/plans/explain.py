@@ -6,7 +6,7 @@ An op that has parts is explained part by part.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.simulation import MEASURED
 from loadmaster.judge.verdict import Verdict
+from loadmaster.plans.plan import Plan
 from loadmaster.rules.stages import Stages
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.problem import parallelism
-
-if TYPE_CHECKING:
-    from loadmaster.judge.simulation import Simulation
-    from loadmaster.model.cluster import Cluster
-    from loadmaster.model.program import Program
-    from loadmaster.plans.comparison import Comparison
-    from loadmaster.plans.plan import Plan
+from loadmaster.judge.simulation import Simulation
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.program import Program
+from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.plan import Plan
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -23,6 +21,11 @@ WORTH_SPLITTING = 1.05
 #: Devices per line, and lines, of the summary.
 _PER_LINE = 4
 _DEVICE_LINES = 4
+
+
+def title(plan: Plan) -> str:
+    """``model on cluster``."""
+    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
 
 
 def verdict(plan: Plan) -> str | None:
@@ -40,11 +43,9 @@ def verdict(plan: Plan) -> str | None:
 
 def summary(plan: Plan) -> str:
     """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
-    name = plan.graph.name or "graph"
     under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
-        f"{name} on {plan.cluster.name or 'cluster'} by {plan.method}: "
-        f"{format_seconds(plan.makespan)} per step, planned in "
+        f"{title(plan)} by {plan.method}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError, importing
-from loadmaster.base.files import naming
+from loadmaster.base.files import naming, system_errors
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.columns import FLOAT_NAMES, GraphColumns
@@ -140,9 +140,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        model = onnx.load(path, format="protobuf", load_external_data=False)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from None
+        with system_errors("cannot be read"):
+            model = onnx.load(path, format="protobuf", load_external_data=False)
     except DecodeError:
         raise InputError(
             "not an ONNX model, or a truncated one, nor anything else that is read"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import BYTE_ORDER_MARK, read_bytes
+from loadmaster.base.files import naming, read_text
 from loadmaster.model.graph import ANY_TYPE
 from loadmaster.model.profile import Profile
 
@@ -88,11 +88,7 @@ def read(
     [(2, 2), (4, 1)]
     """
     source = os.fspath(path)
-    try:
-        text = read_bytes(path).removeprefix(BYTE_ORDER_MARK).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not a text file: {error}") from error
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff")))
     tables: dict[tuple[str, int | None], _Table] = {}
     try:
         head = reader.fieldnames or ()
@@ -103,10 +99,8 @@ def read(
                 "ms, us), and if known kind, step, batch, device_type, output_bytes"
             )
         for row in reader:
-            try:
+            with naming(f"{source}, line {reader.line_num}"):
                 _take(row, unit, tables, batch, device_type)
-            except InputError as error:
-                raise InputError(f"{source}, line {reader.line_num}: {error}") from None
     except csv.Error as error:
         raise InputError(f"{source}, line {reader.line_num}: {error}") from error
     if not tables:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import naming, parse_json
+from loadmaster.base.files import naming, parse_json, system_errors
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_program import (
     Node,
@@ -98,12 +98,10 @@ def read(
 def _load(path: str | os.PathLike[str]) -> tuple[Any, dict[str, str]]:
     """The program's JSON, and the file of its weights by parameter."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with system_errors("cannot be read"), zipfile.ZipFile(path) as archive:
             member = _program_in(archive)
             document = parse_json(_bytes(archive, member), member)
             return document, _weight_files(archive, member)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise InputError(f"a damaged or truncated zip file: {error}") from None
 

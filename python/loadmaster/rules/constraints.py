@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_bytes
+from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
 
@@ -146,10 +146,8 @@ class Constraints:
             raise InputError(
                 f"{source}: no constraint is named {unknown[0]!r}; there are {', '.join(known)}"
             )
-        try:
+        with naming(source):
             return cls(**document)
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Constraints:

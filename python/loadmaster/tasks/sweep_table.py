@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.base.files import read_bytes, write_bytes
+from loadmaster.base.errors import InputError, importing
+from loadmaster.base.files import read_bytes, system_errors, write_bytes
 
 #: Most characters of an error or a name in the table.
 _MOST_TEXT = 4000
@@ -150,11 +150,9 @@ class Table:
             data = read_bytes(path)
             whole = data[: data.rfind(b"\n") + 1]
             self.rows = {row.key: row for row in _parsed(whole, path)}
-        try:
+        with system_errors(f"cannot write {path}"):
             self._file = path.open("ab")
             self._file.truncate(len(whole))
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
         if not whole:
             self._write(COLUMNS)
 
@@ -220,11 +218,9 @@ def _row(cells: list[str]) -> Row:
 
 
 def _pyarrow() -> Any:
-    try:
+    with importing("pyarrow", "parquet", "writing Parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", "writing Parquet") from error
     return pyarrow
 
 

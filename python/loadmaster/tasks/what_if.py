@@ -16,6 +16,7 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.files import naming
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, format_seconds
@@ -24,7 +25,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import document
+from loadmaster.plans.summary import document, title
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 
@@ -118,13 +119,11 @@ class WhatIf:
         }
 
     def __str__(self) -> str:
-        name = self.before.graph.name or "graph"
-        where = self.before.cluster.name or "cluster"
         head = (
             "scenario", "step time", "x as fast", "plan kept", "bound", "busy", "moved", "peaks",
         )  # fmt: skip
         lines = [
-            f"{name} on {where}: {format_seconds(self.before.makespan)} per step by "
+            f"{title(self.before)}: {format_seconds(self.before.makespan)} per step by "
             f"{self.before.method}",
             *aligned([head, *(self._row(p) for p in self.prospects)]),
         ]
@@ -317,10 +316,8 @@ class Hardware:
         types = {t.name: (t.name, 1.0) for t in plan.cluster.types}
         hardware = cls(plan.cluster, types)
         for word, value in change.items():
-            try:
+            with naming(_name({word: value})):
                 hardware = CHANGES[word](hardware, value)
-            except InputError as error:
-                raise InputError(f"{_name({word: value})}: {error}") from error
         return hardware
 
     def faster(self, factor: Any, device: Any) -> Hardware:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import by_start, ranks
+from loadmaster.judge.problem import by_start, ranks, summed
 from loadmaster.strategies.auto.gathering import gathered
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Candidate, judged
@@ -131,8 +131,7 @@ class Search:
         """
         problem, devices = self.run.problem, start.assignment.devices
         held, lead = problem.reduced.held_at_peak, problem.graph.lead
-        used = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
-        np.add.at(used, devices, held)
+        used = summed(held, devices, problem.cluster.n_devices)
         room = (problem.capacity.astype(np.float64) * share).astype(np.uint64)
         follows = np.array_equal(devices[lead], devices)
         core = problem.core.led_by(lead) if follows else problem.core

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, summed
 from loadmaster.strategies.attempts import MemoryModel, best_way
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import check_memory, no_slower_than_one, ordered
@@ -59,8 +59,7 @@ def guided_load_balancing(
     """
     n = problem.graph.n_ops
     seconds = np.stack([np.bincount(lead, column, n) for column in problem.time.T], axis=1)
-    taken = np.zeros(n, dtype=np.uint64)
-    np.add.at(taken, lead, bytes_)
+    taken = summed(bytes_, lead, n)
     first = np.full(n, np.inf)
     top, _ = fast.levels(problem.weights)
     np.minimum.at(first, lead, top)

@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import SolverError
 from loadmaster.judge.problem import Problem
-from loadmaster.milp import Builder, Model, solve
+from loadmaster.milp import Builder, Model, optimum
 
 #: Largest x of a favourite (Baechi, section 3.2.2).
 THRESHOLD = 0.1
@@ -97,20 +96,14 @@ def favourite_children(problem: Problem, *, time_limit: float = TIME_LIMIT) -> F
     flows = _flows(problem)
     if not flows.choice.any():
         return Favourites(_exclusive(problem, flows, np.zeros(len(flows.src)), flows.chained))
-    try:
-        found = solve(_program(problem, flows), time_limit=time_limit)
-        solved = found.status == "optimal"
-        why = "" if solved else f"the linear program was not solved within {time_limit:g} s"
-    except SolverError as error:
-        why = str(error).splitlines()[0]
-    if why:
+    values, why = optimum(_program(problem, flows), time_limit)
+    if values is None:
         longest_first = np.where(flows.chained, -np.inf, -flows.seconds)
         child = _exclusive(problem, flows, longest_first, flows.chained | flows.choice)
         return Favourites(child, (f"favourite children: {why}; the longest transfers chose",))
-    assert found.values is not None
     x = np.zeros(len(flows.src))
     # Rounded, so that what a solver's noise tells apart ties.
-    x[flows.choice] = np.round(1.0 - found.values[: np.count_nonzero(flows.choice)], 6)
+    x[flows.choice] = np.round(1.0 - values[: np.count_nonzero(flows.choice)], 6)
     return Favourites(
         _exclusive(problem, flows, x, flows.chained | (flows.choice & (x < THRESHOLD)))
     )
@@ -163,13 +156,7 @@ def _program(problem: Problem, flows: _Flows) -> Model:
     )
     # Only the last op of a path bounds the makespan.
     last = np.flatnonzero(np.bincount(src, minlength=len(time)) == 0)
-    row = np.arange(len(last))
-    b.rows(
-        np.concatenate([row, row]),
-        np.concatenate([np.repeat(makespan, len(last)), start[last]]),
-        np.concatenate([np.ones(len(last)), -np.ones(len(last))]),
-        lower=time[last],
-    )
+    b.above(np.repeat(makespan, len(last)), start[last], time[last])
     for end in (src[chosen], dst[chosen]):
         count = np.bincount(end, minlength=len(time))
         several = count > 1

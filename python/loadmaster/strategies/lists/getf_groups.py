@@ -27,10 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import SolverError
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.problem import Problem
-from loadmaster.milp import Builder, Model, solve
+from loadmaster.milp import Builder, Model, optimum
 from loadmaster.strategies.simple.assigned import per_set
 
 #: Seconds for the linear program.
@@ -86,16 +85,10 @@ def type_masks(problem: Problem, *, time_limit: float = TIME_LIMIT) -> TypeMasks
     usable = _usable(problem, group)
     if all(np.array_equal(column, problem.time[:, 0]) for column in problem.time.T):
         return TypeMasks(everything)
-    try:
-        found = solve(_program(problem, usable), time_limit=time_limit)
-        solved = found.status == "optimal"
-        why = "" if solved else f"the linear program was not solved within {time_limit:g} s"
-    except SolverError as error:
-        why = str(error).splitlines()[0]
-    if why:
+    values, why = optimum(_program(problem, usable), time_limit)
+    if values is None:
         return TypeMasks(everything, (f"GETF's groups: {why}; every type is open, as in ETF",))
-    assert found.values is not None
-    fractions = found.values[: usable.size].reshape(usable.shape)
+    fractions = values[: usable.size].reshape(usable.shape)
     return TypeMasks(_chosen(problem, fractions, group, usable)[problem.graph.colocation])
 
 
@@ -178,13 +171,7 @@ def _program(problem: Problem, usable: NDArray[np.bool_]) -> Model:
     after(dst.astype(np.int64), src.astype(np.int64))
     after(np.flatnonzero(np.bincount(dst, minlength=graph.n_ops) == 0), None)
     last = np.flatnonzero(np.bincount(src, minlength=graph.n_ops) == 0)
-    row = np.arange(len(last))
-    b.rows(
-        np.concatenate([row, row]),
-        np.concatenate([np.repeat(horizon, len(last)), done[last]]),
-        np.concatenate([np.ones(len(last)), -np.ones(len(last))]),
-        lower=np.zeros(len(last)),
-    )
+    b.above(np.repeat(horizon, len(last)), done[last], np.zeros(len(last)))
     load = per_set(problem, time)
     count = np.bincount(problem.cluster.device_types, minlength=n_types).astype(np.float64)
     kinds = np.arange(n_types)

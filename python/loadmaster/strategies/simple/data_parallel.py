@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem, ranks
+from loadmaster.judge.problem import Problem, ranks, summed
 from loadmaster.model.program import Program
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
@@ -54,10 +54,8 @@ def _devices(problem: Problem, done: Program) -> NDArray[np.int32]:
     of_set = np.full(int(sets.max()) + 1, free, dtype=np.int32)
     np.minimum.at(of_set, sets, np.where(replica >= 0, replica, free).astype(np.int32))
 
-    kept = np.zeros(len(of_set), dtype=np.uint64)
-    np.add.at(kept, sets, graph.resident)
-    load = np.zeros(n_devices, dtype=np.uint64)
-    np.add.at(load, of_set[of_set < free], kept[of_set < free])
+    kept = summed(graph.resident, sets, len(of_set))
+    load = summed(kept[of_set < free], of_set[of_set < free], n_devices)
     homes = np.flatnonzero((of_set == free) & (kept > 0))
     for home in homes[np.argsort(kept[homes], kind="stable")[::-1]].tolist():
         device = int(load.argmin())

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import MissingExtraError
+from loadmaster.base.errors import importing
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
@@ -78,10 +78,8 @@ def parts(
     >>> sorted(set(parts(Problem.make(g, c, lm.costs.estimate(g, c))).tolist()))
     [0, 1]
     """
-    try:
+    with importing("pymetis", "metis", "the method 'metis'"):
         import pymetis
-    except ImportError as error:
-        raise MissingExtraError("pymetis", "metis", "the method 'metis'") from error
     sets = problem.graph.colocation
     n_sets, k = int(sets.max()) + 1, problem.cluster.n_devices
     if k == 1 or n_sets <= k:

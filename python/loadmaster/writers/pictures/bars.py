@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
+from loadmaster.plans.plan import Plan
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import title
 from loadmaster.writers.pictures.graph_files import colour, dot_text, graphml_text
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
@@ -48,7 +46,7 @@ def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         (src, dst, {"label": format_bytes(size)} if size else {"style": "dashed"})
         for src, dst, size in _edges(plan)
     )
-    text = dot_text(_title(plan), nodes, edges)
+    text = dot_text(title(plan), nodes, edges)
     if path is not None:
         write_bytes(path, text.encode())
     return text
@@ -91,7 +89,7 @@ def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     nodes = (dict(zip(columns, row, strict=True)) for row in rows)
     kinds = {"priority": int, "start": float, "finish": float}
     text = graphml_text(
-        _title(plan),
+        title(plan),
         {key: kinds.get(key, str) for key in columns},
         nodes,
         {"bytes": int},
@@ -100,10 +98,6 @@ def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     if path is not None:
         write_bytes(path, text.encode())
     return text
-
-
-def _title(plan: Plan) -> str:
-    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
 
 
 def _edges(plan: Plan) -> Iterator[tuple[int, int, int]]:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers, routes
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 MAX_MODULES = 8
 

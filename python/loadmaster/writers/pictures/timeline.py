@@ -24,14 +24,13 @@ from loadmaster.base.drawing import (
 )
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Floats, Pixels, joined, merged, shades
 from loadmaster.writers.pictures.lanes import Link, View, lanes_of, links_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from loadmaster.plans.plan import Plan
 
 MAX_LANES = 24
 

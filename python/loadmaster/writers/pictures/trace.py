@@ -11,18 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.files import uncollected, write_bytes
 from loadmaster.base.units import format_bytes
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers
 from loadmaster.writers.pictures.lanes import transfer_names
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 Event = dict[str, Any]
 T = TypeVar("T")

@@ -14,15 +14,13 @@ import os
 from collections.abc import Sequence
 from importlib import resources
 from string import Template
-from typing import TYPE_CHECKING
 
 from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
-from loadmaster.writers.report.contents import contents, facts, provenance_rows, title
-
-if TYPE_CHECKING:
-    from loadmaster.plans.comparison import Comparison
-    from loadmaster.plans.plan import Plan
+from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import title
+from loadmaster.writers.report.contents import contents, facts, provenance_rows
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,15 +12,13 @@ from numpy.typing import ArrayLike
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import PROVENANCES
 from loadmaster.judge.simulation import MEASURED
+from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import no_placement, shortage, verdict
 from loadmaster.writers.pictures.bars import routes, shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, transfer_names
 from loadmaster.writers.report import figures
-
-if TYPE_CHECKING:
-    from loadmaster.plans.comparison import Comparison
-    from loadmaster.plans.plan import Plan
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
@@ -56,11 +54,6 @@ class Columns:
     def to_bytes(self) -> bytes:
         """All of them."""
         return b"".join(self._parts)
-
-
-def title(plan: Plan) -> str:
-    """``model on cluster``."""
-    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.coarsening import coarsen_problem
+from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import SENT
-
-if TYPE_CHECKING:
-    from loadmaster.plans.comparison import Comparison
-    from loadmaster.plans.plan import Plan
 
 Figure = dict[str, Any]
 

@@ -6,13 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import loadmaster.writers as writers
 from loadmaster.base.errors import InputError
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
+from loadmaster.plans.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
+from loadmaster.model.cluster import Cluster
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import (
     device_names,
@@ -25,10 +26,6 @@ from loadmaster.writers.targets.names import (
     placed,
     refuse_parts,
 )
-
-if TYPE_CHECKING:
-    from loadmaster.model.cluster import Cluster
-    from loadmaster.plans.plan import Plan
 
 
 def device_map(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from loadmaster.base.errors import InputError
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import listed, pattern, placed, refuse_parts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets.names import device_names, families
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
 MAX_GPUS = 15

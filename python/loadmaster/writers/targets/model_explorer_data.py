@@ -8,14 +8,13 @@ the plan's own graph.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.files import written
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.summary import title
 from loadmaster.writers.pictures.graph_files import colour
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -91,6 +90,5 @@ def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None)
                 "incomingEdges": incoming[i],
             }
         )
-    label = f"{graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
-    document = {"label": label, "graphs": [{"id": graph.name or "graph", "nodes": nodes}]}
+    document = {"label": title(plan), "graphs": [{"id": graph.name or "graph", "nodes": nodes}]}
     return written(document, path)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.names import run_order
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: How the module path of an optimizer's op begins in a traced graph.
 _OPTIMIZER = "optim."

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-
-if TYPE_CHECKING:
-    from loadmaster.model.cluster import Cluster, Device
-    from loadmaster.plans.plan import Plan
+from loadmaster.model.cluster import Cluster, Device
+from loadmaster.plans.plan import Plan
 
 #: How many ops or modules an error names before it says how many more there are.
 NAMED = 3

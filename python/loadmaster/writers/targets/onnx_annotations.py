@@ -11,13 +11,12 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import system_errors
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.onnx_parts import PREFIX, PlacedModel, save, without_facts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: Name of the device configuration.
 CONFIGURATION = "loadmaster"
@@ -96,15 +95,11 @@ def _annotate(node: Any, name: str, device: int, segment: int | None, priority: 
 
 def _write(model: Any, path: Path, source: Path) -> None:
     """Writes model and data to a folder beside the target, then moves the data, then the model."""
-    try:
+    with system_errors(f"cannot write {path}"):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    try:
-        save(model, folder / path.name, source)
-        for file in sorted(folder.iterdir(), key=lambda f: f.name == path.name):
-            os.replace(file, path.parent / file.name)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            save(model, folder / path.name, source)
+            for file in sorted(folder.iterdir(), key=lambda f: f.name == path.name):
+                os.replace(file, path.parent / file.name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

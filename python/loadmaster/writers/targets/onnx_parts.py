@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import naming
+from loadmaster.base.files import naming, system_errors
+from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segments
 from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
@@ -25,9 +26,6 @@ from loadmaster.readers.onnx_shapes import (
     values_read,
 )
 from loadmaster.writers.targets.names import check_names
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 _NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
 
@@ -249,12 +247,10 @@ def save(model: Any, path: Path, source: Path) -> None:
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise InputError(f"{source}: its weights cannot be read: {first_line(error)}") from None
     size = sum(len(t.raw_data) for t in model.graph.initializer)
-    try:
+    with system_errors(f"cannot write {path}"):
         onnx.save_model(
             model,
             path,
             save_as_external_data=bool(tensors) or size > _OUTSIDE,
             location=f"{path.stem}.data",
         )
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None

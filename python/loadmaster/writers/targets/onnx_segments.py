@@ -8,18 +8,16 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loadmaster.base.errors import InputError, LoadmasterError, importing
-from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.base.files import check_format, parse_json, read_bytes, system_errors, write_json
+from loadmaster.plans.plan import Plan
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import families
 from loadmaster.writers.targets.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 FORMAT = "loadmaster-onnx"
 VERSION = 1
@@ -131,24 +129,20 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _write(placed: PlacedModel, manifest: Any, files: Sequence[str], folder: Path) -> None:
-    try:
+    with system_errors(f"cannot write {folder}"):
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    try:
-        for part, file in zip(placed.parts, files, strict=True):
-            save(_sub_model(placed, part, file), temporary / file, placed.source)
-        write_json(temporary / MANIFEST, manifest)
-        temporary.chmod(0o755)
-        if folder.exists():
-            older = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            folder.rename(older / folder.name)
-            shutil.rmtree(older)
-        temporary.rename(folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            for part, file in zip(placed.parts, files, strict=True):
+                save(_sub_model(placed, part, file), temporary / file, placed.source)
+            write_json(temporary / MANIFEST, manifest)
+            temporary.chmod(0o755)
+            if folder.exists():
+                older = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+                folder.rename(older / folder.name)
+                shutil.rmtree(older)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _sub_model(placed: PlacedModel, part: Part, file: str) -> Any:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
+from loadmaster.plans.plan import Plan
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.writers.targets.names import device_names, families, refuse_parts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: Key of an op's runtime info that HETERO reads.
 _KEY = "affinity"

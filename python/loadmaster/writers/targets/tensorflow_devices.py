@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import read_bytes, write_bytes, written
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: The attribute that names nodes which a node must be colocated with, and how each name begins.
 _CLASS, _LOCATION = "_class", "loc:@"

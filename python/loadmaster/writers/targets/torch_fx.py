@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
 from loadmaster.model.graph import PLACEHOLDERS
+from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segment_of, segments
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts, torch_device
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 #: Kinds of FX nodes that compute.
 _CALLS = ("call_function", "call_method", "call_module")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import (
     device_names,
@@ -20,9 +21,6 @@ from loadmaster.writers.targets.names import (
     refuse_parts,
     torch_device,
 )
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def pipelining(

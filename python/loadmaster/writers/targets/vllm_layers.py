@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.base.files import written
+from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
 from loadmaster.writers.targets.names import device_names, torch_device
-
-if TYPE_CHECKING:
-    from loadmaster.plans.plan import Plan
 
 
 def vllm(

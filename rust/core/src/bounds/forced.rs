@@ -1,8 +1,9 @@
 //! Critical path with the transfers that joins and forks force.
 //!
-//! `head(v, k)` is a lower bound on the start of `v` if it runs on a device of type `k`. Of the ops that
-//! `v` waits for, those on its own device run there one after another, each no sooner than its own head on
-//! type `k`; what the others make must be sent. Whoever places them chooses which stay, so
+//! `head(v, k)` is a lower bound on the start of op `v` if `v` runs on a device of type `k`. A placement
+//! splits the predecessors of `v` in two. Set `A` has those on the device of `v`: they run one after
+//! another, each no sooner than its own head on type `k`. The tensors of all others must be sent. The bound
+//! takes the best split:
 //!
 //! ```text
 //! head(v, k) = min over subsets A of its predecessors of max(
@@ -10,37 +11,37 @@
 //!     max over u not in A of min over k' of head(u, k') + time(u, k') + c(u, v, k', k) )
 //! ```
 //!
-//! where `c` is the least time that the largest tensor from `u` to `v` takes between two devices of types
-//! `k'` and `k`; infinite where there are no two. Ops of one colocated set are always in `A`, ops that
-//! type `k` may not run never.
+//! Here `c` is the least time that the largest tensor from `u` to `v` takes between two devices of types
+//! `k'` and `k`. It is infinite where the cluster has no two such devices. A predecessor in the colocated
+//! set of `v` is always in `A`. A predecessor that may not run on type `k` never is.
 //!
-//! *Valid:* take any schedule, `v` on device `d` of type `k`, and `A` the predecessors on `d`. They run on
-//! `d` one at a time, by induction none before its head on type `k`, so the last ends no sooner than the
-//! first term, and `v` starts after it. A predecessor elsewhere, on type `k'`, ends no sooner than
-//! `head(u, k') + time(u, k')` by induction, and each of its tensors takes at least `c` whatever else the
-//! channels carry. Memory, colocation among predecessors and the queues of channels are left out, which can
-//! only lower the bound. Tails are the same with time reversed: the successors of an op on its device run
-//! one after another, each with its own tail behind it.
+//! *Valid:* take any schedule. Let `v` run on device `d` of type `k`, and let `A` be its predecessors on
+//! `d`. They run on `d` one at a time, by induction none before its head on type `k`. So the last of them
+//! ends no sooner than the first term, and `v` starts after it. A predecessor on another device, of type
+//! `k'`, ends no sooner than `head(u, k') + time(u, k')` by induction. Each of its tensors then takes at
+//! least `c`, whatever else the channels carry. Memory, colocation among predecessors and the queues of
+//! channels are left out, which can only lower the bound. Tails are heads with time reversed: the
+//! successors of an op on its device run one after another, each with its own tail behind it.
 //!
-//! *The best subset* is one of those whose arrival from elsewhere is latest: let `a` be the latest arrival
-//! outside `A`; whatever in `A` would arrive by `a` can leave it, which lowers the first term and keeps the
-//! second. So prefixes by arrival, latest first, suffice; along them the first term grows, the second falls, and
-//! binary search finds where they cross. O(E T^2 log d) for T types and d predecessors.
+//! *The best subset* is a prefix of the predecessors in the order of their arrival if sent, latest first.
+//! For let `a` be the latest arrival outside `A`. A member of `A` that would arrive by `a` can leave `A`:
+//! the first term falls, and the second stays. Along the prefixes the first term grows and the second
+//! falls, so binary search finds where they cross. O(E T^2 log d) for T types and d predecessors.
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::ids::{OpId, TensorId};
 use crate::workload::Workload;
 
-/// On a type that an op may not use.
+/// The time of an op on a type that may not run it.
 pub const NEVER: Ticks = Ticks::MAX / 4;
 
 /// Least starts, and least times from finish to the end, per op and device type (row-major).
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// Before the op starts there.
+    /// Least ticks before the op starts on the type.
     pub head: Vec<Ticks>,
-    /// After it has finished there.
+    /// Least ticks from the op's finish on the type to the end of the step.
     pub tail: Vec<Ticks>,
 }
 
@@ -56,8 +57,8 @@ impl Reach {
 /// The fastest links between devices of two types.
 struct Links {
     clock: Clock,
-    /// Latency (s) and bandwidth (B/s) of links of which none is at least as good as another both ways,
-    /// per pair of types; none: there are no two such devices.
+    /// Per pair of types, latency (s) and bandwidth (B/s) of the links that no other link beats or equals
+    /// in both. Empty: the cluster has no two such devices.
     best: Vec<Vec<(f64, f64)>>,
 }
 
@@ -137,9 +138,9 @@ impl Walk<'_> {
         self.levels(graph.topo().iter().rev(), to_from, readers, |u| graph.outputs(u).len() > 1)
     }
 
-    /// Levels in an order in which all neighbours of an op come before it; `pair` is that of a neighbour on
-    /// the first type and the op on the second. `neighbours` lists those of an op, each with a tensor between
-    /// the two; `repeats` says whether one may come twice.
+    /// Levels of all ops. In `order` all neighbours of an op come before it. `pair` gives the index of a
+    /// pair of types: that of the neighbour, then that of the op. `neighbours` lists an op's neighbours, each
+    /// with a tensor between the two. `repeats` says whether it may list a neighbour twice.
     fn levels<'b, N: Iterator<Item = (TensorId, OpId)>>(
         self,
         order: impl Iterator<Item = &'b OpId>,
@@ -168,7 +169,7 @@ impl Walk<'_> {
         level
     }
 
-    /// A neighbour `v` of `u` if that runs on type `k`, given its level, with a tensor between the two.
+    /// What neighbour `v` means for op `u` on type `k`; tensor `t` goes between them, and `level` has `v`.
     #[inline(always)]
     fn near(
         &self,
@@ -192,8 +193,8 @@ impl Walk<'_> {
     }
 }
 
-/// The neighbour that arrives last from elsewhere: when it does, and when it is done here; and when the last of
-/// the others arrives.
+/// The neighbour that would arrive last if all were sent: when it arrives (`away`), when it is done if it
+/// runs here instead (`done`), and when the last of the others arrives (`runner_up`).
 #[derive(Clone, Copy, Debug)]
 struct Latest {
     away: Ticks,
@@ -202,7 +203,7 @@ struct Latest {
 }
 
 impl Latest {
-    /// Of no neighbours.
+    /// The value for no neighbours.
     const NONE: Self = Self { away: 0, done: 0, runner_up: 0 };
 
     #[inline(always)]
@@ -215,8 +216,8 @@ impl Latest {
         }
     }
 
-    /// Least time until all are there, where the others can be sent before the last is done even if that stays.
-    /// One that comes twice makes this no more than too cautious.
+    /// Least time until all are there, if the others, when sent, arrive before the last is done here. None:
+    /// they do not, so more choices count. A neighbour that is listed twice can only turn an answer to none.
     #[inline(always)]
     fn least(self) -> Option<Ticks> {
         (self.done >= self.runner_up).then(|| self.away.min(self.done))
@@ -227,24 +228,24 @@ impl Latest {
 #[derive(Default)]
 struct Waits {
     all: Vec<Near>,
-    /// Release, length and rank by arrival, by release.
+    /// Release, length and rank by arrival of each neighbour, sorted by release.
     by_release: Vec<(Ticks, Ticks, usize)>,
 }
 
 impl Waits {
-    /// Of several tensors between two ops the one that arrives last.
+    /// Keeps, of several tensors between two ops, the one that arrives last.
     fn last_per_op(&mut self) {
         self.all.sort_unstable_by_key(|near| (near.op, std::cmp::Reverse(near.away)));
         self.all.dedup_by_key(|near| near.op);
     }
 
-    /// Least time until all are there, over all choices of which are on the same device.
+    /// Least time until all are there, over all choices of the neighbours that run on the op's device.
     fn least(&mut self) -> Ticks {
         let latest = self.all.iter().copied().fold(Latest::NONE, Latest::with);
         match (latest.least(), &self.all[..]) {
             (Some(least), _) => least,
             (None, &[one, two]) => {
-                // One is there before the other is done.
+                // Either both stay, or the one that would arrive last stays and the other is sent.
                 let (first, last) = if one.release <= two.release { (one, two) } else { (two, one) };
                 let both = first.done().max(last.release) + last.length;
                 latest.runner_up.min(both)
@@ -253,7 +254,7 @@ impl Waits {
         }
     }
 
-    /// See the module's text.
+    /// The best prefix by arrival, found by binary search: see the module's text.
     fn least_of_many(&mut self) -> Ticks {
         let never_here = |near: &Near| near.release >= NEVER;
         let base = self.all.iter().filter(|n| never_here(n)).map(|n| n.away).max().unwrap_or(0);
@@ -263,7 +264,7 @@ impl Waits {
         self.by_release.extend(self.all.iter().enumerate().map(|(rank, n)| (n.release, n.length, rank)));
         self.by_release.sort_unstable();
         let arrival = |kept: usize| self.all.get(kept).map_or(0, |n| n.away);
-        // The fewest kept here whose work outlasts the arrival of the others; or one fewer.
+        // The shortest prefix that is done no sooner than the others arrive; or the prefix one shorter.
         let (mut low, mut high) = (0, self.all.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -278,7 +279,7 @@ impl Waits {
         base.max(here.min(fewer))
     }
 
-    /// When the `kept` that would arrive last are done, one at a time on one device.
+    /// When the first `kept` neighbours by arrival, latest first, are done one at a time on one device.
     fn one_after_another(&self, kept: usize) -> Ticks {
         let mine = self.by_release.iter().filter(|&&(_, _, rank)| rank < kept);
         mine.fold(0, |free, &(release, length, _)| release.max(free) + length)

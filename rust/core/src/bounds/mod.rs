@@ -1,16 +1,16 @@
 //! Lower bounds on the makespan of any placement (design section 7).
 //!
-//! * *Critical path*: the longest path with each op on the fastest type it may use and no transfers. Valid,
-//!   since an op starts after all it waits for, and runs no faster anywhere.
+//! * *Critical path*: the longest path with each op on the fastest type it may use and no transfers. It is
+//!   valid, since an op starts after all its predecessors and runs no faster on any other type.
 //! * *Work over capacity*, a linear program over device types: [`speeds`].
-//! * *Forced transfers*: the critical path where an op with several neighbours runs after one another what
-//!   stays on its device, and sends the rest: [`forced`].
-//! * *Heads and tails*: work over capacity within windows, after the heads and before the tails that
-//!   [`forced`] gives: [`windows`].
+//! * *Forced transfers*, [`forced`]: the critical path where the neighbours of an op either run on its
+//!   device one after another, or send their tensors.
+//! * *Heads and tails*, [`windows`]: work over capacity within a window of time, which begins after heads
+//!   and ends before tails that [`forced`] gives.
 //!
-//! Each holds for every placement that obeys allowed types and colocation, every order and every link
-//! model, channels without limit included; the arguments are in the modules. None knows about memory or
-//! about the cut between all ops of two devices: where those bind, the bounds are weak.
+//! Each bound holds for every placement that obeys allowed types and colocation, every order and every link
+//! model, unlimited channels included. Each module has its proof. No bound knows of memory, or of all the
+//! bytes that two devices must exchange. Where either binds, the bounds are weak.
 
 pub mod forced;
 pub mod speeds;
@@ -51,7 +51,7 @@ pub struct Bounds {
     pub heads_and_tails: f64,
     /// The largest.
     pub best: f64,
-    /// Which one that is, of equals the first named.
+    /// Which bound is the largest; of equal ones the first in the order above.
     pub source: Source,
 }
 
@@ -65,7 +65,7 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     let reach = Reach::new(work, cluster, ticks.clock, &ticks.time);
     let forced_transfers = ticks.longest(&reach);
 
-    // Sums of floats may exceed the true sum by their rounding; a bound must not.
+    // Rounding may make a sum of floats larger than the true sum. A bound must not be.
     let safe = |seconds: f64| seconds * (1.0 - 1e-12);
     let shares = Shares { devices: ticks.devices.clone(), seconds: ticks.columns(work, &ticks.time) };
     let speeds = shares.best_speeds();
@@ -103,8 +103,8 @@ pub fn heads_and_tails(
     Ok((rows(ticks.columns(work, &reach.head)), rows(ticks.columns(work, &reach.tail))))
 }
 
-/// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed: a bound on unrounded
-/// times could exceed a rounded schedule.
+/// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed. A bound on unrounded
+/// times could exceed the makespan of a schedule in ticks.
 struct Table {
     clock: Clock,
     /// Devices per type.
@@ -155,8 +155,8 @@ impl Table {
         (0..self.time.len() / n_types).map(least).max().unwrap_or(0)
     }
 
-    /// Ticks per op and type in seconds, infinite where not allowed, rows by the user's index: sums of floats do
-    /// not depend on how ops are numbered.
+    /// Seconds per op and type, infinite where not allowed. Rows are by the user's index, so that sums of
+    /// floats do not depend on how ops are numbered inside.
     fn columns(&self, work: &Workload, ticks: &[Ticks]) -> Columns {
         let n_types = self.devices.len();
         let of_type = |k: usize| {

@@ -1,12 +1,12 @@
 //! Work over capacity, as a linear program over device types.
 //!
-//! Even if ops could be split at will, `T` must satisfy `min T` where each op is shared out over its allowed
-//! types and type `k` with `m_k` devices gets at most `m_k T`. By duality `T` is the maximum over speeds
-//! `y >= 0` with `sum m_k y_k = 1` of the sum over ops of `min_k y_k t_ik`.
+//! Let ops be split at will over the types that they may use. The least `T` for which type `k`, with its
+//! `m_k` devices, works at most `m_k T` is then a lower bound on the makespan. By duality this `T` is the
+//! maximum, over speeds `y >= 0` with `sum m_k y_k = 1`, of the sum over ops of `min_k y_k t_ik`.
 //!
 //! *Valid:* let op `i` run on type `k(i)` in some schedule of makespan `T`. Then `sum_i min_k y_k t_ik <=
 //! sum_i y_k(i) t_i,k(i) = sum_k y_k (work on type k) <= sum_k y_k m_k T = T`. So any speeds give a bound,
-//! and the rounding of those found here cannot make one wrong. With one type it is work / devices.
+//! and rounding the speeds found here cannot make the bound wrong. With one type it is work / devices.
 
 /// Seconds per row, a column for each device type; infinite where not allowed.
 pub type Columns = Vec<Vec<f64>>;
@@ -25,7 +25,7 @@ impl Shares {
         self.devices.len()
     }
 
-    /// Each row's share of the dual objective at `speeds`.
+    /// What each row adds to the dual objective at `speeds`.
     pub fn weights(&self, speeds: &[f64]) -> Vec<f64> {
         least(
             self.seconds
@@ -58,8 +58,8 @@ impl Shares {
         (value, load)
     }
 
-    /// Speeds that (nearly) maximise the dual, by Kelley's cutting planes: the dual is concave and
-    /// below each of its tangents; the next speeds maximise the least tangent.
+    /// Speeds that (nearly) maximise the dual, by Kelley's cutting planes. The dual is concave, so it lies
+    /// below each of its tangents. The next speeds maximise the least of the tangents so far.
     pub fn best_speeds(&self) -> Vec<f64> {
         const ROUNDS: usize = 100;
         const CLOSE: f64 = 1e-9;
@@ -86,7 +86,7 @@ impl Shares {
     }
 }
 
-/// What some seconds cost at a speed; infinite where not allowed, even for nothing.
+/// Seconds times speed; infinite where the type is not allowed, even at speed 0.
 #[inline(always)]
 fn cost(seconds: f64, speed: f64) -> f64 {
     if seconds.is_infinite() { seconds } else { seconds * speed }

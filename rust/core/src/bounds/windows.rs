@@ -1,34 +1,35 @@
 //! Work that must be done between a head and a tail.
 //!
-//! Given `h` and `q`, op `i` on type `k` works in the window from `h` to `T - q` for at least
+//! Take a head `h` and a tail `q`. Op `i` on type `k` works in the window from `h` to `T - q` for at least
 //!
 //! ```text
 //! e_ik = max(0, time(i, k) - max(0, h - head(i, k)) - max(0, q - tail(i, k)))
 //! ```
 //!
-//! and `T >= h + q + sum_i min_k y_k e_ik` for any speeds `y >= 0` with `sum_k m_k y_k = 1`.
+//! seconds. Then `T >= h + q + sum_i min_k y_k e_ik` for any speeds `y >= 0` with `sum_k m_k y_k = 1`.
 //!
-//! *Valid:* let some op have `head >= h` and `tail >= q` on every type it may use; then `T >= h + q`, and the
-//! window is `L = T - h - q` long. On its type `k`, op `i` runs within `[head, T - tail]`. Of its time, what
-//! lies before `h` is at most `max(0, h - head)`, since it starts no sooner than its head; what lies after
-//! `T - q` at most `max(0, q - tail)`; so at least `e_ik` lies between. A device works at most `L` in the
-//! window, so the devices of type `k` at most `m_k L`, and `sum_i min_k y_k e_ik <= sum_k y_k m_k L = L` as
-//! in [`speeds`](crate::bounds::speeds). This is energetic reasoning (Erschler et al. 1991) with the speeds
-//! of the dual for weights and without a deadline.
+//! *Valid:* let some op have `head >= h` and `tail >= q` on every type it may use. Then `T >= h + q`, and the
+//! window is `L = T - h - q` long. On its type `k`, op `i` runs within `[head, T - tail]`. It starts no
+//! sooner than its head, so at most `max(0, h - head)` of its time lies before `h`. In the same way at most
+//! `max(0, q - tail)` lies after `T - q`. So at least `e_ik` lies in the window. A device works at most `L`
+//! in the window, and the devices of type `k` at most `m_k L`. So `sum_i min_k y_k e_ik <= sum_k y_k m_k L =
+//! L`, as in [`speeds`](crate::bounds::speeds). This is energetic reasoning (Erschler et al. 1991), with the
+//! dual's speeds as weights and without a deadline.
 //!
-//! Windows are sought by what lies whole in them, for all pairs of thresholds of a grid at once; for the
-//! best of those speeds of their own are found (cutting planes, some ten passes over the ops each), and with
-//! the best of these speeds windows are sought again. O(V T) per pass, a few hundred passes at most.
+//! The search for windows goes in rounds. A round bounds all pairs of thresholds of a grid at once, counting
+//! only ops that lie whole in the window. The best windows then get speeds of their own (cutting planes,
+//! some ten passes over the ops each). The next round uses the best of these speeds. O(V T) per pass, a few
+//! hundred passes at most.
 
 use crate::bounds::speeds::{Columns, Shares, least};
 
-/// Windows of a search that get speeds of their own.
+/// Windows per round that get speeds of their own.
 const TRIED: usize = 4;
 
-/// Searches for windows, the last with the best speeds of those before.
+/// Rounds of the search for windows, at most.
 const ROUNDS: usize = 6;
 
-/// Rows and columns of the grids of thresholds: on one side alone, then on both.
+/// Rows (heads) and columns (tails) of the grids of thresholds: heads alone, tails alone, then both.
 const GRIDS: [(usize, usize); 3] = [(4096, 1), (1, 4096), (128, 128)];
 
 /// A head and a tail that some op has at least, on every type it may use.
@@ -43,16 +44,16 @@ pub struct Windows<'a> {
     shares: &'a Shares,
     head: &'a Columns,
     tail: &'a Columns,
-    /// The least over types.
+    /// Per op, the least head over types.
     least_head: Vec<f64>,
     least_tail: Vec<f64>,
-    /// The largest of these.
+    /// The largest least head.
     most_head: f64,
     most_tail: f64,
 }
 
 impl<'a> Windows<'a> {
-    /// From what [`Shares`] counts as time.
+    /// Heads and tails are in the unit of [`Shares`], a column per type.
     pub fn new(shares: &'a Shares, head: &'a Columns, tail: &'a Columns) -> Self {
         let least_of = |columns: &Columns| least(columns.iter().map(|column| column.iter().copied()));
         let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -85,7 +86,7 @@ impl<'a> Windows<'a> {
         best.0
     }
 
-    /// What must be done in a window, per op that must do any whichever type it runs on.
+    /// The work that each op must do in a window; only ops that must do some on every type are kept.
     fn inside(&self, window: Window) -> Shares {
         let types = self.shares.seconds.iter().zip(self.head).zip(self.tail);
         let left = |((time, head), tail): ((&Vec<f64>, &Vec<f64>), &Vec<f64>)| -> Vec<f64> {
@@ -100,7 +101,7 @@ impl<'a> Windows<'a> {
         for column in &mut seconds {
             let mut filled = 0;
             for (row, least) in least.iter().enumerate() {
-                // Written over by the next where nothing must be done; a branch would be guessed wrong.
+                // The next row overwrites this one if the op need do nothing. A branch would be mispredicted.
                 column[filled] = column[row];
                 filled += usize::from(*least > 0.0);
             }
@@ -109,7 +110,7 @@ impl<'a> Windows<'a> {
         Shares { devices: self.shares.devices.clone(), seconds }
     }
 
-    /// The windows with most work whole in them, by the largest bound, no two of one grid cell.
+    /// The windows with the largest bounds by the ops that lie whole in them, no window twice.
     fn promising(&self, speeds: &[f64]) -> Vec<Window> {
         let work = self.shares.weights(speeds);
         let mut found: Vec<(f64, Window)> = Vec::new();
@@ -122,9 +123,9 @@ impl<'a> Windows<'a> {
         found.into_iter().map(|(_, window)| window).collect()
     }
 
-    /// The bound of the ops past every pair of thresholds of a grid. O(V + rows * columns): thresholds lie
-    /// evenly, and what is past them is told by the least head and tail of the ops themselves, so nothing
-    /// is lost but thresholds between two of the grid's.
+    /// For every pair of thresholds of a grid, the bound by the ops whose head and tail are no less.
+    /// Thresholds lie evenly. The window has the least head and tail of those ops, so the grid only misses
+    /// thresholds that lie between two of its own. O(V + rows * columns).
     fn past_both(&self, work: &[f64], rows: usize, columns: usize, found: &mut Vec<(f64, Window)>) {
         let scale = |most: f64, n: usize| if most > 0.0 { (n - 1) as f64 / most } else { 0.0 };
         let (by_head, by_tail) = (scale(self.most_head, rows), scale(self.most_tail, columns));

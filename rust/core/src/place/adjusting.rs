@@ -2,12 +2,17 @@
 //! lets the op start earlier by more than it costs to send its output back.
 //!
 //! Ops come in a topological order, usually CPD-TOPO of a coarse graph. The earliest start (EST) on a
-//! device is the engine's: the first idle slot after all inputs are there (eq. (7)). Settled where the
-//! paper leaves it open (its lines 10, 13, 18): the EST is that of the coarse graph; devices are compared by
-//! when the op would *finish*, which on equal devices is the paper's comparison of starts and on unequal
-//! ones keeps ops off slow idle devices; the first op goes to the device of least EST, then most memory;
-//! infinities are never subtracted; best effort takes the device with the *most* free memory; a tensor is
-//! sent once per device. O(D (E + V log V)).
+//! device is the engine's: the first idle slot after all inputs are there (eq. (7)). O(D (E + V log V)).
+//!
+//! The paper leaves some things open (its lines 10, 13, 18). Here:
+//!
+//! * The EST is that of the coarse graph.
+//! * Devices are compared by when the op would *finish*. On equal devices this is the paper's comparison of
+//!   starts. On unequal ones it keeps ops off slow idle devices.
+//! * The first op goes to the device of least EST, then of most memory.
+//! * Infinities are never subtracted.
+//! * Best effort takes the device with the *most* free memory.
+//! * A tensor is sent once per device.
 
 use crate::clock::{Clock, Ticks};
 use crate::error::Error;
@@ -38,9 +43,10 @@ pub fn adjusting(engine: &mut Engine<'_>, clock: Clock, order: &[OpId]) -> Resul
     Ok(())
 }
 
-/// The previous device, or the one of the earliest finish if that pays; none without room anywhere.
+/// The previous device, or the device of the earliest finish if moving there pays; none if no device has
+/// room.
 fn choose(engine: &mut Engine<'_>, clock: Clock, op: OpId, previous: Option<DeviceId>) -> Option<DeviceId> {
-    // The previous device holds most inputs, so its finish comes first: few others can be earlier.
+    // The previous device is asked first: it holds most inputs, so few others finish the op earlier.
     let stay =
         previous.filter(|&p| engine.fits(p)).and_then(|p| Some((engine.finish_before(Ticks::MAX, p)?, p)));
     let mut best = stay;
@@ -48,7 +54,7 @@ fn choose(engine: &mut Engine<'_>, clock: Clock, op: OpId, previous: Option<Devi
         if !engine.fits(d) {
             continue;
         }
-        // What ties with the best may win where no device is the previous one.
+        // A tie with the best may win only if there is no previous device.
         let limit = best.map_or(Ticks::MAX, |(f, _)| f + Ticks::from(previous.is_none()));
         let Some(finish) = engine.finish_before(limit, d) else { continue };
         if best.is_none_or(|(f, b)| finish < f || engine.free(d) > engine.free(b)) {

@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::free_memory::Memory;
 use crate::ids::{DeviceId, OpId};
 
-/// Ops in `order` on the first of `devices` until one does not fit, then on the second, and so on;
-/// when the last device is full, wherever there is room left. Ops a device may not run go to the next
-/// that may, without closing it. O(V + D) placements, O(V D) at worst.
+/// Places ops in `order` on the first of `devices` until one does not fit, then on the second, and so on.
+/// When the last device is full, ops go wherever there is room left. An op that the device may not run goes
+/// to the next that may, and the device stays open. O(V + D) placements, O(V D) at worst.
 ///
 /// # Errors
 /// An op that fits nowhere, unless the memory is for best effort.
@@ -41,7 +41,7 @@ pub fn in_order(
     Ok(lead.iter().map(|lead| device[lead.ix()]).collect())
 }
 
-/// The i-th op of `order` on device i mod k, or on the next one that may run it and has room.
+/// Places the i-th op of `order` on device i mod k, or on the next device that may run it and has room.
 ///
 /// # Errors
 /// An op that fits nowhere, unless the memory is for best effort.
@@ -61,7 +61,7 @@ pub fn round_robin(mut memory: Memory<'_>, order: &[OpId]) -> Result<Vec<DeviceI
     Ok(lead.iter().map(|lead| device[lead.ix()]).collect())
 }
 
-/// The deciding ops, each when the first op it decides for comes up.
+/// The deciding ops, in the order in which the first op of each colocated set comes up.
 fn deciding(lead: &[OpId], order: &[OpId]) -> Vec<OpId> {
     let mut seen = vec![false; lead.len()];
     let leads = order.iter().map(|op| lead[op.ix()]);

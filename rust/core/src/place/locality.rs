@@ -1,11 +1,11 @@
 //! Each op where most of the bytes it reads already are: least sent, least copied.
 //!
 //! Filling devices in topological order puts the backward pass of a training graph on other devices
-//! than the forward pass, so every activation it kept is held twice; where memory is tight nothing
-//! fits. Here an op goes to the device, of those with room, that holds most of its input bytes
-//! (tensors made there, sent there before, or at home there); ops that read nothing stay on the
-//! device being filled. A backward op so follows the activations and weights it reads. Not from a
-//! paper; our last resort before saying that a graph does not fit. O(D (V + E)).
+//! than the forward pass, so every activation is held twice. Where memory is tight nothing fits. Here an
+//! op goes to the device, of those with room, that holds most of its input bytes (tensors made there,
+//! sent there before, or at home there). An op that reads nothing stays on the device being filled. So a
+//! backward op follows the activations and weights that it reads. This is not from a paper; it is tried
+//! last, before a graph is said not to fit. O(D (V + E)).
 
 use std::cmp::Reverse;
 

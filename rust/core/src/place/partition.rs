@@ -1,14 +1,14 @@
-//! Parts of an undirected graph, of given weights, between which edges weigh least: multilevel k-way
-//! partitioning (Karypis and Kumar 1998).
+//! Multilevel k-way partitioning of an undirected graph (Karypis and Kumar 1998): parts get given shares
+//! of the vertices' weight, and the edges between parts weigh as little as can be found.
 //!
 //! 1. *Coarsen*: vertices are matched along their heaviest edges until few are left.
-//! 2. *Start*: parts grow one after another on the coarsest graph, each by the vertex that is tied to it
-//!    most; from several first vertices, of which the least cut goes on.
-//! 3. *Uncoarsen*: level by level, vertices move to the part that they are tied to most, where that keeps
-//!    every part within 5 % of its share.
+//! 2. *Start*: on the coarsest graph parts grow one after another. A part takes the vertex whose edges to
+//!    it weigh most. This is done from several first vertices, and the least cut goes on.
+//! 3. *Uncoarsen*: level by level, vertices move to the part that their edges to weigh most, where that
+//!    keeps every part within 5 % of its share.
 //!
-//! Vertices are taken in the order of their numbers and of equals the first, so the result depends on the
-//! input alone. O((V + E) log V).
+//! Vertices are visited by number, and of equal ones the first is taken, so the result depends on the input
+//! alone. O((V + E) log V).
 
 use std::collections::BinaryHeap;
 
@@ -17,10 +17,10 @@ use crate::csr::Csr;
 /// Vertices per part on the coarsest graph.
 const COARSEST: usize = 24;
 
-/// A round of matching that leaves more than this share of the vertices is the last.
+/// Coarsening ends after a round of matching that leaves more than this share of the vertices.
 const WORTHWHILE: f64 = 0.9;
 
-/// A part may weigh so many times its share.
+/// Most weight of a part, as a multiple of its share.
 const BALANCE: f64 = 1.05;
 
 /// Passes over the vertices of a level, at most.
@@ -29,8 +29,8 @@ const PASSES: usize = 8;
 /// First vertices from which parts grow.
 const STARTS: usize = 8;
 
-/// An undirected graph: weights of its vertices, and per vertex its neighbours with the edges' weights, both
-/// ways, no vertex its own.
+/// An undirected graph: weights of its vertices, and the neighbours of each with the edges' weights. Every
+/// edge is listed at both ends. No vertex is its own neighbour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weighted {
     /// Per vertex.
@@ -40,7 +40,7 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Of edges that are given once each; two of the same ends add up.
+    /// Makes the graph of edges that are given once each. The weights of edges between the same ends add up.
     pub fn new(weight: Vec<u64>, edges: impl Iterator<Item = (u32, u32, u64)> + Clone) -> Self {
         let ways = edges.flat_map(|(v, w, edge)| [(v as usize, (w, edge)), (w as usize, (v, edge))]);
         Self { edges: Csr::from_pairs(weight.len(), ways), weight }
@@ -85,7 +85,7 @@ pub fn cut(graph: &Weighted, part: &[u32]) -> u64 {
     (0..part.len()).map(across).sum::<u64>() / 2
 }
 
-/// Vertices matched along their heaviest edges, and the vertex that each became.
+/// The graph of vertices matched along their heaviest edges, and the new number of each vertex.
 fn matched(graph: &Weighted, heaviest: u64) -> (Weighted, Vec<u32>) {
     let n = graph.weight.len();
     let mut map = vec![u32::MAX; n];
@@ -135,7 +135,7 @@ fn matched(graph: &Weighted, heaviest: u64) -> (Weighted, Vec<u32>) {
     (Weighted { weight, edges: Csr::from_pairs(m, pairs.iter().copied()) }, map)
 }
 
-/// Parts grown from several first vertices, refined; the least cut.
+/// Parts that are grown from several first vertices and refined: those of the least cut.
 fn started(graph: &Weighted, room: &[u64]) -> Vec<u32> {
     let n = graph.weight.len();
     let count = STARTS.min(n).max(1);
@@ -157,7 +157,7 @@ fn sums(graph: &Weighted, n_parts: usize, part: &[u32]) -> Vec<u64> {
     sums
 }
 
-/// Parts filled one after another, each by the vertex that is tied to it most, else by the next.
+/// Fills parts one after another. A part takes the vertex whose edges to it weigh most, else the next.
 fn grown(graph: &Weighted, room: &[u64], first: usize) -> Vec<u32> {
     let n = graph.weight.len();
     let n_parts = room.len();
@@ -203,7 +203,8 @@ fn grown(graph: &Weighted, room: &[u64], first: usize) -> Vec<u32> {
     part
 }
 
-/// Moves vertices to the part that they are tied to most; out of parts that weigh too much at any price.
+/// Moves vertices to the part that their edges to weigh most. A part that weighs too much gives vertices
+/// away at any price.
 fn refine(graph: &Weighted, room: &[u64], part: &mut [u32]) {
     let n_parts = room.len();
     let mut sum = sums(graph, n_parts, part);

@@ -1,8 +1,8 @@
 //! Queues of transfers, one per channel.
 //!
 //! Every queue is ordered by one global key (urgency, then order of arrival). A transfer starts when
-//! it heads the queue of every channel on its route and all of them are free; since the least of all
-//! waiting keys heads all its queues, some transfer always can.
+//! it heads the queue of every channel on its route and all of them are free. The transfer with the least
+//! key of all heads all its queues, so some transfer can always start.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,4 +1,4 @@
-//! What memory holds at the worst moment, if ops ran one after another on one device.
+//! What memory holds at the worst moment of a sequential run: ops one after another on one device.
 //!
 //! The papers charge an op its outputs for the whole step. Most tensors die early, so that overstates
 //! the need several times (Evoformer inference: 327 GiB of outputs, under 2 GiB at the peak). Charging

@@ -67,8 +67,8 @@ pub(super) struct Memory<'a> {
     used: Vec<u64>,
     peak: Vec<u64>,
     phases: Vec<Phase>,
-    /// Per storage, readers at home and transfers away that are still to come, and one more that never
-    /// comes for an output of the graph.
+    /// Per storage, uses still to come: readers at home and transfers away. An output of the graph has one
+    /// more, which never comes.
     uses: Vec<u32>,
     /// Readers still to come, per message.
     copy_uses: Vec<u32>,
@@ -144,7 +144,7 @@ impl<'a> Memory<'a> {
         now: Ticks,
     ) {
         self.phases[op.ix()] = Phase::Done;
-        // Who reads a storage has yet to run: what has no uses now never had.
+        // The readers of a storage have yet to run, so a storage without uses now never had any.
         let range = work.storages_range(op);
         let own = work.storages[range.clone()].iter().zip(&self.uses[range]);
         let unused = own.filter(|(_, uses)| **uses == 0);
@@ -180,7 +180,7 @@ impl<'a> Memory<'a> {
         (self.peak, self.overflow, self.samples)
     }
 
-    /// One use of the tensor's storage is over; the bytes that frees.
+    /// Counts one use of the tensor's storage as over, and returns the bytes that this frees.
     #[inline(always)]
     fn used_storage(&mut self, work: &Workload, t: TensorId) -> u64 {
         let s = work.tensor_storage[t.ix()];

@@ -163,8 +163,8 @@ impl<'a> Simulator<'a> {
         Ok(run.into_schedule())
     }
 
-    /// The same as long as the makespan may be below `limit`; nothing once some device has as much left to
-    /// compute as time.
+    /// Simulates one step while the makespan may still be below `limit`. None: some device has at least as
+    /// much left to compute as there is time up to `limit`.
     ///
     /// # Errors
     /// Those of [`Simulator::run`].
@@ -244,7 +244,7 @@ struct Run<'a> {
     events: BinaryHeap<Event>,
     messages: Messages,
     missing: Vec<Missing>,
-    /// Per op, until it starts when it became ready; `waited` then holds its last input.
+    /// Per op that has not started, when it became ready; `waited` then holds its last input.
     start: Vec<Ticks>,
     waited: Vec<Waited>,
     ready: Ready<'a>,
@@ -262,9 +262,10 @@ struct Run<'a> {
     transfer_waited: Vec<Waited>,
     transfers: Vec<Transfer>,
     device_busy: Vec<Ticks>,
-    /// Of that, what has not started.
+    /// The part of it that has not started.
     device_left: Vec<Ticks>,
-    /// The makespan is not below this: some device has so much left. In the end it is the makespan.
+    /// A lower bound on the makespan: now, plus what some device has left to compute. In the end it is the
+    /// makespan.
     least: Ticks,
     channel_busy: Vec<Ticks>,
     bytes_moved: u64,
@@ -401,7 +402,7 @@ impl<'a> Run<'a> {
             self.start[op.ix()] = self.now;
             self.waited[op.ix()] = cause;
             self.ready.push(op, *device, self.now);
-            // The device that has just become free is most often the one that is to be woken.
+            // Most often this is the device that has just become free.
             if self.running[device.ix()].is_none() && self.wake.last() != Some(device) {
                 self.wake.push(*device);
             }

@@ -38,8 +38,8 @@ impl Policy {
 /// Ready ops per device.
 #[derive(Clone, Debug)]
 pub(super) enum Ready<'a> {
-    /// Smallest priority first, then smallest index: `places` are those of each op in its device's row of
-    /// `sequences`.
+    /// Smallest priority first, then smallest index. `places` has the position of each op in its device's
+    /// row of `sequences`.
     Priority { sequences: Csr<OpId>, places: Vec<u32>, ready: Vec<RankSet> },
     /// Ready longest first, then smallest index.
     Fifo { heaps: Vec<BinaryHeap<Reverse<(Ticks, u32)>>>, numbering: &'a Numbering },
@@ -143,8 +143,8 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Ops by priority, then by the user's index: counted where priorities lie as close as those of an order
-/// do, else compared.
+/// Ops sorted by priority, then by the user's index: by counting where the range of priorities is small,
+/// as that of an order is, else by comparing.
 fn by_priority(graph: &Graph, priority: &[i32]) -> Vec<OpId> {
     let least = i64::from(priority.iter().copied().min().unwrap_or(0));
     let most = i64::from(priority.iter().copied().max().unwrap_or(0));
