@@ -123,6 +123,9 @@ METHODS: MutableMapping[str, Entry] = _Methods()
 #: Methods whose plans compete with another one's where stages must be contiguous.
 _RIVALS_IN_STAGES: dict[str, tuple[str, ...]] = {}
 
+#: Methods whose refusal stands: nothing is placed in their stead.
+_FINAL: set[str] = set()
+
 #: What :func:`loadmaster.place` itself passes on to methods that take it.
 PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
 
@@ -173,8 +176,13 @@ def rivals_in_stages(method: str) -> list[Callable[..., Candidate]]:
     return [METHODS[name][0] for name in _RIVALS_IN_STAGES.get(method, ())]
 
 
+def is_final(method: str) -> bool:
+    """Whether a method's refusal stands; else a search for the least overflow stands in for it."""
+    return method in _FINAL
+
+
 def strategy(
-    name: str, summary: str, *, rivals_in_stages: tuple[str, ...] = ()
+    name: str, summary: str, *, rivals_in_stages: tuple[str, ...] = (), is_final: bool = False
 ) -> Callable[[Function], Function]:
     """Makes a function a method: :func:`loadmaster.place` and all that compares methods know it.
 
@@ -195,6 +203,9 @@ def strategy(
         What it does, in a line.
     rivals_in_stages : tuple of str
         Methods whose plans compete with its own where stages must be contiguous.
+    is_final : bool
+        Whether its refusal stands. If not, a search for the least overflow decides where the
+        method finds nothing that fits (:mod:`loadmaster.strategies.least_overflow`).
 
     Raises
     ------
@@ -231,6 +242,7 @@ def strategy(
 
         METHODS[name] = (method, summary)
         _RIVALS_IN_STAGES[name] = rivals_in_stages
+        (_FINAL.add if is_final else _FINAL.discard)(name)
         return function
 
     return register

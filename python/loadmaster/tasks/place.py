@@ -36,15 +36,13 @@ from loadmaster.strategies.registry import (
     METHODS,
     Method,
     function_of,
+    is_final,
     rivals_in_stages,
     takes,
 )
 from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
-
-#: Methods that nothing else stands in for, or that have searched already where they find nothing.
-_BY_THEMSELVES = ("single", "data-parallel", DEFAULT, "ilp", "cpsat")
 
 
 def place(
@@ -226,8 +224,7 @@ def _made(
     except InfeasibleError as error:
         # The papers' own constraint is not the simulator's.
         is_static = options.get("memory") == "static"
-        is_final = problem.best_effort or is_static or method in _BY_THEMSELVES
-        if greedy or is_final or proof(problem) is not None:
+        if greedy or problem.best_effort or is_static or is_final(method) or proof(problem):
             raise
         closest: Candidate | None = None
         if takes(function, "memory"):

@@ -45,6 +45,8 @@ from loadmaster.strategies.registry import strategy
 @strategy(
     "auto",
     "the best of many, then local search for as long as there is time",
+    # It ends with the search for the least overflow where nothing else fits.
+    is_final=True,
     # The expert's layers are contiguous by nature.
     rivals_in_stages=("expert",),
 )

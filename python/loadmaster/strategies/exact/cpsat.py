@@ -40,7 +40,7 @@ MAX_ROWS = 100_000
 PLAN_SHARE = 0.5
 
 
-@strategy("cpsat", "constraint programming, from where the search ends (CP-SAT)")
+@strategy("cpsat", "constraint programming, from where the search ends (CP-SAT)", is_final=True)
 def place(
     problem: Problem,
     *,

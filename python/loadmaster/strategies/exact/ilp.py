@@ -39,7 +39,7 @@ from loadmaster.strategies.registry import strategy
 MAX_ROWS = 50_000
 
 
-@strategy("ilp", "a strengthened mixed-integer program, from where the search ends")
+@strategy("ilp", "a strengthened mixed-integer program, from where the search ends", is_final=True)
 def place(
     problem: Problem,
     *,

@@ -25,7 +25,7 @@ from loadmaster.strategies.registry import strategy
 from loadmaster.transforms import replicate
 
 
-@strategy("data-parallel", "a replica on every device, gradients summed")
+@strategy("data-parallel", "a replica on every device, gradients summed", is_final=True)
 def place(problem: Problem) -> Candidate:
     """Replica i of :func:`loadmaster.transforms.data_parallel`'s graph on device i.
 

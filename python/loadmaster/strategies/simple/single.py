@@ -12,7 +12,7 @@ from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
 
 
-@strategy("single", "everything on the fastest device that holds it")
+@strategy("single", "everything on the fastest device that holds it", is_final=True)
 def place(problem: Problem) -> Candidate:
     """Everything on the device that runs it fastest, of those that hold it in Kahn's order, the
     program's or a frugal one (:mod:`loadmaster.model.orders`).
