@@ -13,7 +13,7 @@ import loadmaster
 import loadmaster.cli.progress as module
 from loadmaster.base.progress import Incumbent
 from loadmaster.cli import main
-from loadmaster.cli.progress import ProgressLine, clock_of
+from loadmaster.cli.progress import ProgressLine
 
 
 class Clock:
@@ -37,19 +37,6 @@ def test_incumbent_bound_gap_and_time_left():
         assert progress.line() == "refine | best 16 ms | bound 15 ms | gap 6.3% | 0 s left"
         progress("the next graph")
         assert progress.line() == "the next graph | 0 s left"
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "seconds"),
-    [
-        ("auto", {}, 1.0),
-        ("auto", {"effort": "normal"}, 15.0),
-        ("auto", {"effort": 0.1}, None),
-        ("heft", {}, None),
-    ],
-)
-def test_the_time_that_a_method_gives_itself(method, options, seconds):
-    assert clock_of(method, options) == seconds
 
 
 def test_nobody_watches_nothing_is_said(capsys, monkeypatch):

@@ -278,6 +278,7 @@ def test_a_plan_says_when_the_clock_cut_the_search():
     plan = lm.place(graph, cluster, "auto", effort="max", time_limit=0.3)
     assert any("time limit of 0.3 s cut" in note for note in plan.notes)
     counted = lm.place(graph, cluster, "auto", effort=0.1)
+    assert {Budget.make(effort, None).clock for effort in (None, "fast", "normal", "max")} == {None}
     assert not any("time limit" in note for note in counted.notes)
 
 

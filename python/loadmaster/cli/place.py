@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="limit for methods that search; default: 1 for auto (see also --option effort=max)",
+        help="limit for methods that search; auto has none if absent (see --option effort=max)",
     )
     options.add_repeated(
         command,
@@ -41,17 +41,14 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Places, writes what was asked for, and sums the plan up."""
-    from loadmaster.cli.progress import ProgressLine, clock_of
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.plan import Plan
     from loadmaster.plans.summary import document
     from loadmaster.tasks.place import place
 
     check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
-    limit = arguments.time_limit
-    if limit is None:
-        limit = clock_of(arguments.method, chosen)
-    with ProgressLine(limit) as progress:
+    with ProgressLine(arguments.time_limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments)
         plan = place(

@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from loadmaster.base.effort import SECONDS
 from loadmaster.base.units import format_seconds
 
 if TYPE_CHECKING:
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
 
 #: Seconds before the line appears: most work is done by then.
 PATIENCE = 2.0
-
-
-def clock_of(method: str, options: Mapping[str, Any]) -> float | None:
-    """The time limit that a method sets itself with these options, in seconds; None: unknown."""
-    if method != "auto":
-        return None
-    effort = options.get("effort", "fast")
-    return SECONDS.get(effort) if isinstance(effort, str) else None
 
 
 class ProgressLine:

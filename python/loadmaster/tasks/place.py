@@ -73,7 +73,7 @@ def place(
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search (``auto``: 1, unless its ``effort`` says more); the others
+        Seconds for methods that search (absent: 10 for solvers, no limit for ``auto``); the others
         are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
@@ -93,9 +93,9 @@ def place(
         Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
         and the gap), or None.
     options
-        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": what fits within 1, 15
-        or 60 s), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and ``glb``:
-        ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
+        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": about 1, 15 or
+        60 s of work), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and
+        ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
         0.25), ``max_time`` (seconds of
         compute in a group; none). For list schedulers: ``contention=False`` for the classic model
         of unlimited channels. For all but a few: ``memory="static"``, which charges resident and

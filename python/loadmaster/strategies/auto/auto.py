@@ -20,8 +20,8 @@ device.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine
 (:mod:`loadmaster.base.effort`), shared out to the stages by what they visit or simulate
-(:mod:`.pace`). So the same input gives the same plan on every machine that is done within the time
-limit. If the clock cuts the search, the plan says so. The shares and rates are :mod:`.tuning`.
+(:mod:`.pace`). So the same input gives the same plan on every machine. Only a time limit that the
+user gave can cut the search; the plan then says so. The shares and rates are :mod:`.tuning`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def place(
     Parameters
     ----------
     effort : "fast", "normal", "max" or a number, optional
-        What fits within 1, 15 or 60 seconds (which are then the time limit, too, if there is no
-        other), or seconds of the reference machine. Counted, so that the plan is the same on any
-        machine that is done in time. Absent: "fast", or as far as the time limit goes.
+        Work that takes about 1, 15 or 60 seconds of the reference machine, or such seconds. Work is
+        counted, so the plan is the same on any machine. Absent: "fast", or as far as the time limit
+        goes.
     gap : float
         A plan is good enough if (makespan - lower bound) / makespan is no more.
     chains : int
@@ -80,7 +80,7 @@ def place(
         How many of them run at a time, and how many seeds are refined at a time; as many as there
         are cores if absent. Changes no result.
     time_limit : float, optional
-        Seconds; a stage under way is finished first.
+        Seconds on the clock; a stage under way is finished first. Absent: no limit.
     warm_start : Assignment, optional
         What to begin with, besides the seeds; see :func:`.warm.as_candidates`.
     progress : callable, optional

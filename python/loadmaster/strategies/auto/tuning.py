@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from loadmaster.base.effort import COUNTED, SECONDS
+from loadmaster.base.effort import EFFORTS
 
 
 class Way(NamedTuple):
@@ -47,7 +47,7 @@ class Tuning:
     dear_ccr: float = 4.0
     #: The first seconds of an effort, in which seeds gain more than searches do: all that the
     #: effort "fast" counts. By hand.
-    early_seconds: float = COUNTED * SECONDS["fast"]
+    early_seconds: float = EFFORTS["fast"]
     #: Share of the early seconds for seeds on all devices. By hand.
     early_share: float = 0.45
     #: Share of the later seconds for seeds on all devices. By hand.
