@@ -442,3 +442,10 @@ def test_times_below_the_finest_tick_are_refused(method):
     graph = lm.OpGraph(columns, {"src": [0], "dst": [1], "bytes": [8]})
     with pytest.raises(lm.InputError, match="no op takes longer than 2e-18 s"):
         lm.place(graph, lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9), method)
+
+
+def test_a_comparison_lists_methods_whose_extra_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    found = lm.compare(lm.read("example:lenet"), v100_mesh(2), ["heft", "metis"])
+    assert list(found.plans) == ["heft"]
+    assert "loadmaster[metis]" in found.failures["metis"]

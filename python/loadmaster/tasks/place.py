@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
@@ -95,8 +95,8 @@ def place(
     options
         Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": about 1, 15 or
         60 s of work), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and
-        ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest memory,
-        0.25), ``max_time`` (seconds of
+        ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest
+        memory, 0.25), ``max_time`` (seconds of
         compute in a group; none). For list schedulers: ``contention=False`` for the classic model
         of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
         output bytes for the whole step, as the papers do.
@@ -321,7 +321,8 @@ def compare(
     """Places the same graph by several methods, each with its default options, all of them under
     the same constraints.
 
-    A method that finds no placement that fits is listed with its reason.
+    A method that finds no placement that fits, or whose extra is not installed, is listed with its
+    reason.
 
     Examples
     --------
@@ -345,6 +346,6 @@ def compare(
                 constraints=constraints,
                 progress=progress,
             )
-        except InfeasibleError as error:
+        except (InfeasibleError, MissingExtraError) as error:
             failures[method] = str(error)
     return Comparison(plans, failures)
