@@ -124,16 +124,28 @@ def check_format(
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuses a path that :func:`write_bytes` cannot write to, as far as can be told beforehand."""
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
+    place = Path(os.path.realpath(target))
+    if not place.parent.is_dir():
+        raise InputError(f"cannot write {target}: there is no folder {place.parent}")
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder")
-    if not os.access(target.parent, os.W_OK):
+    if _is_special(target):
+        if not os.access(target, os.W_OK):
+            raise InputError(f"cannot write {target}: it is read-only")
+    elif not os.access(place.parent, os.W_OK):
         raise InputError(f"cannot write {target}: its folder is read-only")
+
+
+def _is_special(target: Path) -> bool:
+    """Whether there is something that is no regular file, such as a device or a pipe."""
+    return target.exists() and not target.is_file()
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file under a temporary name beside it and moves it into place.
+
+    A link stays, and the file that it leads to is replaced. What exists and is no regular file,
+    such as a device or a pipe, is written in place.
 
     A file whose name ends in ``.gz`` is gzipped without a time stamp: the same data gives the same
     bytes.
@@ -142,12 +154,16 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     if target.name.endswith(".gz"):
         data = gzip.compress(data, _GZIP_LEVEL, mtime=0)
     with system_errors(f"cannot write {target}"):
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        if _is_special(target):
+            target.write_bytes(data)
+            return
+        place = Path(os.path.realpath(target))
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
+            os.replace(temporary, place)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise

@@ -1,0 +1,50 @@
+"""Writing files: what is no regular file is written in place, and links stay."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from loadmaster.base.files import check_target, write_bytes
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    check_target(link)
+    write_bytes(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == ["link", "target"]
+
+
+def test_a_link_to_nothing_yet_makes_its_target(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "target")
+    write_bytes(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    seen = []
+    reader = threading.Thread(target=lambda: seen.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    check_target(pipe)
+    write_bytes(pipe, b"whole")
+    reader.join(10)
+    assert seen == [b"whole"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_regular_file_is_replaced_not_overwritten(tmp_path):
+    target, other = tmp_path / "target", tmp_path / "other"
+    target.write_bytes(b"old")
+    os.link(target, other)
+    write_bytes(target, b"new")
+    assert (target.read_bytes(), other.read_bytes()) == (b"new", b"old")
