@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers, routes
 
@@ -118,8 +117,7 @@ def transfer_names(plan: Plan) -> list[str]:
     graph, transfers = plan.program.graph, plan.schedule.transfers
     names = [graph.names[op] for op in transfers.op.tolist()]
     tensors = graph.src if graph.tensor is None else graph.tensor
-    absent = np.fromiter((kind in PLACEHOLDERS for kind in graph.kinds), bool, graph.n_ops)
-    held = absent[graph.src] & (tensors >= 0)
+    held = graph.placeholder[graph.src] & (tensors >= 0)
     owner = dict(zip(tensors[held].tolist(), graph.src[held].tolist(), strict=True))
     for i, tensor in enumerate(transfers.tensor.tolist()):
         if tensor in owner:

@@ -316,9 +316,7 @@ def _readers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
 def _pulls(plan: Plan) -> tuple[Ints, Ints]:
     """Tensors of the graph that runs and the reduced ops that read them, not through views."""
     graph, reduced = plan.program.graph, plan.problem.reduced
-    ran = np.zeros(graph.n_ops, dtype=bool)
-    ran[reduced.op_of] = True
-    direct = ran[graph.dst]
+    direct = reduced.runs[graph.dst]
     tensors = graph.src if graph.tensor is None else graph.tensor
     return tensors[direct], reduced.map[graph.dst[direct]].astype(np.int64)
 

@@ -70,7 +70,7 @@ def device_map(
     refuse_parts(plan, "a device_map")
     modules = Modules(plan, root)
     reads = modules.reads()
-    spelled = device_names(plan, lambda f, n: str(n) if f == "gpu" else _other(f, n), names)
+    spelled = device_names(plan, _key, names)
     values = [int(name) if name.isdecimal() else name for name in spelled]
     found: dict[str, int | str] = {}
     _refuse_untied(modules, reads)
@@ -79,8 +79,8 @@ def device_map(
     return written(found, path)
 
 
-def _other(family: str, number: int) -> str:
-    return "cpu" if family == "cpu" else f"{family}:{number}"
+def _key(family: str, number: int) -> str:
+    return "cpu" if family == "cpu" else str(number) if family == "gpu" else f"{family}:{number}"
 
 
 def _fill(
@@ -176,11 +176,8 @@ def max_memory(cluster: Cluster, limits: Mapping[int | str, int | str]) -> Clust
     if not isinstance(limits, Mapping):
         raise InputError('max_memory: wants an object such as {"0": "10GiB", "cpu": "30GiB"}')
     index: dict[str, list[int]] = {}
-    for i, (family, number) in enumerate(families(cluster)):
-        known = (
-            "cpu" if family == "cpu" else str(number) if family == "gpu" else f"{family}:{number}"
-        )
-        index.setdefault(known, []).append(i)
+    for i, family in enumerate(families(cluster)):
+        index.setdefault(_key(*family), []).append(i)
     kept: dict[int, int] = {}
     for key, value in limits.items():
         size, name = _size(key, value), str(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from loadmaster.base.errors import InputError
 from loadmaster.plans.plan import Plan
@@ -67,13 +68,8 @@ def layer_split(
         )
     devices = [next(iter(found[i].devices)) for i in sorted(found)]
     name = next(iter(found.values())).path.rpartition(".")[0]
-    runs: list[tuple[int, int]] = []
-    for device in devices:
-        if runs and runs[-1][0] == device:
-            runs[-1] = device, runs[-1][1] + 1
-        else:
-            runs.append((device, 1))
-    return LayerSplit(modules, name, tuple(devices), tuple(runs))
+    runs = tuple((device, len(list(same))) for device, same in groupby(devices))
+    return LayerSplit(modules, name, tuple(devices), runs)
 
 
 def once_each(split: LayerSplit, system: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.model.cluster import Cluster, Device
+from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
 
 #: How many ops or modules an error names before it says how many more there are.
@@ -33,18 +33,11 @@ def families(cluster: Cluster) -> list[tuple[str, int]]:
     count: dict[str, int] = {}
     found = []
     for device in cluster.devices:
-        family = _family(device)
+        match = _FAMILY.search(f"{device.name} {device.type}".lower())
+        family = match[1] if match else "gpu"
         found.append((family, count.setdefault(family, 0)))
         count[family] += 1
     return found
-
-
-def _family(device: Device) -> str:
-    for text in (device.name, device.type):
-        match = _FAMILY.search(text.lower())
-        if match:
-            return match[1]
-    return "gpu"
 
 
 def device_names(

@@ -16,7 +16,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import system_errors
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.targets.onnx_parts import PREFIX, PlacedModel, save, without_facts
+from loadmaster.writers.targets.onnx_parts import PREFIX, PlacedModel, keep_of, save, without_facts
 
 #: Name of the device configuration.
 CONFIGURATION = "loadmaster"
@@ -64,9 +64,7 @@ def onnx_annotated(
     whole.graph.node.extend(placed.nodes)
     names = [d.name for d in plan.cluster.devices]
     whole.ir_version = max(whole.ir_version, _IR_VERSION)
-    kept = [c for c in whole.configuration if c.name != CONFIGURATION]
-    del whole.configuration[:]
-    whole.configuration.extend(kept)
+    keep_of(whole.configuration, lambda c: c.name != CONFIGURATION)
     whole.configuration.add(name=CONFIGURATION, num_devices=len(names), device=names)
     segment_of = {i: k for k, part in enumerate(placed.parts) for i in part.nodes}
     for i, node in enumerate(whole.graph.node):
@@ -83,9 +81,7 @@ def _annotate(node: Any, name: str, device: int, segment: int | None, priority: 
     for key, value in facts.items():
         if value is not None:
             node.metadata_props.add(key=f"{PREFIX}{key}", value=str(value))
-    others = [c for c in node.device_configurations if c.configuration_id != CONFIGURATION]
-    del node.device_configurations[:]
-    node.device_configurations.extend(others)
+    keep_of(node.device_configurations, lambda c: c.configuration_id != CONFIGURATION)
     placed = node.device_configurations.add(configuration_id=CONFIGURATION)
     if segment is not None:
         placed.pipeline_stage = segment

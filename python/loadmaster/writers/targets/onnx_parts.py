@@ -6,7 +6,7 @@ Weights and Constant nodes belong to no segment: every segment that reads one ha
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -221,9 +221,14 @@ PREFIX = "loadmaster."
 
 def without_facts(message: Any) -> None:
     """Removes the ``metadata_props`` of an earlier export from a model or a node."""
-    kept = [p for p in message.metadata_props if not p.key.startswith(PREFIX)]
-    del message.metadata_props[:]
-    message.metadata_props.extend(kept)
+    keep_of(message.metadata_props, lambda fact: not fact.key.startswith(PREFIX))
+
+
+def keep_of(messages: Any, holds: Callable[[Any], bool]) -> None:
+    """Removes those of a repeated field for which a condition does not hold."""
+    kept = [message for message in messages if holds(message)]
+    del messages[:]
+    messages.extend(kept)
 
 
 #: Weights of more bytes go into a file of their own: a protobuf holds less than 2 GiB.

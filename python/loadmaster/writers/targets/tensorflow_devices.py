@@ -9,7 +9,7 @@ from typing import Any
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import read_bytes, write_bytes, written
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.targets.names import check_names, device_names, refuse_parts
+from loadmaster.writers.targets.names import device_names, refuse_parts
 
 #: The attribute that names nodes which a node must be colocated with, and how each name begins.
 _CLASS, _LOCATION = "_class", "loc:@"
@@ -85,7 +85,6 @@ def tensorflow_graph(
         raise InputError(f"model: wants a GraphDef, got {type(graph_def).__name__}")
     devices = tensorflow(plan, names=names)
     known = {node.name for node in graph_def.node}
-    check_names(plan, (), "the GraphDef")
     if not known & set(devices):
         raise InputError("the GraphDef is not the model that the plan is for: no name is the same")
     placed = type(graph_def)()
