@@ -306,25 +306,17 @@ def _several(what: str, given: Any, *kinds: type) -> list[Any]:
 
 
 def _method(given: Any) -> tuple[str, dict[str, Any]]:
-    name, options = (given, {}) if isinstance(given, str) else _pair(given)
-    function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
-    return name, options
-
-
-def _pair(given: Any) -> tuple[str, dict[str, Any]]:
-    if (
-        not isinstance(given, tuple)
-        or len(given) != 2
-        or not isinstance(given[0], str)
-        or not isinstance(given[1], Mapping)
-    ):
-        raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
-    options = dict(given[1])
+    match (given, {}) if isinstance(given, str) else given:
+        case (str(name), Mapping() as chosen):
+            options = dict(chosen)
+        case _:
+            raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
     try:
         json.dumps(options, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InputError(f"options of {given[0]!r} cannot be written as JSON: {error}") from error
-    return given[0], options
+        raise InputError(f"options of {name!r} cannot be written as JSON: {error}") from error
+    function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
+    return name, options
 
 
 @dataclass(frozen=True)
@@ -425,18 +417,15 @@ def run_case(case: Case) -> Row:
     version = metadata.version("loadmaster")
     if version != case.key.version:
         return case.row("error", f"the worker has loadmaster {version}, not {case.key.version}")
-    options: dict[str, Any] = dict(case.options)
     try:
-        graph, cluster = _unpacked(case.packed), Cluster.from_toml(case.toml)
-        method: Any = case.method
         plan = place(
-            graph,
-            cluster,
-            method,
+            _unpacked(case.packed),
+            Cluster.from_toml(case.toml),
+            case.method,
             seed=case.key.seed,
             warm_start=_unpacked_plan(case.start) if case.start else None,
             constraints=case.constraints,
-            **options,
+            **case.options,
         )
     except InfeasibleError as error:
         return case.row("infeasible", str(error))
