@@ -6,7 +6,8 @@ coarse graph that serialises branches looks good by the CCR alone.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,7 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
     >>> info(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")).ops
     104
     """
-    counts: dict[str, int] = {}
-    for kind in graph.kinds:
-        counts[kind or "op"] = counts.get(kind or "op", 0) + 1
+    counts = Counter(kind or "op" for kind in graph.kinds)
     facts = Info(
         name=graph.name,
         ops=graph.n_ops,
@@ -134,18 +133,18 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
     try:
         problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))
     except InputError as error:
-        return Info(**{**vars(facts), "missing": str(error)})
+        return replace(facts, missing=str(error))
     segments = segmented(problem)
     peak, _ = fast.peak_bytes(problem.graph)
-    timed = {
-        "cluster": cluster.name,
-        "work": float(problem.op_time.sum()),
-        "peak_bytes": peak,
-        "reduced": _shape(problem, problem.graph, problem.op_time),
-        "coarse": _shape(problem, segments.contracted, segments.sum(problem.op_time)),
-        "parallel": coarsen_problem(problem, "parallel", 200).report,
-    }
-    return Info(**{**vars(facts), **timed})
+    return replace(
+        facts,
+        cluster=cluster.name,
+        work=float(problem.op_time.sum()),
+        peak_bytes=peak,
+        reduced=_shape(problem, problem.graph, problem.op_time),
+        coarse=_shape(problem, segments.contracted, segments.sum(problem.op_time)),
+        parallel=coarsen_problem(problem, "parallel", 200).report,
+    )
 
 
 def _shape(problem: Problem, graph: fast.Graph, op_time: NDArray[np.float64]) -> Shape:

@@ -54,6 +54,4 @@ def lower_bound(
     seconds = checks.time_limit(time_limit)
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
     found = bound(problem)
-    if effort == "fast":
-        return found
-    return raised(problem, found, seconds)
+    return found if effort == "fast" else raised(problem, found, seconds)
