@@ -6,10 +6,11 @@ import sys
 import warnings
 
 
-def warn(note: str) -> None:
-    """Warns as if the first caller outside of this package did."""
+def warn(*notes: str) -> None:
+    """Warns of each note as if the first caller outside of this package did."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loadmaster"):
         frame = frame.f_back
         level += 1
-    warnings.warn(note, stacklevel=level)
+    for note in notes:
+        warnings.warn(note, stacklevel=level)

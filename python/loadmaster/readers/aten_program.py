@@ -111,8 +111,7 @@ def to_graph(
     for value, target in program.copies:
         lowering.copy_back(value, target)
     notes = lowering.notes()
-    for note in notes:
-        warn(note)
+    warn(*notes)
     graph = lowering.graph
     inputs = (lowering.sized(p.meta).shape for p in program.placeholders if p.kind == "input")
     meta = {

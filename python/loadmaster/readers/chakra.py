@@ -131,8 +131,7 @@ def profile(
     seconds = joined.measured(rows, steps)
     view = np.array([row.view for row in rows.flow.rows])
     measured = np.flatnonzero(~view & ~np.isnan(seconds).all(axis=1))
-    for note in joined.notes():
-        warn(note)
+    warn(*joined.notes())
     return Profile(
         tuple(labels.names[i] for i in measured.tolist()),
         tuple(labels.kinds[i] for i in measured.tolist()),
@@ -263,8 +262,7 @@ def _graph(
         if filled.any():
             meta[TIME_SOURCES] = {"bytes": [columns["name"][i] for i in np.flatnonzero(filled)]}
     meta["mode"] = "train" if "b" in columns["phase"] else "infer"
-    for note in notes:
-        warn(note)
+    warn(*notes)
     meta["assumed"] = [*_ASSUMED, *timed, *notes]
     edges = [(src, dst, t) for dst, row in enumerate(rows.flow.rows) for src, t in row.edges]
     src, dst, tensor = np.array(edges, dtype=np.int64).reshape(-1, 3).T

@@ -17,7 +17,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile
 from loadmaster.readers.hlo_text import from_text
 from loadmaster.readers.hlo_trace import Trace
-from loadmaster.readers.measured import add_times
+from loadmaster.readers.measured import add_times, only
 from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_text import decoded
 
@@ -67,8 +67,7 @@ def read(
         measured = _profile(trace, graph, device_type, None)
         idle = [n for n, size in zip(graph.names, graph.bytes_accessed, strict=True) if not size]
         notes = add_times(document, measured, set(idle) - set(measured.names))
-    for note in notes:
-        warn(note)
+    warn(*notes)
     document["meta"]["assumed"] += [*trace.notes(), *notes]
     return OpGraph.from_document(document)
 
@@ -103,15 +102,7 @@ def profile(
         trace = Trace.read(path, program.meta["model"])
         found = _profile(trace, program, device_type, batch)
     rows = [i for i, name in enumerate(found.names) if name in set(program.names)]
-    assert found.output_bytes is not None
-    return Profile(
-        tuple(found.names[i] for i in rows),
-        tuple(found.kinds[i] for i in rows),
-        found.seconds[rows],
-        found.device_type,
-        batch,
-        found.output_bytes[rows],
-    )
+    return only(found, rows)
 
 
 def _profile(trace: Trace, graph: OpGraph, device_type: str | None, batch: int | None) -> Profile:

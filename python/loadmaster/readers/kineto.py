@@ -104,8 +104,7 @@ def profile(
         return chakra.profile(path, graph=graph, step=step, device_type=device_type, batch=batch)
     trace = load(path)
     steps = chosen(trace.calls, step, trace.source)
-    for note in trace.notes(trace.calls.ops):
-        warn(note)
+    warn(*trace.notes(trace.calls.ops))
     names, first = steps[0]
     return Profile(
         tuple(names),
@@ -145,8 +144,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
         "trace has no ids of tensors. Read the execution trace of the same step instead, with this "
         "one as profile= (--profile)"
     )
-    for note in [*assumed[3:], *([] if sizes.any() else [sizes_from])]:
-        warn(note)
+    warn(*assumed[3:], *([] if sizes.any() else [sizes_from]))
     return OpGraph(
         {
             "name": names,

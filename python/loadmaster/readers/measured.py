@@ -7,6 +7,7 @@ was not measured gets a time by its bytes, never a silent zero.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,18 @@ def add_times(document: dict[str, Any], profile: Profile, idle: Collection[str] 
         document.setdefault("meta", {})[TIME_SOURCES] = {"bytes": filled}
     ops["time"] = {profile.device_type: seconds.tolist()}
     return notes + more
+
+
+def only(profile: Profile, rows: list[int]) -> Profile:
+    """A profile of some of its ops."""
+    sizes = profile.output_bytes
+    return replace(
+        profile,
+        names=tuple(profile.names[row] for row in rows),
+        kinds=tuple(profile.kinds[row] for row in rows),
+        seconds=profile.seconds[rows],
+        output_bytes=None if sizes is None else sizes[rows],
+    )
 
 
 def _fill(ops: dict[str, Any], seconds: NDArray[np.float64]) -> tuple[list[str], list[str]]:

@@ -106,10 +106,9 @@ def to_columns(
         columns.add([value], [tensor], name=value, kind="input")
     for position, node in enumerate(in_order(graph)):
         _add_node(columns, walker, node, position)
-    assumed = [f"{symbol} = {size}" for symbol, size in sorted(symbols.items())]
-    for note in walker.notes():
-        warn(note)
-        assumed.append(note)
+    notes = walker.notes()
+    warn(*notes)
+    assumed = [*(f"{symbol} = {size}" for symbol, size in sorted(symbols.items())), *notes]
     meta = {
         "model": graph.name,
         "framework": " ".join(filter(None, ("onnx", model.producer_name, model.producer_version))),

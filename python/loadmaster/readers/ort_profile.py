@@ -98,8 +98,7 @@ def read(
     with naming(profile):
         measured, renamed = _named_as(document, recording.profile(device_type))
         notes = [*recording.notes, *add_times(document, measured)]
-    for note in notes:
-        warn(note)
+    warn(*notes)
     document["meta"]["assumed"] += [recording.resolution, *renamed, *notes]
     return OpGraph.from_document(document)
 
@@ -148,8 +147,7 @@ def profile(
         with naming(path):
             measured = _named_as(document, measured)[0]
         batch = document["meta"]["batch"]
-    for note in recording.notes:
-        warn(note)
+    warn(*recording.notes)
     return replace(measured, batch=batch)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
 from loadmaster.readers.columns import GraphColumns, without_flops
-from loadmaster.readers.measured import add_times
+from loadmaster.readers.measured import add_times, only
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
 from loadmaster.readers.tensorflow_costs import (
     HANDLES,
@@ -114,8 +115,7 @@ def read(
         notes += add_times(document, profile_of(runs, device_type), reading.idle())
         if not all(run.measured for run in runs):
             notes.append("times are the cost graph's estimates: there are no step stats")
-    for note in notes:
-        warn(note)
+    warn(*notes)
     document["meta"]["assumed"] = notes
     with naming(path):
         graph = OpGraph.from_document(document)
@@ -174,15 +174,9 @@ def profile(
         return measured
     reading = _read(graph, runs)
     rows = [row for row, name in enumerate(measured.names) if name in reading.index]
-    assert measured.output_bytes is not None
-    return Profile(
-        tuple(measured.names[row] for row in rows),
-        tuple(reading.kinds[measured.names[row]] for row in rows),
-        measured.seconds[rows],
-        measured.device_type,
-        reading.batch() if batch is None else batch,
-        measured.output_bytes[rows],
-    )
+    found = only(measured, rows)
+    kinds = tuple(reading.kinds[name] for name in found.names)
+    return replace(found, kinds=kinds, batch=reading.batch() if batch is None else batch)
 
 
 def _listed(paths: Paths | None) -> list[str | os.PathLike[str]]:

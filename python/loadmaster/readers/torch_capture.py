@@ -117,8 +117,7 @@ def capture(
                     step.update(updated)
                 meta["optimizer"] = type(updated).__name__
     notes += graph.notes()
-    for note in notes:
-        warn(note)
+    warn(*notes)
     meta |= {
         "batch": next((shape[0] for shape in step.input_shapes if shape), None),
         "dtype": graph.float_type(),

@@ -66,10 +66,9 @@ def to_graph(program: Program, name: str) -> OpGraph:
     """
     inliner = _Inliner(program)
     inliner.run()
-    notes = [*program.assumed, *inliner.notes()]
-    for note in inliner.warnings():
-        warn(note)
-        notes.append(note)
+    warnings = inliner.warnings()
+    warn(*warnings)
+    notes = [*program.assumed, *inliner.notes(), *warnings]
     columns = inliner.columns
     notes += xla_training.assign(columns, program, inliner.outputs)
     dropped = columns.drop_unread(inliner.outputs)
