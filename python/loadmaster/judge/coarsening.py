@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
@@ -500,21 +501,15 @@ def _bound_together(
 
     Groups that share a colocated set get one label. A placeholder gets the label of its home.
     """
-    parent = list(range(n))
-
-    def find(g: int) -> int:
-        while parent[g] != g:
-            parent[g] = g = parent[parent[g]]
-        return g
-
+    sets = DisjointSets[int]()
     first: dict[int, int] = {}
     bound = {int(h) for h in homes}
     for s, g in np.unique(np.stack([set_of, group], axis=1), axis=0).tolist():
-        root, other = find(first.setdefault(s, g)), find(g)
+        root, other = sets.find(first.setdefault(s, g)), sets.find(g)
         if root != other:
-            parent[max(root, other)] = min(root, other)
+            sets[max(root, other)] = min(root, other)
             bound |= {root, other}
-    roots = [find(g) for g in range(n)]
+    roots = [sets.find(g) for g in range(n)]
     labelled = {roots[g] for g in bound}
     labels = [f"with group {r}" if r in labelled else "" for r in roots]
     return labels + [labels[h] for h in homes]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
 from loadmaster.readers.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
 
@@ -50,7 +51,7 @@ class AtenGraph(GraphColumns):
         self._n_tensors = self._n_storages = 0
         self._last_write: dict[int, int] = {}  # the op, by storage
         self._reads: dict[int, dict[int, None]] = {}  # the ops since that write
-        self._together: dict[int, int] = {}  # union-find over ops that share a device
+        self._together = DisjointSets[int]()  # ops that share a device
         self._float_bytes: Counter[str] = Counter()
 
     @property
@@ -132,7 +133,7 @@ class AtenGraph(GraphColumns):
 
     def share_device(self, a: int, b: int) -> None:
         """Keep two ops on one device: a parameter and its update, say."""
-        a, b = self._root(a), self._root(b)
+        a, b = self._together.find(a), self._together.find(b)
         self._together[max(a, b)] = min(a, b)
 
     def _new(self, op: int, tensor: Tensor) -> Value:
@@ -181,14 +182,6 @@ class AtenGraph(GraphColumns):
             before.add(source)
             self.draw(source, op)
 
-    def _root(self, op: int) -> int:
-        root = op
-        while (above := self._together.get(root, root)) != root:
-            root = above
-        while (above := self._together.get(op, op)) != root:
-            self._together[op], op = root, above
-        return root
-
     # -- the whole -------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
@@ -212,7 +205,7 @@ class AtenGraph(GraphColumns):
         """The column of ops that stay together."""
         colocation = [""] * self.n_ops
         for op in self._together:
-            colocation[op] = colocation[self._root(op)] = names[self._root(op)]
+            colocation[op] = names[self._together.find(op)]
         return {"colocation": colocation}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.aten_costs import bare, is_view
 from loadmaster.readers.chakra_nodes import Argument, Recorded
 from loadmaster.readers.dataflow import Dataflow, Ref, Storage
@@ -125,12 +126,7 @@ def _sets(rows: Rows) -> dict[int, int]:
     all parameters.
     """
     flow = rows.flow
-    leader: dict[int, int] = {}
-
-    def find(key: int) -> int:
-        while leader.setdefault(key, key) != key:
-            leader[key] = key = leader[leader[key]]
-        return key
+    sets = DisjointSets[int]()
 
     def belongs(storage: Storage) -> bool:
         own = bool(storage.changed) if storage.given else storage.phase == "o"
@@ -139,13 +135,13 @@ def _sets(rows: Rows) -> dict[int, int]:
     for _, read, written in flow.updates:
         targets = list(filter(belongs, written))
         for storage in filter(belongs, (*targets[1:], *read) if targets else ()):
-            leader[find(id(storage))] = find(id(targets[0]))
+            sets[sets.find(id(storage))] = sets.find(id(targets[0]))
     parameter = {
-        find(id(storage)): row
+        sets.find(id(storage)): row
         for row, storage in flow.given.items()
         if kind_of(storage) == "parameter"
     }
-    members = {row: parameter.get(find(id(s)), -1) for row, s in flow.given.items()}
+    members = {row: parameter.get(sets.find(id(s)), -1) for row, s in flow.given.items()}
     for op, _, _ in flow.updates:
         members[op] = members.get(flow.rows[op].alias_of, -1)
     return {row: owner for row, owner in members.items() if owner >= 0}

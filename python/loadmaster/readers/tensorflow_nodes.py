@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.reached import reached
 from loadmaster.readers.tensorflow_costs import (
     ENTERS,
     EXITS,
@@ -138,22 +139,15 @@ def ancestors(nodes: dict[str, Node], fetches: Iterable[str]) -> set[str]:
     InputError
         A name that no node has.
     """
-    stack = [text.removeprefix("^").partition(":")[0] for text in fetches]
-    for name in stack:
+    fetched = [text.removeprefix("^").partition(":")[0] for text in fetches]
+    for name in fetched:
         if name not in nodes:
             import difflib
 
             near = difflib.get_close_matches(name, nodes, n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
             raise InputError(f"fetches: no node is called {name!r}{hint}")
-    found: set[str] = set()
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack += [source for source, _ in nodes[name].data]
-            stack += nodes[name].control
-    return found
+    return reached(fetched, lambda n: [*(source for source, _ in nodes[n].data), *nodes[n].control])
 
 
 class Bridges:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.tensorflow_costs import INPUTS, VARIABLES, is_optimizer, is_update
 from loadmaster.readers.tensorflow_nodes import Node
 from loadmaster.readers.tensorflow_run import Execution
@@ -103,22 +104,13 @@ def _colocated(nodes: Mapping[str, Node]) -> dict[str, str]:
     """For each node that ``_class`` puts with others, the name of its set: the set's first
     variable, or else its first node.
     """
-    parent: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        root = name
-        while parent.setdefault(root, root) != root:
-            root = parent[root]
-        while parent[name] != root:
-            parent[name], name = root, parent[name]
-        return root
-
+    sets = DisjointSets[str]()
     for node in nodes.values():
         for other in _companions(node):
-            parent[find(node.name)] = find(other)
-    members = [node for node in nodes.values() if node.name in parent]
+            sets[sets.find(node.name)] = sets.find(other)
+    members = [node for node in nodes.values() if node.name in sets]
     members.sort(key=lambda node: node.kind not in VARIABLES)
     called: dict[str, str] = {}
     for node in members:
-        called.setdefault(find(node.name), node.name)
-    return {node.name: called[find(node.name)] for node in members}
+        called.setdefault(sets.find(node.name), node.name)
+    return {node.name: called[sets.find(node.name)] for node in members}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.base.reached import reached
 from loadmaster.readers.columns import GraphColumns
 from loadmaster.readers.names import unique
 from loadmaster.readers.xla_program import Type
@@ -96,19 +97,13 @@ class Columns(GraphColumns):
         for src, dst in zip(self.edges["src"], self.edges["dst"], strict=True):
             before[dst].append(src)
         alive = [kind in ("input", "parameter", "buffer") for kind in self.ops["kind"]]
-        stack = [v.op for v in outputs if v.op >= 0] + sorted(self.keep)
-        needed = [False] * n
-        while stack:
-            op = stack.pop()
-            if needed[op]:
-                continue
-            needed[op] = alive[op] = True
-            stack += before[op]
-            if alias_of[op] >= 0:
-                stack.append(alias_of[op])
-            if self.groups[op] >= 0:
-                stack.append(self.groups[op])
-        self._take([op for op in range(n) if alive[op]])
+
+        def needs(op: int) -> list[int]:
+            homes = (alias_of[op], self.groups[op])
+            return [*before[op], *(home for home in homes if home >= 0)]
+
+        needed = reached([*(v.op for v in outputs if v.op >= 0), *self.keep], needs)
+        self._take([op for op in range(n) if alive[op] or op in needed])
         return n - len(self)
 
     def _take(self, rows: list[int]) -> None:

@@ -18,6 +18,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from loadmaster.base.disjoint_sets import DisjointSets
+from loadmaster.base.reached import reached
 from loadmaster.base.units import counted
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import VIEWS, plain
@@ -116,20 +118,20 @@ class _Step:
         walks = [self._walk(value) for value in outputs]
         shifts = Counter(
             j - i
-            for j, (value, (reached, _)) in enumerate(zip(outputs, walks, strict=True))
-            for i in reached
+            for j, (value, (inputs, _)) in enumerate(zip(outputs, walks, strict=True))
+            for i in inputs
             if types[i] == value.type
         )
         shift = min(shifts, key=lambda s: (-shifts[s], abs(s)), default=0)
         #: Output by the input that it updates.
         self.state: dict[int, int] = {}
         updates: set[int] = set()
-        for j, (reached, ops) in enumerate(walks):
+        for j, (inputs, ops) in enumerate(walks):
             i = j - shift
             if not 0 <= i < len(types) or types[i] != outputs[j].type:
                 continue
             made_by = outputs[j].op
-            if i in reached:
+            if i in inputs:
                 self.state[i] = made_by
                 updates |= ops
             elif shifts and self._is_read_by_update(i, made_by):
@@ -269,8 +271,8 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
         others = [v.op for j, v in enumerate(outputs) if j not in state and v.op >= 0]
         updated = [v.op for j, v in enumerate(outputs) if j in state and v.op >= 0]
         if others:
-            forward = _ancestors(step, others)
-            for op in _ancestors(step, updated) - forward:
+            forward = reached(others, step.before.__getitem__)
+            for op in reached(updated, step.before.__getitem__) - forward:
                 phases[op] = "b"
     for op in step.updates:
         phases[op] = "o"
@@ -282,43 +284,25 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
                 phases[op] = "o" if columns.paths[op] else "b"
 
 
-def _ancestors(step: _Step, ops: Sequence[int]) -> set[int]:
-    found: set[int] = set()
-    stack = list(ops)
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += step.before[op]
-    return found
-
-
 def _colocate(columns: Columns, step: _Step) -> None:
     """A parameter, its slots and its update share a device: they meet there every step."""
-    root = {op: op for op in (*step.state, *step.updates)}
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
+    sets = DisjointSets((op, op) for op in (*step.state, *step.updates))
     outputs = columns.ops["output"]
     for src, dst, tensor in zip(
         columns.edges["src"], columns.edges["dst"], columns.edges["tensor"], strict=True
     ):
-        joined = src in root and dst in root and tensor >= 0
+        joined = src in sets and dst in sets and tensor >= 0
         if joined and outputs[src] == outputs[dst] and not outputs[src].endswith("[]"):
-            root[find(dst)] = find(src)
+            sets[sets.find(dst)] = sets.find(src)
     for i, op in step.state.items():
-        if op in root:
-            root[find(op)] = find(i)
+        if op in sets:
+            sets[sets.find(op)] = sets.find(i)
     labels: dict[int, str] = {}
     for i in sorted(step.state, key=lambda i: (columns.ops["kind"][i] != "parameter", i)):
-        labels.setdefault(find(i), columns.ops["name"][i])
-    for op in root:
-        if find(op) in labels and columns.groups[op] < 0 and not columns.ops["view"][op]:
-            columns.colocation[op] = labels[find(op)]
+        labels.setdefault(sets.find(i), columns.ops["name"][i])
+    for op in sets:
+        if sets.find(op) in labels and columns.groups[op] < 0 and not columns.ops["view"][op]:
+            columns.colocation[op] = labels[sets.find(op)]
 
 
 def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:

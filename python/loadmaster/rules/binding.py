@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import format_bytes
 from loadmaster.costs import Costs
@@ -146,16 +147,16 @@ class Binding:
     def _labels(self) -> list[str]:
         """The colocation column with the modules that stay whole as sets."""
         model, op_of = self.given.model, self.given.reduced.op_of
-        of_label: dict[str, str] = {}
+        labels = DisjointSets[str]()
         column = list(model.colocation)
         for at, (module, ops) in enumerate(self.modules):
             joined = [column[op] for op in op_of[ops].tolist() if column[op]]
-            roots = {_root(of_label, label) for label in joined}
+            roots = {labels.find(label) for label in joined}
             root = min(roots, default=f"no_split {at}: {module}")
-            of_label.update((label, root) for label in roots if label != root)
+            labels.update(dict.fromkeys(roots, root))
             for op in op_of[ops].tolist():
                 column[op] = column[op] or root
-        return [label and _root(of_label, label) for label in column]
+        return [label and labels.find(label) for label in column]
 
     def released(self, placed: Problem) -> Problem:
         """The problem that a strategy placed, put back on the user's cluster.
@@ -291,18 +292,11 @@ def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:
 
 def _joined(sets: NDArray[np.int32], groups: list[NDArray[np.intp]]) -> NDArray[np.int64]:
     """Sets, numbered anew, after all sets that share a group have become one."""
-    parent = list(range(int(sets.max()) + 1))
-
-    def find(s: int) -> int:
-        while parent[s] != s:
-            parent[s] = s = parent[parent[s]]
-        return s
-
+    joined = DisjointSets[int]()
     for ops in groups:
-        roots = sorted({find(s) for s in sets[ops].tolist()})
-        for root in roots[1:]:
-            parent[root] = roots[0]
-    root_of = np.array([find(s) for s in range(len(parent))])
+        roots = sorted({joined.find(s) for s in sets[ops].tolist()})
+        joined.update(dict.fromkeys(roots, roots[0]))
+    root_of = np.array([joined.find(s) for s in range(int(sets.max()) + 1)])
     return np.unique(root_of[sets], return_inverse=True)[1].astype(np.int64)
 
 
@@ -364,9 +358,3 @@ def _class_names(
         name = cluster.types[device_type].name
         names.append(name if whole else f"{name} of {cluster.devices[first].name}")
     return names
-
-
-def _root(of_label: dict[str, str], label: str) -> str:
-    while label in of_label:
-        label = of_label[label]
-    return label

@@ -6,7 +6,7 @@ Weights and Constant nodes belong to no segment: every segment that reads one ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, system_errors
+from loadmaster.base.reached import reached
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segments
 from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
@@ -118,14 +119,12 @@ class PlacedModel:
         ]
 
     def _needed(self, maker: Mapping[str, int]) -> list[int]:
-        todo = [maker[v] for v in self.outputs if v in maker]
-        seen = set(todo)
-        while todo:
-            for value in values_read(self.nodes[todo.pop()]):
-                if value in maker and maker[value] not in seen:
-                    seen.add(maker[value])
-                    todo.append(maker[value])
-        return sorted(seen)
+        def makers(values: Iterable[str]) -> list[int]:
+            return [maker[value] for value in values if value in maker]
+
+        return sorted(
+            reached(makers(self.outputs), lambda node: makers(values_read(self.nodes[node])))
+        )
 
     def _part(self, device: int, nodes: list[int], outputs: set[str]) -> Part:
         nodes = sorted(nodes)

@@ -1,0 +1,23 @@
+"""What can be reached from some nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def reached(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> set[T]:
+    """The nodes that ways from some nodes lead to, these included. O(V + E).
+
+    >>> sorted(reached([1], {1: [2, 3], 2: [], 3: [1], 4: [1]}.__getitem__))
+    [1, 2, 3]
+    """
+    found = set(starts)
+    stack = list(found)
+    while stack:
+        new = set(after(stack.pop())) - found
+        found |= new
+        stack += new
+    return found
