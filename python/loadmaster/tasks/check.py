@@ -17,7 +17,7 @@ from loadmaster.rules.constraints import EVERY, Constraints, as_constraints, sel
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """Whether a plan keeps one limit.
 
     Attributes
@@ -45,7 +45,7 @@ class Verdict:
 class Check:
     """What came of checking a plan: ``verdicts``, one per limit."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
@@ -104,47 +104,47 @@ def check(
         limit = parse_seconds(max_step, "max_step")
         what, found = f"step <= {format_seconds(limit)}", plan.makespan
         is_kept = STEP.reaches(plan.verdict, limit)
-        verdicts.append(Verdict(what, format_seconds(found), is_kept, limit, found))
+        verdicts.append(Finding(what, format_seconds(found), is_kept, limit, found))
     forbidden = [forbid] if isinstance(forbid, (str, int)) else list(forbid)
     verdicts += [verdict for selector in forbidden for verdict in _forbidden(plan, str(selector))]
     return Check((*verdicts, *_obeyed(plan, constraints)))
 
 
-def _memory(plan: Plan) -> Verdict:
+def _memory(plan: Plan) -> Finding:
     short = plan.cluster.shortfall(plan.memory.peak)
     over = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
-    return Verdict("memory", f"short on {over}" if over else "fits", not over)
+    return Finding("memory", f"short on {over}" if over else "fits", not over)
 
 
-def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Verdict]:
+def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Finding]:
     verdicts = []
     for selector, size in limits.items():
         limit = parse_bytes(size, f"max_peak of {selector}")
         for d in np.flatnonzero(selected(plan.cluster, str(selector))).tolist():
             peak = int(plan.memory.peak[d])
             what = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
-            verdicts.append(Verdict(what, format_bytes(peak), peak <= limit, limit, peak))
+            verdicts.append(Finding(what, format_bytes(peak), peak <= limit, limit, peak))
     return verdicts
 
 
-def _forbidden(plan: Plan, selector: str) -> list[Verdict]:
+def _forbidden(plan: Plan, selector: str) -> list[Finding]:
     try:
         devices = np.flatnonzero(selected(plan.cluster, selector)).tolist()
     except InputError:
-        return [Verdict(f"{selector} runs nothing", "the cluster has no such device", True)]
+        return [Finding(f"{selector} runs nothing", "the cluster has no such device", True)]
     verdicts = []
     for d in devices:
         here = plan.problem.reduced.op_of[plan.assignment.devices == d]
         ops = len(np.unique(plan.graph.reduced.map[plan.program.serves[here]]))
         what = f"{plan.cluster.devices[d].name} runs nothing"
-        verdicts.append(Verdict(what, counted(ops, "op") if ops else "true", not ops))
+        verdicts.append(Finding(what, counted(ops, "op") if ops else "true", not ops))
     return verdicts
 
 
-def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
-    """A verdict on the constraints that the plan was made with, and one on ``constraints``.
+def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Finding]:
+    """A finding on the constraints that the plan was made with, and one on ``constraints``.
 
-    Constraints that are empty have no verdict.
+    Constraints that are empty have none.
     """
     verdicts = []
     given = bind(plan.problem, as_constraints(constraints))
@@ -152,5 +152,5 @@ def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Verdict]:
     for what, binding in asked:
         if not binding.constraints.is_empty:
             broken = binding.broken(plan.assignment.devices, plan.memory.peak)
-            verdicts.append(Verdict(what, "; ".join(broken) or "obeyed", not broken))
+            verdicts.append(Finding(what, "; ".join(broken) or "obeyed", not broken))
     return verdicts
