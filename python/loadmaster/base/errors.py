@@ -34,6 +34,15 @@ def importing(package: str, extra: str, purpose: str) -> Iterator[None]:
         raise MissingExtraError(package, extra, purpose) from None
 
 
+@contextmanager
+def refusing(failed: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors of other libraries into an InputError: what failed, and their own words."""
+    try:
+        yield
+    except errors as error:
+        raise InputError(f"{failed}: {error}") from error
+
+
 class InfeasibleError(LoadmasterError):
     """No placement that obeys the constraints was found.
 

@@ -9,11 +9,11 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -31,18 +31,14 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         data = Path(path).read_bytes()
     if not data.startswith(GZIP_MAGIC):
         return data
-    try:
+    with _unpacking(path):
         return gzip.decompress(data)
-    except (EOFError, OSError, zlib.error) as error:
-        raise _damaged(path, error) from error
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The contents of a file of UTF-8 text."""
-    try:
+    with refusing(f"{os.fspath(path)} is not a text file", UnicodeDecodeError):
         return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{os.fspath(path)} is not a text file: {error}") from error
 
 
 def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
@@ -50,14 +46,13 @@ def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
     with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
-        try:
+        with _unpacking(path):
             return gzip.GzipFile(fileobj=file).read(size) if packed else file.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise _damaged(path, error) from error
 
 
-def _damaged(path: str | os.PathLike[str], error: Exception) -> InputError:
-    return InputError(f"{os.fspath(path)} is a damaged or truncated gzip file: {error}")
+def _unpacking(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    what = f"{os.fspath(path)} is a damaged or truncated gzip file"
+    return refusing(what, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def parse_json(
@@ -66,11 +61,9 @@ def parse_json(
     object_hook: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     """JSON from bytes. A message names ``path``; ``object_hook`` replaces each object."""
-    try:
-        with uncollected():
-            return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{os.fspath(path)} is not valid JSON: {error}") from error
+    what = f"{os.fspath(path)} is not valid JSON"
+    with refusing(what, ValueError, RecursionError), uncollected():
+        return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster, DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
@@ -72,10 +72,8 @@ class Costs:
         InputError
             A wrong shape; a time that is NaN, infinite or negative (the op is named).
         """
-        try:
+        with refusing("costs is no matrix of numbers", ValueError, TypeError):
             matrix = np.array(time, dtype=np.float64)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"costs is no matrix of numbers: {error}") from error
         types = tuple(t.name for t in cluster.types)
         if matrix.shape == (graph.n_ops,):
             matrix = np.repeat(matrix[:, None], len(types), axis=1)
@@ -91,8 +89,7 @@ class Costs:
                 f"costs of {graph.names[op]!r} on {types[k]} is {matrix[op, k]}: "
                 "a time must be finite and not negative"
             )
-        source = _all(graph, "given")
-        return cls(matrix, types, source)
+        return cls(matrix, types, _all(graph, "given"))
 
     def shares(self) -> dict[str, float]:
         """Share of the total time (on the slowest type) by provenance; free ops do not count."""
@@ -183,14 +180,11 @@ def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
 
 
 def _peak_per_op(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
-    peaks: dict[str, float] = {}
-
     def peak(output: str) -> float:
         match = _DTYPE.match(output)
         wanted = _PEAK_OF.get(match[0] if match else "f32", ("f32",))
         known = [device_type.peak[d] for d in wanted if device_type.peak.get(d)]
         return known[0] if known else max(device_type.peak.values())
 
-    for output in set(graph.outputs):
-        peaks[output] = peak(output)
+    peaks = {output: peak(output) for output in set(graph.outputs)}
     return np.fromiter((peaks[output] for output in graph.outputs), np.float64, graph.n_ops)

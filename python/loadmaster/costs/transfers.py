@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import read_text, write_bytes
 
 Floats = NDArray[np.float64]
@@ -54,10 +54,8 @@ class TransferTimes:
         links = [("", "", key) if isinstance(key, str) else key for key in arrays]
         sizes, seconds, index = [], [], []
         for i, (link, (size, time)) in enumerate(zip(links, arrays.values(), strict=True)):
-            try:
+            with refusing(f"link {title(link)}: no numbers", TypeError, ValueError):
                 pair = np.asarray(size, dtype=np.float64), np.asarray(time, dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"link {title(link)}: no numbers: {error}") from error
             if pair[0].shape != pair[1].shape or pair[0].ndim != 1:
                 raise InputError(
                     f"link {title(link)}: {pair[0].shape} sizes and {pair[1].shape} times"

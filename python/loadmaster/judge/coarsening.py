@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.disjoint_sets import DisjointSets
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import read_bytes
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.coarse import CoarseProblem
@@ -355,10 +355,8 @@ def default_rules() -> tuple[tuple[str, ...], ...]:
 
 
 def _parsed_rules(data: bytes, source: str) -> tuple[tuple[str, ...], ...]:
-    try:
+    with refusing(f"{source} is no TOML", UnicodeDecodeError, tomllib.TOMLDecodeError):
         document = tomllib.loads(data.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{source} is no TOML: {error}") from error
     if "rules" not in document:
         raise InputError(f"{source} has no list 'rules'")
     return _checked_rules(f"{source}: rules", document["rules"])

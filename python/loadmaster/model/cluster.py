@@ -19,7 +19,7 @@ from typing import Any
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, read_text, write_bytes
 from loadmaster.base.units import counted, parse_bytes
 
@@ -465,10 +465,8 @@ class Cluster:
         pair of the two), ``bandwidth``, ``latency``, and ``channels``, in which ``{from}`` and
         ``{to}`` stand for the ends.
         """
-        try:
+        with refusing(f"{source} is not valid TOML", tomllib.TOMLDecodeError):
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{source} is not valid TOML: {error}") from error
         with naming(source):
             known = {"name", "description", "source", "device", "link", "type"}
             _refuse_unknown(document, "cluster", known)

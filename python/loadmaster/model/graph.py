@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError, importing
+from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import check_format, naming
 from loadmaster.base.units import counted
 from loadmaster.model.orders import ORDERS
@@ -326,12 +326,8 @@ class OpGraph:
                 raise InputError(f"{source} has no object {part!r}")
         if not isinstance(document.get("meta") or {}, Mapping):
             raise InputError(f"{source}: meta is no object")
-        try:
+        with refusing(f"{source}: meta has a value that JSON cannot hold", ValueError):
             json.dumps(document.get("meta"), allow_nan=False)
-        except ValueError as error:
-            raise InputError(
-                f"{source}: meta has a value that JSON cannot hold: {error}"
-            ) from error
         with naming(source):
             return cls(
                 document["ops"],

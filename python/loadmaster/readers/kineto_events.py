@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import parse_json, read_bytes, uncollected
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.readers.torch_calls import MODULE_PREFIX, Calls, role_of
@@ -86,10 +86,8 @@ def load(path: str | os.PathLike[str]) -> Trace:
     source = os.fspath(path)
     events = _Events()
     with uncollected():
-        try:
+        with refusing(f"{source} has an event that is none", TypeError, AttributeError):
             document = parse_json(read_bytes(path), path, events.keep)
-        except (TypeError, AttributeError) as error:
-            raise InputError(f"{source} has an event that is none: {error}") from error
         if not isinstance(document, dict) or "traceEvents" not in document:
             raise InputError(f"{source} is no Chrome trace: it has no traceEvents")
         if not events.calls and not events.kernels:

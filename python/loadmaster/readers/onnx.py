@@ -25,13 +25,13 @@ from loadmaster.readers.onnx_shapes import (
     Walker,
     bodies,
     declared_dims,
-    first_line,
     from_initializer,
     from_type,
     in_order,
     initializer_name,
     initializers,
     is_tiny,
+    library_errors,
     node_name,
     values_read,
 )
@@ -93,7 +93,8 @@ def to_columns(
     """
     onnx = _import_onnx()
     check_whole(model)
-    model = _inlined(onnx, model)
+    # Weights stay behind: only their sizes count.
+    model = inlined(without_payload(model)) if model.functions else model
     graph = model.graph
     stored = {initializer_name(i) for i in initializers(graph)}
     inputs, symbols = _resolve_inputs(
@@ -187,14 +188,12 @@ def _texts(model: Any) -> Iterator[Any]:
             graphs += bodies(node)
 
 
-def _inlined(onnx: Any, model: Any) -> Any:
-    """The model with its own functions written out; weights stay behind, only their sizes go."""
+def inlined(model: Any) -> Any:
+    """The model with its own functions written out."""
     if not model.functions:
         return model
-    try:
-        return onnx.inliner.inline_local_functions(without_payload(model))
-    except Exception as error:  # the inliner raises whatever its C++ side meets
-        raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
+    with library_errors("its functions cannot be inlined", Exception):
+        return _import_onnx().inliner.inline_local_functions(model)
 
 
 def without_payload(model: Any) -> Any:

@@ -11,6 +11,7 @@ import graphlib
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,6 +153,17 @@ def node_name(node: Any, position: int) -> str:
 def first_line(error: Exception) -> str:
     """What a library's error says, without its stack trace."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def library_errors(failed: str, *errors: type[Exception]) -> Iterator[None]:
+    """As :func:`~loadmaster.base.errors.refusing`, with the first line of an error: what is written
+    in C++ raises errors of many classes, with the stack in their text.
+    """
+    try:
+        yield
+    except errors as error:
+        raise InputError(f"{failed}: {first_line(error)}") from None
 
 
 def in_order(graph: Any) -> list[Any]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadmaster.base.errors import InputError, importing
+from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import read_bytes
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
@@ -107,12 +107,9 @@ def _graph_in_text(data: bytes, name: str) -> Any:
     parsed = _classes()[message]()
     from google.protobuf import text_format
 
-    try:
+    what = f"{name} is no text of a TensorFlow graph, or a cut one"
+    with refusing(what, text_format.ParseError, UnicodeDecodeError, RecursionError):
         text_format.Parse(data, parsed, allow_unknown_field=True)
-    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            f"{name} is no text of a TensorFlow graph, or a cut one: {error}"
-        ) from None
     graph = parsed.graph_def if message == "MetaGraphDef" else parsed
     return graph if is_graph(graph) else None
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, parse_json, system_errors
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_program import (
@@ -97,13 +97,15 @@ def read(
 
 def _load(path: str | os.PathLike[str]) -> tuple[Any, dict[str, str]]:
     """The program's JSON, and the file of its weights by parameter."""
-    try:
-        with system_errors("cannot be read"), zipfile.ZipFile(path) as archive:
-            member = _program_in(archive)
-            document = parse_json(_bytes(archive, member), member)
-            return document, _weight_files(archive, member)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InputError(f"a damaged or truncated zip file: {error}") from None
+    damage = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+    with (
+        system_errors("cannot be read"),
+        refusing("a damaged or truncated zip file", *damage),
+        zipfile.ZipFile(path) as archive,
+    ):
+        member = _program_in(archive)
+        document = parse_json(_bytes(archive, member), member)
+        return document, _weight_files(archive, member)
 
 
 def _program_in(archive: zipfile.ZipFile) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_iter, tree_map
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.readers.torch_recorder import Recorder
 
 
@@ -45,12 +45,10 @@ class Step:
         kwargs = dict(example_inputs) if named else {}
         listed = isinstance(example_inputs, (tuple, list))
         args = () if named else tuple(example_inputs) if listed else (example_inputs,)
-        try:
+        with refusing(
+            f"{type(self._model).__name__} does not take these example inputs", TypeError
+        ):
             bound = inspect.signature(self._model.forward).bind(*args, **kwargs)
-        except TypeError as error:
-            raise InputError(
-                f"{type(self._model).__name__} does not take these example inputs: {error}"
-            ) from None
         names = list(bound.arguments)[: len(args)]
         names += [f"{names[-1] if names else 'input'}{i}" for i in range(len(names), len(args))]
         return (

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
@@ -159,10 +159,9 @@ class Constraints:
             The file cannot be read, is no TOML, or has something else in it.
         """
         source = os.fspath(path)
-        try:
+        what = f"{source} is not valid TOML"
+        with refusing(what, tomllib.TOMLDecodeError, UnicodeDecodeError):
             document = tomllib.loads(read_bytes(path).decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{source} is not valid TOML: {error}") from error
         return cls.from_document(document, source)
 
 
@@ -182,10 +181,9 @@ def matcher(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern; a name must match it as a whole."""
     if not pattern.startswith(REGEX):
         return re.compile(fnmatch.translate(pattern))
-    try:
+    what = f"{pattern!r} is no regular expression"
+    with refusing(what, re.error, OverflowError, RecursionError):
         return re.compile(rf"(?:{pattern.removeprefix(REGEX)})\Z", re.S)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"{pattern!r} is no regular expression: {error}") from error
 
 
 def selected(cluster: Cluster, selector: str) -> NDArray[np.bool_]:

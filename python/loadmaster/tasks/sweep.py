@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError
+from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.model.cluster import Cluster
@@ -311,10 +311,8 @@ def _method(given: Any) -> tuple[str, dict[str, Any]]:
             options = dict(chosen)
         case _:
             raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
-    try:
+    with refusing(f"options of {name!r} cannot be written as JSON", TypeError, ValueError):
         json.dumps(options, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"options of {name!r} cannot be written as JSON: {error}") from error
     function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
     return name, options
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from loadmaster.base.errors import InputError, importing
+from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import read_bytes, system_errors, write_bytes
 
 #: Most characters of an error or a name in the table.
@@ -201,11 +201,10 @@ def _parsed(data: bytes, path: Path) -> list[Row]:
     rows = []
     lines = data.splitlines()[1:]
     for number, line in enumerate(lines, start=2):
-        try:
+        what = f"{path}, line {number} is no row of a sweep"
+        with refusing(what, ValueError, KeyError, csv.Error):
             [cells] = csv.reader([line.decode()])
             rows.append(_row(cells))
-        except (ValueError, KeyError, csv.Error) as error:
-            raise InputError(f"{path}, line {number} is no row of a sweep: {error}") from error
     return rows
 
 

@@ -17,13 +17,13 @@ from loadmaster.base.files import naming, system_errors
 from loadmaster.base.reached import reached
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import segments
-from loadmaster.readers.onnx import check_whole, load, op_names, without_payload
+from loadmaster.readers.onnx import check_whole, inlined, load, op_names, without_payload
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import (
-    first_line,
     in_order,
     initializer_name,
     initializers,
+    library_errors,
     values_read,
 )
 from loadmaster.writers.targets.names import check_names
@@ -73,7 +73,7 @@ class PlacedModel:
         with naming(self.source):
             model = load(source)
             check_whole(model)
-        self.model = _inlined(model)
+        self.model = inlined(model)
         graph = self.model.graph
         self.nodes = in_order(graph)
         names, positions = op_names(graph)
@@ -202,18 +202,6 @@ def _is_whole(info: Any) -> bool:
     return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 
 
-def _inlined(model: Any) -> Any:
-    """The model with its own functions inlined, as the reader inlined them."""
-    if not model.functions:
-        return model
-    import onnx
-
-    try:
-        return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the inliner raises whatever its C++ side meets
-        raise InputError(f"its functions cannot be inlined: {first_line(error)}") from None
-
-
 #: How the keys of ``metadata_props`` that Loadmaster writes begin.
 PREFIX = "loadmaster."
 
@@ -246,10 +234,9 @@ def save(model: Any, path: Path, source: Path) -> None:
 
     outside = onnx.external_data_helper.uses_external_data
     tensors = [t for t in model.graph.initializer if outside(t)]
-    try:
+    damage = (OSError, ValueError, onnx.checker.ValidationError)
+    with library_errors(f"{source}: its weights cannot be read", *damage):
         onnx.external_data_helper.load_external_data_for_model(model, str(source.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(f"{source}: its weights cannot be read: {first_line(error)}") from None
     size = sum(len(t.raw_data) for t in model.graph.initializer)
     with system_errors(f"cannot write {path}"):
         onnx.save_model(

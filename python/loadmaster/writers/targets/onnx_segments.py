@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.base.errors import InputError, LoadmasterError, importing
 from loadmaster.base.files import check_format, parse_json, read_bytes, system_errors, write_json
 from loadmaster.plans.plan import Plan
-from loadmaster.readers.onnx_shapes import first_line
+from loadmaster.readers.onnx_shapes import library_errors
 from loadmaster.writers.targets.names import families
 from loadmaster.writers.targets.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
 
@@ -327,14 +327,10 @@ def _session(path: Path, providers: Sequence[Any], optimize: bool) -> Any:
     options.log_severity_level = 3
     if not optimize:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
+    with library_errors(f"ONNX Runtime cannot load {path}", Exception):
         return runtime.InferenceSession(str(path), options, providers=list(providers))
-    except Exception as error:  # its C++ side raises errors of many classes
-        raise InputError(f"ONNX Runtime cannot load {path}: {first_line(error)}") from None
 
 
 def _run(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:
-    try:
+    with library_errors(f"ONNX Runtime cannot run {what}", Exception):
         return session.run(outputs, feeds)
-    except Exception as error:  # as above
-        raise InputError(f"ONNX Runtime cannot run {what}: {first_line(error)}") from None

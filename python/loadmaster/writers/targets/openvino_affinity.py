@@ -14,7 +14,7 @@ from typing import Any
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
 from loadmaster.plans.plan import Plan
-from loadmaster.readers.onnx_shapes import first_line
+from loadmaster.readers.onnx_shapes import library_errors
 from loadmaster.writers.targets.names import device_names, families, refuse_parts
 
 #: Key of an op's runtime info that HETERO reads.
@@ -78,10 +78,8 @@ def openvino(
 def _load(path: str | os.PathLike[str]) -> Any:
     with importing("openvino", "openvino", "setting affinities"):
         import openvino as ov
-    try:
+    with library_errors(f"OpenVINO cannot read {os.fspath(path)}", RuntimeError):
         return ov.Core().read_model(os.fspath(path))
-    except RuntimeError as error:
-        raise InputError(f"OpenVINO cannot read {os.fspath(path)}: {first_line(error)}") from None
 
 
 def _spelled(plan: Plan) -> Any:
