@@ -1,8 +1,9 @@
 //! Devices and the channels that join them.
 //!
 //! A link leads from one device to another and holds one or more *channels*, each of which carries
-//! one transfer at a time. A channel of its own per link is a full mesh; one that several links name
-//! is a shared PCIe bridge; a channel per device named by all of its links is a one-port NIC.
+//! one transfer at a time. If every link has a channel of its own, the cluster is a full mesh. A
+//! channel that several links name is a shared PCIe bridge. A channel that all links of one device
+//! name is a one-port NIC.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
 
-/// The largest cluster: routes are kept for every pair.
+/// Most devices of a cluster: it keeps a route for every pair.
 pub const MAX_DEVICES: usize = 256;
 
-/// The largest number of device types: allowed types are a 64-bit mask.
+/// Most device types: allowed types are a 64-bit mask.
 pub const MAX_TYPES: usize = 64;
 
 /// A device as given.
@@ -38,7 +39,7 @@ pub struct Link {
     pub bandwidth: f64,
     /// Seconds.
     pub latency: f64,
-    /// Names of the channels it holds; empty: one of its own.
+    /// Names of the channels that a transfer holds; empty: the link has a channel of its own.
     pub channels: Vec<String>,
 }
 
@@ -58,7 +59,7 @@ pub struct Cluster {
     channels: Vec<String>,
     /// Per ordered pair of devices, row-major.
     routes: Vec<Route>,
-    /// Which of the different routes each of those is.
+    /// The kind of each route: routes of equal latency and bandwidth have one kind.
     route_kinds: Vec<u32>,
     /// Whether all routes between two devices are of one kind.
     is_uniform: bool,
@@ -165,7 +166,7 @@ impl Cluster {
         &self.channels
     }
 
-    /// Seconds that `bytes` take from one device to another: `t = k d + b`. 0 on the spot.
+    /// Seconds that `bytes` take from one device to another: `t = k d + b`. 0 within a device.
     #[inline(always)]
     pub fn transfer_seconds(&self, from: DeviceId, to: DeviceId, bytes: u64) -> f64 {
         let route = self.routes[self.pair(from, to)];
@@ -185,7 +186,7 @@ impl Cluster {
         self.route_kinds[self.pair(from, to)]
     }
 
-    /// Whether a transfer takes the same time between any two devices, and there are two.
+    /// Whether there are two devices, and a transfer takes the same time between any two.
     #[inline(always)]
     pub fn is_uniform(&self) -> bool {
         self.is_uniform
@@ -202,7 +203,7 @@ impl Cluster {
         self.route_hops.row(self.pair(from, to))
     }
 
-    /// Mean over ordered pairs of devices of latency (s) and of seconds per byte.
+    /// Mean latency (s) and mean seconds per byte, over ordered pairs of devices.
     pub fn mean_link(&self) -> (f64, f64) {
         let n = self.n_devices();
         if n == 1 {
@@ -215,7 +216,7 @@ impl Cluster {
         (latency / pairs, inverse / pairs)
     }
 
-    /// Upper limit on the seconds one transfer of `bytes` can take between any two devices.
+    /// Largest latency (s) and largest seconds per byte of any route.
     pub fn slowest_link(&self) -> (f64, f64) {
         self.routes.iter().fold((0.0, 0.0), |(latency, inverse): (f64, f64), r| {
             (latency.max(r.latency), inverse.max(r.bandwidth.recip()))
@@ -228,7 +229,7 @@ impl Cluster {
     }
 }
 
-/// Numbers equal routes alike.
+/// Numbers the routes; routes of equal latency and bandwidth have the same number.
 fn kinds(routes: &[Route]) -> Vec<u32> {
     let mut numbers = BTreeMap::new();
     let bits = |r: &Route| (r.latency.to_bits(), r.bandwidth.to_bits());
@@ -239,14 +240,13 @@ fn kinds(routes: &[Route]) -> Vec<u32> {
     routes.iter().map(number_of).collect()
 }
 
-/// Whether the kinds of routes between so many devices are one, those of a device with itself left out; not of one
-/// device.
+/// Whether all routes between different devices of `n` are of one kind; false if `n` is 1.
 fn is_uniform(kinds: &[u32], n: usize) -> bool {
     let mut between = (0..n * n).filter(|i| i / n != i % n).map(|i| kinds[i]);
     between.next().is_some_and(|first| between.all(|kind| kind == first))
 }
 
-/// Checks that there are devices, not too many, and no two of one name.
+/// Checks that there are devices, but not too many, and that no two have one name.
 fn check_devices(devices: &[Device]) -> Result<(), ClusterError> {
     if devices.is_empty() {
         return Err(ClusterError::Empty);
@@ -299,7 +299,7 @@ impl Mesh {
             if from == to {
                 return Err(ClusterError::SelfLink(link.from.clone()));
             }
-            // One over a subnormal bandwidth is infinite.
+            // 1 / bandwidth is infinite for a subnormal bandwidth.
             if !(link.bandwidth > 0.0 && link.bandwidth.is_normal()) {
                 let (from, to) = ends();
                 return Err(ClusterError::BadBandwidth { from, to, bandwidth: link.bandwidth });
@@ -331,7 +331,8 @@ impl Mesh {
         self.links[from * self.n + to].as_ref()
     }
 
-    /// What a path of devices comes to. Its channels, each once, are appended to `channels`.
+    /// The route along a path of devices. Appends the channels on the path, each once, to
+    /// `channels`.
     fn route(&self, path: &[usize], channels: &mut Vec<ChannelId>) -> Route {
         let mut route = Route { latency: 0.0, bandwidth: f64::INFINITY };
         let first = channels.len();
@@ -348,7 +349,7 @@ impl Mesh {
         route
     }
 
-    /// The route from one device to each (itself included): the devices passed, or none.
+    /// The path from one device to each device, itself included; none where no links lead.
     fn widest_paths(&self, from: usize) -> Vec<Option<Vec<usize>>> {
         let width = self.widths(from);
         // One breadth-first search serves all targets of one width.
@@ -381,7 +382,7 @@ impl Mesh {
             .collect()
     }
 
-    /// Largest bottleneck bandwidth from one device to each; 0 where there is no way. O(D^2).
+    /// Largest bottleneck bandwidth from one device to each; 0 where no links lead. O(D^2).
     fn widths(&self, from: usize) -> Vec<f64> {
         let mut width = vec![0.0; self.n];
         let mut done = vec![false; self.n];

@@ -36,7 +36,8 @@ use crate::workload::Workload;
 /// The time of an op on a type that may not run it.
 pub const NEVER: Ticks = Ticks::MAX / 4;
 
-/// Least starts, and least times from finish to the end, per op and device type (row-major).
+/// Least starts, and least times from finish to the end of the step, per op and device type
+/// (row-major).
 #[derive(Clone, Debug)]
 pub struct Reach {
     /// Least ticks before the op starts on the type.
@@ -216,8 +217,9 @@ impl Latest {
         }
     }
 
-    /// Least time until all are there, if the others, when sent, arrive before the last is done here. None:
-    /// they do not, so more choices count. A neighbour that is listed twice can only turn an answer to none.
+    /// Least time until all neighbours are there, if all but the last, when sent, arrive before the
+    /// last is done here. None if they do not: then more choices count. A neighbour that is listed
+    /// twice can only turn an answer into none.
     #[inline(always)]
     fn least(self) -> Option<Ticks> {
         (self.done >= self.runner_up).then(|| self.away.min(self.done))
@@ -264,7 +266,8 @@ impl Waits {
         self.by_release.extend(self.all.iter().enumerate().map(|(rank, n)| (n.release, n.length, rank)));
         self.by_release.sort_unstable();
         let arrival = |kept: usize| self.all.get(kept).map_or(0, |n| n.away);
-        // The shortest prefix that is done no sooner than the others arrive; or the prefix one shorter.
+        // The best is the shortest prefix that is done no sooner than the others arrive, or the
+        // prefix that is one shorter.
         let (mut low, mut high) = (0, self.all.len());
         while low < high {
             let middle = usize::midpoint(low, high);

@@ -49,7 +49,7 @@ pub struct Bounds {
     pub forced_transfers: f64,
     /// Work over capacity between heads and tails.
     pub heads_and_tails: f64,
-    /// The largest.
+    /// The largest of the four.
     pub best: f64,
     /// Which bound is the largest; of equal ones the first in the order above.
     pub source: Source,
@@ -85,8 +85,8 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
     Ok(Bounds { critical_path, work, forced_transfers, heads_and_tails, best, source })
 }
 
-/// Least seconds before each op starts and after it ends, per device type, infinite where not allowed; rows
-/// by the user's index (see [`forced`]).
+/// Least seconds before each op starts and after it ends, per device type (see [`forced`]).
+/// Infinite where the type is not allowed. Rows are by the user's index.
 ///
 /// # Errors
 /// Those of [`bounds`].
@@ -103,8 +103,8 @@ pub fn heads_and_tails(
     Ok((rows(ticks.columns(work, &reach.head)), rows(ticks.columns(work, &reach.tail))))
 }
 
-/// Ticks per op and type as the simulator counts them, [`NEVER`] where not allowed. A bound on unrounded
-/// times could exceed the makespan of a schedule in ticks.
+/// Ticks per op and type as the simulator counts them; [`NEVER`] where the type is not allowed. A
+/// bound on unrounded times could exceed the makespan of a schedule in ticks.
 struct Table {
     clock: Clock,
     /// Devices per type.
@@ -147,7 +147,8 @@ impl Table {
         finish.into_iter().max().unwrap_or(0)
     }
 
-    /// Longest head, time and tail of any op on the type where that is shortest.
+    /// The largest sum of head, time and tail over all ops, each on the type where its sum is
+    /// least.
     fn longest(&self, reach: &Reach) -> Ticks {
         let n_types = self.devices.len();
         let through = |cell: usize| reach.head[cell].saturating_add(self.time[cell]) + reach.tail[cell];

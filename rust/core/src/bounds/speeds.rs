@@ -16,7 +16,7 @@ pub type Columns = Vec<Vec<f64>>;
 pub struct Shares {
     /// Devices per type.
     pub devices: Vec<f64>,
-    /// The work.
+    /// Seconds that each row takes on each type; infinite where it is not allowed.
     pub seconds: Columns,
 }
 
@@ -40,7 +40,7 @@ impl Shares {
         self.weights(speeds).iter().sum()
     }
 
-    /// The dual objective at `speeds`, and its slope: seconds that each type works.
+    /// The dual objective at `speeds`, and its slope: the seconds that each type works.
     fn dual(&self, speeds: &[f64]) -> (f64, Vec<f64>) {
         let mut load = vec![0.0; self.n_types()];
         let mut value = 0.0;

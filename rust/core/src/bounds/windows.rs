@@ -32,7 +32,7 @@ const ROUNDS: usize = 6;
 /// Rows (heads) and columns (tails) of the grids of thresholds: heads alone, tails alone, then both.
 const GRIDS: [(usize, usize); 3] = [(4096, 1), (1, 4096), (128, 128)];
 
-/// A head and a tail that some op has at least, on every type it may use.
+/// A pair of thresholds. Some op has at least this head and this tail on every type it may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Window {
     head: f64,
@@ -86,7 +86,7 @@ impl<'a> Windows<'a> {
         best.0
     }
 
-    /// The work that each op must do in a window; only ops that must do some on every type are kept.
+    /// The work that each op must do in a window. Ops that need do none on some type are left out.
     fn inside(&self, window: Window) -> Shares {
         let types = self.shares.seconds.iter().zip(self.head).zip(self.tail);
         let left = |((time, head), tail): ((&Vec<f64>, &Vec<f64>), &Vec<f64>)| -> Vec<f64> {
@@ -110,7 +110,8 @@ impl<'a> Windows<'a> {
         Shares { devices: self.shares.devices.clone(), seconds }
     }
 
-    /// The windows with the largest bounds by the ops that lie whole in them, no window twice.
+    /// The windows with the largest bounds, counting only ops that lie whole in them. No window
+    /// comes twice.
     fn promising(&self, speeds: &[f64]) -> Vec<Window> {
         let work = self.shares.weights(speeds);
         let mut found: Vec<(f64, Window)> = Vec::new();
@@ -123,9 +124,9 @@ impl<'a> Windows<'a> {
         found.into_iter().map(|(_, window)| window).collect()
     }
 
-    /// For every pair of thresholds of a grid, the bound by the ops whose head and tail are no less.
-    /// Thresholds lie evenly. The window has the least head and tail of those ops, so the grid only misses
-    /// thresholds that lie between two of its own. O(V + rows * columns).
+    /// For every pair of thresholds of a grid, the bound by the ops whose head and tail are no
+    /// less. Thresholds are evenly spaced. The window has the least head and tail of those ops, so
+    /// the grid only misses thresholds that lie between two of its own. O(V + rows * columns).
     fn past_both(&self, work: &[f64], rows: usize, columns: usize, found: &mut Vec<(f64, Window)>) {
         let scale = |most: f64, n: usize| if most > 0.0 { (n - 1) as f64 / most } else { 0.0 };
         let (by_head, by_tail) = (scale(self.most_head, rows), scale(self.most_tail, columns));

@@ -1,7 +1,7 @@
 //! Placing ops one after another by memory alone.
 //!
 //! * [`in_order`]: fill one device, then the next. On groups in CPD-TOPO order this is Celeritas'
-//!   *Order-Place* (section 5.2), on ops in Kahn order with a cap of total / k + largest op it is
+//!   *Order-Place* (section 5.2). On ops in Kahn order, with a cap of total / k + largest op, it is
 //!   Baechi's *m-TOPO*.
 //! * [`round_robin`]: deal the ops out.
 
@@ -9,9 +9,10 @@ use crate::error::Error;
 use crate::free_memory::Memory;
 use crate::ids::{DeviceId, OpId};
 
-/// Places ops in `order` on the first of `devices` until one does not fit, then on the second, and so on.
-/// When the last device is full, ops go wherever there is room left. An op that the device may not run goes
-/// to the next that may, and the device stays open. O(V + D) placements, O(V D) at worst.
+/// Places ops in `order` on the first of `devices` until one does not fit, then on the second, and
+/// so on. When the last device is full, ops go wherever there is room left. An op that the device
+/// may not run goes to the next device that may run it, and the first device stays open. O(V + D)
+/// placements, O(V D) at worst.
 ///
 /// # Errors
 /// An op that fits nowhere, unless the memory is for best effort.
@@ -30,7 +31,8 @@ pub fn in_order(
             Some(d) => d,
             None => memory.nowhere(op)?,
         };
-        // Devices that may run the op and have no room are full; the first of the others is filled next.
+        // Devices that may run the op and have no room for it are full. The first device that is
+        // not full is filled next.
         let is_full = |&&d: &&DeviceId| d != chosen && work.allows(op, cluster, d);
         if after.contains(&chosen) {
             filling += after.iter().take_while(is_full).count();

@@ -1,4 +1,5 @@
-//! Each op where most of the bytes it reads already are: least sent, least copied.
+//! Placing each op where most of the bytes that it reads already are, so that little is sent and
+//! copied.
 //!
 //! Filling devices in topological order puts the backward pass of a training graph on other devices
 //! than the forward pass, so every activation is held twice. Where memory is tight nothing fits. Here an

@@ -4,8 +4,8 @@
 //! 1. *Coarsen*: vertices are matched along their heaviest edges until few are left.
 //! 2. *Start*: on the coarsest graph parts grow one after another. A part takes the vertex whose edges to
 //!    it weigh most. This is done from several first vertices, and the least cut goes on.
-//! 3. *Uncoarsen*: level by level, vertices move to the part that their edges to weigh most, where that
-//!    keeps every part within 5 % of its share.
+//! 3. *Uncoarsen*: level by level, a vertex moves to the part to which its edges weigh most, if
+//!    that keeps every part within 5 % of its share.
 //!
 //! Vertices are visited by number, and of equal ones the first is taken, so the result depends on the input
 //! alone. O((V + E) log V).
@@ -203,8 +203,8 @@ fn grown(graph: &Weighted, room: &[u64], first: usize) -> Vec<u32> {
     part
 }
 
-/// Moves vertices to the part that their edges to weigh most. A part that weighs too much gives vertices
-/// away at any price.
+/// Moves each vertex to the part to which its edges weigh most. A part that weighs too much gives
+/// vertices away at any price.
 fn refine(graph: &Weighted, room: &[u64], part: &mut [u32]) {
     let n_parts = room.len();
     let mut sum = sums(graph, n_parts, part);

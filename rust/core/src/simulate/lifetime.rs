@@ -1,10 +1,10 @@
 //! What memory holds at the worst moment of a sequential run: ops one after another on one device.
 //!
-//! The papers charge an op its outputs for the whole step. Most tensors die early, so that overstates
-//! the need several times (Evoformer inference: 327 GiB of outputs, under 2 GiB at the peak). Charging
-//! each op what it holds *at the peak* of a sequential run adds up to what one device would need, and
-//! in training it is the activations kept for the backward pass: what a split must really share out.
-//! O(V + E).
+//! The papers charge an op its outputs for the whole step. Most tensors die early, so this charge
+//! overstates the need several times (Evoformer inference: 327 GiB of outputs, under 2 GiB at the
+//! peak). What each op holds *at the peak* of a sequential run adds up to what one device would
+//! need. In training it is the activations kept for the backward pass, which a split must share
+//! out. O(V + E).
 
 use crate::ids::OpId;
 use crate::workload::{Lifetime, Storage, Workload};
@@ -14,7 +14,7 @@ use crate::workload::{Lifetime, Storage, Workload};
 pub struct Peak {
     /// Resident bytes, outputs alive and workspace at that moment.
     pub bytes: u64,
-    /// Each op's part: its resident bytes, and of its outputs those alive then.
+    /// Per op, its resident bytes and the bytes of its outputs that are alive at that moment.
     pub held: Vec<u64>,
 }
 
@@ -48,7 +48,8 @@ pub fn peak(work: &Workload, order: &[OpId]) -> Peak {
     Peak { bytes: worst, held }
 }
 
-/// Position after which each storage is free, given that of each op; `u32::MAX`: never.
+/// Per storage, the position after which it is free, `u32::MAX`: never. `position` is that of each
+/// op.
 fn last_uses(work: &Workload, position: &[u32]) -> Vec<u32> {
     let end = |storage: &Storage| match storage.lifetime {
         Lifetime::UntilUsed => position[storage.op.ix()],

@@ -16,11 +16,11 @@ use crate::workload::{Lifetime, Storage, Workload};
 /// Bytes in use on a device from some time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySample {
-    /// Since when.
+    /// The time from which the device holds `bytes`.
     pub time: Ticks,
     /// Where.
     pub device: DeviceId,
-    /// How many.
+    /// Bytes in use.
     pub bytes: u64,
 }
 
@@ -44,10 +44,10 @@ pub struct Overflow {
     pub time: Ticks,
     /// The op that started, or whose tensor began to arrive; none: resident bytes alone.
     pub op: Option<OpId>,
-    /// How many bytes too many.
+    /// Bytes beyond the device's memory.
     pub over: u64,
-    /// The tensors alive there, largest first: all of them where memory is recorded, else the
-    /// largest eight.
+    /// The tensors alive on the device, largest first: all of them where memory is recorded, else
+    /// the largest eight.
     pub alive: Vec<Alive>,
 }
 

@@ -95,10 +95,10 @@ pub struct Schedule {
     pub op_waited: Vec<Waited>,
     /// What each transfer's start waited for.
     pub transfer_waited: Vec<Waited>,
-    /// Ticks each device computed.
+    /// Ticks that each device computes.
     pub device_busy: Vec<Ticks>,
-    /// Ticks each channel carried a transfer (with unlimited channels they may add up to more than
-    /// the makespan).
+    /// Ticks that each channel carries a transfer. With unlimited channels they may add up to more
+    /// than the makespan.
     pub channel_busy: Vec<Ticks>,
     /// Largest number of bytes in use per device.
     pub peak: Vec<u64>,
@@ -211,13 +211,14 @@ fn event(time: Ticks, what: u64) -> Event {
     Reverse(u128::from(time) << 64 | u128::from(what))
 }
 
-/// Ops come first at the same instant, by the user's index; the device, below, tells which op it is.
+/// At one instant, ops come before transfers, by the user's index. The low 24 bits are the device,
+/// which tells the op that it runs.
 #[inline(always)]
 fn of_op(index: u32, device: DeviceId) -> u64 {
     u64::from(index) << 24 | u64::from(device.0)
 }
 
-/// Transfers come next, by their own index.
+/// At one instant, transfers come after ops, by their own index.
 #[inline(always)]
 fn of_transfer(message: u32) -> u64 {
     TRANSFER | u64::from(message)
@@ -225,7 +226,8 @@ fn of_transfer(message: u32) -> u64 {
 
 const TRANSFER: u64 = 1 << 63;
 
-/// What each input of an op looks at as it arrives: side by side, since ops come in no order.
+/// What the arrival of an input reads of its op. The two lie side by side, since arrivals visit ops
+/// in no order of memory.
 #[derive(Clone, Copy, Debug)]
 struct Missing {
     /// Inputs that are not there yet.
@@ -262,7 +264,7 @@ struct Run<'a> {
     transfer_waited: Vec<Waited>,
     transfers: Vec<Transfer>,
     device_busy: Vec<Ticks>,
-    /// The part of it that has not started.
+    /// The part of `device_busy` that has not started.
     device_left: Vec<Ticks>,
     /// A lower bound on the makespan: now, plus what some device has left to compute. In the end it is the
     /// makespan.
@@ -503,8 +505,8 @@ impl<'a> Run<'a> {
         self.events.push(event(self.now + length, of_transfer(message)));
     }
 
-    /// The ops that wait for each other: from a blocked head to the input it misses, to the head of
-    /// that input's device, until one comes again.
+    /// The ops that wait for each other. The walk goes from a blocked head to the producer that it
+    /// waits for, then to the head of that producer's device, until an op comes again.
     fn deadlock(&self) -> Error {
         let heads = self.ready.heads();
         let waiting = self.ready.waiting(self.work.n_ops());

@@ -17,9 +17,9 @@ pub enum Policy {
     Priority,
     /// The one that has been ready longest (TensorFlow's executor).
     Fifo,
-    /// Any, drawn with this seed (what Pesto says TensorFlow does).
+    /// Any ready op, drawn with this seed (what Pesto says TensorFlow does).
     Random(u64),
-    /// Exactly the sequence of priorities, waiting where the next op is not ready.
+    /// The next op in the sequence of priorities; the device waits until that op is ready.
     Fixed,
 }
 
@@ -41,11 +41,11 @@ pub(super) enum Ready<'a> {
     /// Smallest priority first, then smallest index. `places` has the position of each op in its device's
     /// row of `sequences`.
     Priority { sequences: Csr<OpId>, places: Vec<u32>, ready: Vec<RankSet> },
-    /// Ready longest first, then smallest index.
+    /// The op that has been ready longest first, then the smallest index.
     Fifo { heaps: Vec<BinaryHeap<Reverse<(Ticks, u32)>>>, numbering: &'a Numbering },
     /// Any.
     Random { random: SplitMix, bags: Vec<Vec<OpId>> },
-    /// The given sequences, each with how many of it have started.
+    /// The given sequences, and per sequence how many of its ops have started.
     Fixed { sequences: Csr<OpId>, started: Vec<usize> },
 }
 
@@ -80,7 +80,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// An op has all its inputs.
+    /// Adds an op that has all its inputs since `now`.
     #[inline(always)]
     pub fn push(&mut self, op: OpId, device: DeviceId, now: Ticks) {
         match self {
@@ -119,7 +119,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// The op each device waits for, when a fixed sequence is stuck.
+    /// The op that each device waits for, when a fixed sequence is stuck.
     pub fn heads(&self) -> Vec<Option<OpId>> {
         self.left().map(|left| left.first().copied()).collect()
     }
