@@ -43,4 +43,4 @@ def run(arguments: argparse.Namespace) -> None:
         print(comparison_table(comparison))
     say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
     if not comparison.plans:
-        raise InfeasibleError("no method found a placement that fits")
+        raise InfeasibleError("no method made a plan that fits: the reason of each stands above")

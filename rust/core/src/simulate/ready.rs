@@ -1,4 +1,4 @@
-//! Policies, and the ready ops of every device under each. A new policy is written here alone.
+//! Policies, and the ready ops of every device under each. A new policy is written here.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
