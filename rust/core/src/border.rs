@@ -1,6 +1,7 @@
-//! Values as they come in, before any work.
+//! Checks of values that come from a user.
 
-/// Where the first value is that is wrong. All are looked at without a branch: hardly ever is one.
+/// Position of the first wrong value. A pass without branches looks for any first, since wrong
+/// values are rare.
 pub fn first_wrong<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
     let any = values.iter().fold(false, |any, &value| any | is_wrong(value));
     any.then(|| values.iter().position(|&value| is_wrong(value))).flatten()

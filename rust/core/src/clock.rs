@@ -1,9 +1,10 @@
 //! Seconds outside, whole ticks inside.
 //!
-//! Sums of floats depend on the order of addition, so two finishes that are equal on paper differ in
-//! the last bit and ties break by noise. Every algorithm here counts in integer ticks instead; the
-//! clock picks the finest decimal tick for which the whole problem still fits in 2^53, so that ticks
-//! convert to `f64` seconds and back exactly, and times given in whole microseconds stay whole.
+//! Sums of floats depend on the order of addition, so two finishes that are equal on paper differ
+//! in the last bit and ties break by noise. Every algorithm here counts in integer ticks instead.
+//! The clock picks the finest decimal tick for which the whole problem still fits in 2^53 ticks. So
+//! ticks convert to `f64` seconds and back exactly, and times given in whole microseconds stay
+//! whole.
 
 use crate::error::Error;
 
@@ -36,7 +37,7 @@ impl Clock {
     /// Seconds to the nearest tick.
     #[inline(always)]
     pub fn ticks(self, seconds: f64) -> Ticks {
-        // Signed on the way: processors convert floats to that in one instruction.
+        // Through a signed integer, to which processors convert floats in one instruction.
         ((seconds * self.ticks_per_second + 0.5) as i64).max(0) as Ticks
     }
 

@@ -1,9 +1,9 @@
 //! Which ops must share a device, and which op decides for each.
 //!
-//! Sets are what the user's rules force. *Leads* go one step further: the ops that update a parameter
-//! should sit where the parameter is read, or every step would ship it there, so a set that holds
-//! parameters follows the first op that reads one of them. That is advice: a placement that ignores
-//! leads is still valid.
+//! Sets are what the user's rules force. *Leads* go one step further: the ops that update a
+//! parameter should be placed where the parameter is read, or every step would send it there. So a
+//! set that holds parameters follows the first op that reads one of them. Leads are advice: a
+//! placement that ignores them is still valid.
 
 use crate::csr::Csr;
 use crate::error::Error;

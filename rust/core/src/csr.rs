@@ -73,7 +73,7 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Room for as many items in each row as it is named in `rows`.
+    /// Room in each row for one item per time that `rows` names it.
     pub fn new(n_rows: usize, rows: impl Iterator<Item = usize>) -> Self {
         let mut next = vec![0u32; n_rows + 2];
         rows.for_each(|row| next[row + 2] += 1);

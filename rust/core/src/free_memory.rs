@@ -19,7 +19,7 @@ pub enum OnOom {
 pub struct Memory<'a> {
     pub(crate) work: &'a Workload,
     pub(crate) cluster: &'a Cluster,
-    /// The op that decides for each.
+    /// Per op, the op that decides where it goes.
     pub(crate) lead: &'a [OpId],
     /// Bytes that placing each op takes: its own and those of the ops it decides for.
     pub(crate) charge: &'a [u64],

@@ -87,8 +87,8 @@ impl Graph {
         Self::with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
     }
 
-    /// The same with ops numbered as they run (see [`Graph::numbering`]): what a user gives is best kept
-    /// so. Errors call ops by the user's index.
+    /// As [`Graph::new`], with ops numbered as they run (see [`Graph::numbering`]). This suits
+    /// graphs that a user gives. Errors call ops by the user's index.
     ///
     /// # Errors
     /// Those of [`Graph::new`].
@@ -97,8 +97,8 @@ impl Graph {
         Self::numbered_with_homes(n_ops, edges, &[])?.with_one_producer_each(tensor)
     }
 
-    /// From edges whose ends are in range, plus tensors that are there at time 0. One tensor per
-    /// pair of source and tensor id: two sources may use one id.
+    /// Makes a graph of edges whose ends are in range, and of tensors that are there at time 0. It
+    /// has one tensor per pair of source and tensor id, so two sources may use one id.
     ///
     /// # Errors
     /// A cycle.
@@ -110,7 +110,8 @@ impl Graph {
         Self::build(n_ops, edges, homes, |_| Numbering::default())
     }
 
-    /// The same with ops numbered as they run; edges and homes name ops by the user's index.
+    /// As [`Graph::with_homes`], with ops numbered as they run. Edges and homes name ops by the
+    /// user's index.
     ///
     /// # Errors
     /// A cycle.
@@ -122,7 +123,7 @@ impl Graph {
         Self::build(n_ops, edges, homes, Numbering::by)
     }
 
-    /// `number` makes a numbering of a topological order that is not the ops' own.
+    /// `number` makes a numbering of a topological order, if the user's numbering is none.
     fn build(
         n_ops: usize,
         edges: impl Iterator<Item = Edge> + Clone,
@@ -331,7 +332,7 @@ pub(crate) fn edges_of<'a>(
             per: "edge",
         });
     }
-    // All are looked at without a branch; which one is wrong is found after.
+    // A pass without branches finds whether any edge is wrong. Only then is it looked for.
     let is_wrong = |(&s, &d): (&i64, &i64)| (s as u64).max(d as u64) >= n_ops as u64 || s == d;
     if src.iter().zip(dst).fold(false, |any, ends| any | is_wrong(ends)) {
         src.iter().zip(dst).enumerate().try_for_each(|(edge, (&s, &d))| check_ends(n_ops, edge, s, d))?;
@@ -384,7 +385,7 @@ trait Far: Copy + Default + Ord {
     fn tensor(self, source: OpId) -> u32;
 }
 
-/// Where each op has one tensor, which is called like the op.
+/// For graphs where each op has one tensor, whose id is the op's index.
 impl Far for OpId {
     #[inline(always)]
     fn of(edge: Edge) -> Self {
@@ -402,7 +403,7 @@ impl Far for OpId {
     }
 }
 
-/// By tensor and then by op: one word, so that a row sorts as integers.
+/// The tensor, then the op, in one word, so that a row sorts as integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct End(u64);
 
@@ -423,10 +424,10 @@ impl Far for End {
     }
 }
 
-/// Puts a row in order.
+/// Sorts a row.
 #[inline(always)]
 fn sort(row: &mut [impl Far]) {
-    // Most are short, and which of two comes first cannot be predicted.
+    // Most rows are short. A bubble sort of these has no branch to mispredict.
     if row.len() > 8 {
         return row.sort_unstable();
     }
@@ -438,7 +439,7 @@ fn sort(row: &mut [impl Far]) {
     }
 }
 
-/// What a look at all edges tells.
+/// What one pass over all edges finds.
 struct Shape {
     /// Edges that end at each op.
     missing: Vec<u32>,
@@ -456,7 +457,8 @@ struct Tensors {
     keys: Vec<u32>,
     starts: Vec<u32>,
     consumers: Vec<OpId>,
-    /// The tensor that each of `consumers` reads: what a loop over all of them needs no inner one for.
+    /// The tensor that each of `consumers` reads, so that a loop over all of them needs no inner
+    /// loop.
     read: Vec<TensorId>,
     control_base: u32,
 }
@@ -544,8 +546,8 @@ impl Tensors {
         }
     }
 
-    /// Appends an op's edges, ascending; repeated ones count once. `follow` is called with the destination
-    /// of each.
+    /// Appends an op's edges, which ascend. An edge that repeats another counts once. `follow` is
+    /// called with the destination of each.
     #[inline(always)]
     fn push<F: Far>(&mut self, op: OpId, row: &[F], mut follow: impl FnMut(OpId)) {
         let from = self.source.len() as u32;
@@ -567,12 +569,12 @@ impl Tensors {
         self.op_tensors.push((from, self.source.len() as u32));
     }
 
-    /// Ends the last tensor.
+    /// Ends the consumers of the last tensor.
     fn close(&mut self) {
         self.starts.push(self.consumers.len() as u32);
     }
 
-    /// From the user's indices, in the order `topo`, to the ops' own numbers.
+    /// Renames ops from the user's indices, in the order `topo`, to their own numbers.
     fn renumber(&mut self, topo: &[OpId], numbering: &Numbering) {
         for ops in [&mut self.source, &mut self.consumers] {
             ops.iter_mut().for_each(|op| *op = numbering.op(op.0));

@@ -20,11 +20,13 @@ pub(crate) fn kahn<T>(rows: &Csr<T>, successor: impl Fn(&T) -> OpId) -> Result<V
     queue.into_complete(rows, successor)
 }
 
-/// Ops in Kahn's order, first in first out: who pops one calls [`Queue::arrive`] for each edge that leaves it.
+/// Ops in Kahn's order, first in first out. The caller that pops an op calls [`Queue::arrive`] for
+/// each edge that leaves it.
 pub(crate) struct Queue {
     /// Edges that each op still waits for.
     missing: Vec<u32>,
-    /// The ops popped, up to `head`, those ready, up to `tail`, and room for the rest.
+    /// Ops that were popped, up to `head`; ops that are ready, from there to `tail`; room for the
+    /// rest.
     order: Vec<OpId>,
     head: usize,
     tail: usize,
@@ -50,8 +52,8 @@ impl Queue {
     /// Follows one edge to `v`.
     #[inline(always)]
     pub fn arrive(&mut self, v: OpId) {
-        // Written whether ready or not, kept if ready: which it is cannot be predicted. While an edge is
-        // left to follow, some op is not in the order, so there is room.
+        // The op is written always and kept if it is ready: a branch on that would be mispredicted.
+        // While an edge is left to follow, some op is not in the order, so there is room.
         let m = &mut self.missing[v.ix()];
         *m -= 1;
         self.order[self.tail] = v;

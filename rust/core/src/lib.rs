@@ -1,9 +1,9 @@
 //! Graphs, schedules and the simulator behind Loadmaster.
 //!
-//! Data moves one way: [`opgraph`] (a model as its user knows it) is reduced ([`reduce`]) to a
-//! [`workload`], which is ordered ([`topo`]), coarsened ([`coarsen`]), placed
-//! ([`place`]) on a [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads files,
-//! prints, or keeps state between calls.
+//! Data moves one way. An [`opgraph`] (a model as its user knows it) is reduced ([`reduce`]) to a
+//! [`workload`], which is ordered ([`topo`]), coarsened ([`coarsen`]), placed ([`place`]) on a
+//! [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads
+//! files, prints, or keeps state between calls.
 
 pub mod border;
 pub mod bounds;

@@ -1,10 +1,10 @@
 //! Two ways to number ops: as the user does, and as they run.
 //!
-//! A sweep over a graph touches ops that run near each other, so it is as fast as those lie close in
-//! memory. [`Graph::numbered`](crate::graph::Graph::numbered) therefore makes an op's id its position in
-//! a topological order, and this is the map back. **Ties between ops break by [`Numbering::index`], the
-//! user's, never by [`OpId`]**: so results do not depend on which numbering a graph has. Where the two
-//! agree nothing is stored.
+//! A sweep over a graph visits ops that run near each other one after another, and is fast if these
+//! lie close together in memory. [`Graph::numbered`](crate::graph::Graph::numbered) therefore makes
+//! an op's id its position in a topological order. A [`Numbering`] is the map back. **Ties between
+//! ops break by [`Numbering::index`], the user's, never by [`OpId`]**: so results do not depend on
+//! which numbering a graph has. Where the two numberings agree, nothing is stored.
 
 use crate::csr::Csr;
 use crate::ids::OpId;
@@ -12,14 +12,14 @@ use crate::ids::OpId;
 /// The user's index of every op and the op of every index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Numbering {
-    /// User's index per op, or nothing where ops are numbered as the user numbers them.
+    /// The user's index per op; empty where ops are numbered as the user numbers them.
     indices: Vec<u32>,
-    /// Op per user's index, as long as `indices`.
+    /// The op of each of the user's indices, as long as `indices`.
     ops: Vec<OpId>,
 }
 
 impl Numbering {
-    /// Ops numbered as they stand in `order`, a list of the user's indices.
+    /// Numbers ops by their place in `order`, a list of the user's indices.
     pub fn by(order: &[OpId]) -> Self {
         let mut ops = vec![OpId::NONE; order.len()];
         order.iter().enumerate().for_each(|(op, index)| ops[index.ix()] = OpId::new(op));
@@ -38,7 +38,7 @@ impl Numbering {
         if self.ops.is_empty() { OpId(index) } else { self.ops[index as usize] }
     }
 
-    /// A column of the user's, `width` values per op, as ops are numbered.
+    /// Brings a column of `width` values per op from the user's indices into the order of ops.
     #[must_use]
     pub fn by_op<T: Copy>(&self, column: Vec<T>, width: usize) -> Vec<T> {
         moved(&self.indices, |index| *index as usize, column, width)
@@ -60,20 +60,21 @@ impl Numbering {
         (numbers().map(|op| self.index(OpId(op))).collect(), sets)
     }
 
-    /// A column with a value per op, as the user numbers ops.
+    /// Brings a column of one value per op into the order of the user's indices.
     #[must_use]
     pub fn by_index<T: Copy>(&self, column: Vec<T>) -> Vec<T> {
         self.rows_by_index(column, 1)
     }
 
-    /// A column with `width` values per op, as the user numbers ops.
+    /// Brings a column of `width` values per op into the order of the user's indices.
     #[must_use]
     pub fn rows_by_index<T: Copy>(&self, column: Vec<T>, width: usize) -> Vec<T> {
         moved(&self.ops, |op| op.ix(), column, width)
     }
 }
 
-/// Rows of `width` values in the order of `from`, which says where each comes from; nothing: as they are.
+/// Rows of `width` values, moved: `from` says where each row comes from. If it is empty, no row
+/// moves.
 fn moved<S, T: Copy>(from: &[S], at: impl Fn(&S) -> usize, column: Vec<T>, width: usize) -> Vec<T> {
     match (from, width) {
         ([], _) => column,

@@ -95,9 +95,9 @@ impl OpGraph {
         self.columns.placeholder[op.ix()] && self.graph.in_degree(op) == 0
     }
 
-    /// The tensor whose data a view shows: of those with data that it reads, the one that the owner of
-    /// its storage, or an op that changed that storage in place, made; else that of the
-    /// first op.
+    /// The tensor whose data a view shows, of the tensors with data that it reads: one made by the
+    /// owner of the view's storage or by an op that changed that storage in place, else any. Of
+    /// several tensors, that of the first op.
     pub(crate) fn data_input(&self, op: OpId) -> Option<TensorId> {
         let alias_of = &self.columns.alias_of;
         let owner = alias_of[op.ix()];
@@ -151,7 +151,8 @@ fn check_aliases(c: &OpColumns) -> Result<(), Error> {
             return Err(Error::BadAlias { op: OpId::new(u).into(), value: alias });
         }
     }
-    // An op is walked from once: `walk` is the last walk that met it, 0 for none.
+    // Per op, the walk that met it first, 0 for none. A walk ends at an op that was met before. If
+    // that was in the same walk, the aliases go in a circle.
     let mut walk = vec![0; c.alias_of.len()];
     for first in 0..c.alias_of.len() {
         let (mut at, number) = (first, first + 1);

@@ -33,7 +33,8 @@ impl Random {
     }
 }
 
-/// A number of 64 bits that looks nothing like `bits`; different for different ones.
+/// Mixes 64 bits: the result looks unrelated to `bits`, and different `bits` give different
+/// results.
 #[inline(always)]
 pub fn mixed(bits: u64) -> u64 {
     let z = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,19 +1,19 @@
 //! From a model's graph to the graph that algorithms run on, and back.
 //!
 //! About half of a traced graph costs nothing. Three kinds of op disappear:
-//! * *Views*: their consumers depend on the op that made the data the view shows, and pull the view's
-//!   bytes from there. That op is found along the data edges, not by `alias_of`: the view of a tensor
-//!   that was changed in place must wait for the change, which the owner of the storage knows nothing
-//!   of (1,054 views of the 30 traced graphs are of this sort). A view as large as what it shows
-//!   is the same tensor, sent once. Control edges into a view pass on to its consumers, those out of
-//!   it come from the op that made its data.
-//! * *Placeholders* (parameters, buffers, inputs, constants) become home tensors: there at time 0 on
-//!   the device of their set's ops, or else of the first op that reads them; resident there.
+//! * *Views*: their consumers depend on the op that made the data the view shows, and pull the
+//!   view's bytes from there. That op is found along the data edges, not by `alias_of`. A view of a
+//!   tensor that was changed in place must wait for the change, and `alias_of` names the owner of
+//!   the storage, not the op that made the change (1,054 views of the 30 traced graphs are of this
+//!   sort). A view as large as what it shows is the same tensor, sent once. Control edges into a
+//!   view pass on to its consumers. Control edges out of it come from the op that made its data.
+//! * *Placeholders* (parameters, buffers, inputs, constants) become home tensors. They are resident
+//!   from time 0 on the device of their set's ops, or else on that of the first op that reads them.
 //! * An in-place op stays, bound to the device of the storage's owner.
 //!
 //! Every edge of the reduced graph follows a path of the model's graph, hence it is acyclic and the
-//! model's topological order is one of its own. O(V + E) up to control edges that views multiply,
-//! which are counted first and refused past eight times the graph.
+//! model's topological order is one of its own. O(V + E), but for control edges that views
+//! multiply. These are counted first, and refused past eight times the size of the graph.
 
 use crate::colocate;
 use crate::csr::Csr;
@@ -33,7 +33,8 @@ pub struct Reduced {
     pub map: Vec<OpId>,
     /// Per op of the reduced graph: the op of the model that it is.
     pub op_of: Vec<OpId>,
-    /// Per op of the model: the op or placeholder of the model whose data it shows; itself, if no view.
+    /// Per op of the model: the op or placeholder of the model whose data it shows; itself if it is
+    /// no view.
     pub shows: Vec<OpId>,
 }
 
@@ -155,7 +156,8 @@ impl<'a> Walk<'a> {
                 self.new_value(t, base_value.source, base_value.storage);
             }
         }
-        // Everything the view waits for beyond the data it shows becomes its consumers' wait.
+        // The view's consumers also wait for everything that the view waits for besides the data it
+        // shows.
         let others = graph.inputs_with_ops(u).filter(|&(t, _)| t != shown).map(|(_, s)| self.real[s.ix()]);
         let own: Vec<OpId> = others.filter(|&op| !self.model.is_placeholder(op)).collect();
         let inherited = graph.inputs_with_ops(u).map(|(_, s)| self.pending_of[s.ix()]);
@@ -233,8 +235,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The storage that `u` changes in place: of the input that lies with the op it aliases.
-    /// `Some(NONE)` is a placeholder's resident memory.
+    /// The storage that `u` changes in place: that of the input that lies with the op which `u`
+    /// aliases. `Some(NONE)` is a placeholder's resident memory.
     fn changed_in_place(&self, u: OpId) -> Option<StorageId> {
         let alias = self.model.columns.alias_of[u.ix()];
         if alias < 0 {
@@ -273,7 +275,7 @@ impl<'a> Walk<'a> {
         let home_tensors = self.home_tensors(&index, &map);
         let (set_of, sets) = homes.sets_of(&index, k);
 
-        // Up to here ops were counted as the model counts them; from here on as they run.
+        // Up to here ops are numbered as in the model, from here on as they run.
         let graph = Graph::numbered_with_homes(k, self.edges.iter().copied(), &home_tensors)?;
         let numbering = graph.numbering();
         let numbered = |op: &OpId| if op.is_none() { *op } else { numbering.op(op.0) };
@@ -326,7 +328,8 @@ impl<'a> Walk<'a> {
         (resident, workspace)
     }
 
-    /// Bytes and storage of each tensor of the reduced graph. `moved_to` is where each storage is by now.
+    /// Bytes and storage of each tensor of the reduced graph. `moved_to` is the new id of each
+    /// storage.
     fn tensors(&self, graph: &Graph, moved_to: &[StorageId]) -> (Vec<u64>, Vec<StorageId>) {
         let mut value_of_key = vec![NONE; self.values.iter().map(|v| v.key as usize + 1).max().unwrap_or(0)];
         for (i, v) in self.values.iter().enumerate() {
@@ -343,7 +346,8 @@ impl<'a> Walk<'a> {
         graph.tensors().map(tensor).unzip()
     }
 
-    /// An op none of whose data is read gives the graph's outputs: what it wrote lives to the end.
+    /// Marks the graph's outputs, which live to the end: all that is written by an op none of whose
+    /// data is read.
     fn mark_outputs(&mut self) {
         let mut read = vec![false; self.model.n_ops()];
         for v in self.values.iter().filter(|v| v.used) {
@@ -355,7 +359,8 @@ impl<'a> Walk<'a> {
         for s in self.storages.iter_mut().filter(|s| !read[s.op.ix()]) {
             s.lifetime = Lifetime::UntilEnd;
         }
-        // An in-place op without readers has no value: what it changed is an output as well.
+        // An in-place op without readers has no value. The storage that it changed is an output as
+        // well.
         let unread = self
             .model
             .graph
@@ -368,7 +373,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Storages grouped by op, with where each went.
+    /// Storages grouped by op, where each op's begin, and the new id of each storage.
     fn sort_storages(&self, op_of: &[OpId], index: &[OpId]) -> (Vec<Storage>, Vec<u32>, Vec<StorageId>) {
         let rows = self.storages.iter().enumerate().map(|(i, s)| (index[s.op.ix()].ix(), i as u32));
         let by_op = Csr::from_pairs(op_of.len(), rows);
@@ -406,7 +411,7 @@ impl<'a> Walk<'a> {
         homes
     }
 
-    /// Sets of ops of the model that share a device, and the op each set sits with.
+    /// Sets of ops of the model that share a device, and the op that each set is placed with.
     fn homes(&self, mut allowed: Vec<u64>) -> Result<Homes, Error> {
         let model = self.model;
         let n = model.n_ops();
@@ -457,7 +462,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Where the ops of the model sit.
+/// With which ops the ops of the model are placed.
 struct Homes {
     set_of: Vec<u32>,
     sets: Csr<OpId>,
@@ -469,7 +474,8 @@ struct Homes {
 }
 
 impl Homes {
-    /// The sets of the `k` ops that are kept: `index` is the number of each op of the model, none if it is not.
+    /// The sets of the `k` ops that are kept. `index` is the number of each op of the model, none
+    /// if the op is not kept.
     fn sets_of(&self, index: &[OpId], k: usize) -> (Vec<u32>, Csr<OpId>) {
         let mut union = Union::new(k);
         for members in (0..self.sets.n_rows()).map(|s| self.sets.row(s)) {

@@ -2,7 +2,7 @@
 //!
 //! * [`m_topo`]: Kahn's algorithm, first in first out (Baechi's m-TOPO).
 //! * [`dfs_topo`]: last in first out (Celeritas, section 4.2.2): an op is followed by its children.
-//! * [`cpd_topo`]: the same, children on the longest path first (Celeritas, section 5.1.3).
+//! * [`cpd_topo`]: as [`dfs_topo`], children on the longest path first (Celeritas, section 5.1.3).
 //!
 //! All are O(V + E) but for sorting the ops that become ready together, and all break ties by the
 //! user's smaller index.
@@ -37,7 +37,8 @@ pub fn cpd_topo(graph: &Graph, levels: &Levels) -> Vec<OpId> {
     stack_order(graph, |ready| ready.sort_unstable_by_key(|&op| (path(op), Reverse(graph.index(op)))))
 }
 
-/// Pops from a stack; `sort` puts the op to be popped first at the end of those pushed together.
+/// The order in which ops are popped from a stack. Of the ops that are pushed together, `sort` puts
+/// the one to be popped first at the end.
 fn stack_order(graph: &Graph, mut sort: impl FnMut(&mut [OpId])) -> Vec<OpId> {
     let n = graph.n_ops();
     let mut missing = in_degrees(graph);
@@ -52,7 +53,8 @@ fn stack_order(graph: &Graph, mut sort: impl FnMut(&mut [OpId])) -> Vec<OpId> {
         order.push(u);
         let from = top;
         for &v in graph.successors(u) {
-            // As in `m_topo`: the stack never holds all ops while an edge is left.
+            // Without a branch, as in [`Queue::arrive`]. There is room: the stack never holds all
+            // ops while an edge is left.
             let m = &mut missing[v.ix()];
             *m -= 1;
             stack[top] = v;

@@ -1,16 +1,18 @@
 //! The control edges that a graph needs: transitive reduction of control edges (Aho, Garey, Ullman
 //! 1972), where edges that carry data stay whatever they imply.
 //!
-//! A control edge from `u` to `v` is *implied* if a path of other edges leads from `u` to `v`, or an edge
-//! between the two carries data. In a graph without cycles all implied edges can go at once: of the paths
-//! from `u` to `v`, the longest has no implied control edge, so whatever reached `v` still does. What is
-//! left is the only such set that is smallest.
+//! A control edge from `u` to `v` is *implied* if a path of other edges leads from `u` to `v`, or
+//! an edge between the two carries data. In a graph without cycles all implied edges can go at
+//! once: of the paths from `u` to `v`, the longest has no implied control edge, so whatever reached
+//! `v` still does. The edges that are left are the only smallest set with which every op still
+//! reaches the same ops.
 //!
 //! Destinations of control edges are taken in blocks of [`BLOCK`], in topological order. One sweep
-//! backwards over the ops between a block's first control source and its last destination finds which of
-//! the block each op reaches, a bit each; an edge is implied if a successor of its source reaches its
-//! destination. O((V + E) D / 512) for D destinations at worst, and linear where control edges are short;
-//! 64 bytes per op. (Bits for all pairs would take V^2 / 8 bytes: 1.2 GB for 100,000 ops.)
+//! backwards over the ops between a block's first control source and its last destination finds
+//! which destinations of the block each op reaches, as bits. An edge is implied if a successor of
+//! its source reaches its destination. O((V + E) D / 512) for D destinations at worst, and linear
+//! where control edges are short; 64 bytes per op. (Bits for all pairs would take V^2 / 8 bytes:
+//! 1.2 GB for 100,000 ops.)
 
 use crate::graph::Graph;
 use crate::ids::OpId;
@@ -48,14 +50,15 @@ pub struct NeededControl<'g> {
     done: usize,
     /// The bit of each op of the block, or [`Self::NO_BIT`].
     bit: Vec<u32>,
-    /// What each op between the block's first source and last destination reaches of the block.
+    /// The destinations of the block that each op reaches, for ops between its first source and its
+    /// last destination.
     reach: Vec<Bits>,
 }
 
 impl<'g> NeededControl<'g> {
     const NO_BIT: u32 = u32::MAX;
 
-    /// Nothing is worked out before the first block is asked for. O(V + E).
+    /// Works nothing out before the first block is asked for. O(V + E).
     pub fn of(graph: &'g Graph) -> Self {
         let mut position = vec![0; graph.n_ops()];
         graph.topo().iter().enumerate().for_each(|(at, op)| position[op.ix()] = at as u32);
@@ -77,7 +80,7 @@ impl<'g> NeededControl<'g> {
         (first.unwrap_or(last), last)
     }
 
-    /// The needed control edges into a block, whose ops have their bits.
+    /// The needed control edges into a block. The ops of the block have their bits.
     fn sweep(&mut self, first: usize, last: usize) -> Vec<(OpId, OpId)> {
         let graph = self.graph;
         let mut needed = Vec::new();

@@ -1,7 +1,8 @@
 //! A graph with what its ops need: bytes, storages, sets of colocated ops, allowed device types.
 //!
-//! Strategies place a workload and the simulator runs it: the *reduced* graph of a model (see [`crate::reduce`]), a
-//! coarse graph ([`crate::coarsen::contract`]) or a plain graph given as arrays. Op times are kept beside it ([`Times`]).
+//! Strategies place a workload and the simulator runs it. It is the *reduced* graph of a model (see
+//! [`crate::reduce`]), a coarse graph ([`crate::coarsen::contract`]) or a plain graph given as
+//! arrays. Op times are kept beside it ([`Times`]).
 
 use crate::border::{first_wrong, is_no_time};
 use crate::clock::{Clock, Ticks};
@@ -49,7 +50,8 @@ pub struct Workload {
     pub storages: Vec<Storage>,
     /// Storages of op `u`: `op_storages[u]..op_storages[u + 1]`.
     pub op_storages: Vec<u32>,
-    /// Bytes per op that stay for the whole step, with those of the placeholders whose home is the op's device.
+    /// Bytes per op that stay for the whole step. They include those of the placeholders that are
+    /// placed with the op.
     pub resident: Vec<u64>,
     /// Bytes per op needed only while it runs.
     pub workspace: Vec<u64>,
@@ -64,8 +66,8 @@ pub struct Workload {
     pub lead: Vec<OpId>,
 }
 
-/// What an op that allocates `bytes` in all allocates beside its tensors. It lives to the end if no op reads a
-/// tensor of the op.
+/// The storage for what an op allocates beside its tensors, given the `bytes` that it allocates in
+/// all. It lives to the end if no op reads a tensor of the op.
 fn rest_of(graph: &Graph, op: OpId, bytes: u64, tensor_bytes: &[u64]) -> Option<Storage> {
     let bytes = graph.outputs(op).fold(bytes, |left, t| left.saturating_sub(tensor_bytes[t.ix()]));
     let is_read = graph.outputs(op).any(|t| !graph.is_control(t));
@@ -75,8 +77,8 @@ fn rest_of(graph: &Graph, op: OpId, bytes: u64, tensor_bytes: &[u64]) -> Option<
 
 /// Columns of a plain graph, one value per op in the user's numbering.
 ///
-/// An empty column stands for zeros, but `output_bytes` for the sum of an op's tensors, `colocation` for no
-/// groups, and `allowed` for all types.
+/// An empty column stands for zeros, with three exceptions: empty `output_bytes` are the sums of
+/// ops' tensors, an empty `colocation` has no groups, and an empty `allowed` allows all types.
 #[derive(Clone, Debug, Default)]
 pub struct Columns<'a> {
     /// Bytes per tensor id.
@@ -95,7 +97,8 @@ pub struct Columns<'a> {
 
 impl Columns<'_> {
     /// # Errors
-    /// A column that is not empty and has not one value per op (or, of bytes, per tensor id) of `graph`.
+    /// A column that is not empty and does not have one value per op of `graph` (`tensor_bytes`:
+    /// per tensor id).
     fn check(&self, graph: &Graph) -> Result<(), Error> {
         let n = graph.n_ops();
         let per_op = [
@@ -117,10 +120,11 @@ impl Columns<'_> {
     }
 }
 
-/// Storages by the op that allocates them, where each op's begin, and the storage of each tensor.
+/// Storages in the order of the ops that allocate them, where each op's storages begin, and the
+/// storage of each tensor.
 type Storages = (Vec<Storage>, Vec<u32>, Vec<StorageId>);
 
-/// A storage for each tensor with bytes, and one for what else an op of `output_bytes` allocates.
+/// A storage for each tensor with bytes, and one per op for the rest of its `output_bytes`.
 fn plain_storages(graph: &Graph, tensor_bytes: &[u64], output_bytes: &[u64]) -> Storages {
     let rest = if output_bytes.is_empty() {
         Vec::new()
@@ -146,7 +150,7 @@ fn plain_storages(graph: &Graph, tensor_bytes: &[u64], output_bytes: &[u64]) -> 
     (storages, filling.into_starts(), tensor_storage)
 }
 
-/// Items of one code joined; an item whose code is negative stays alone.
+/// Joins items of equal codes. An item with a negative code stays alone.
 pub(crate) fn joined(codes: &[i64]) -> Union {
     let mut union = Union::new(codes.len());
     let mut first_of = std::collections::BTreeMap::new();
@@ -189,7 +193,7 @@ impl Workload {
             numbering.sets(set_of, sets)
         };
         let allowed = if allowed.is_empty() { vec![ANY_TYPE; n] } else { numbering.by_op(allowed, 1) };
-        // Who is alone decides alone.
+        // An op that is alone in its set decides for itself.
         let lead = if sets.n_rows() == n {
             graph.ops().collect()
         } else {
@@ -344,7 +348,7 @@ impl Times {
         Ok(Self { n_types, seconds })
     }
 
-    /// The same times for ops that another numbering counts.
+    /// Brings rows from the user's indices into the order of ops.
     #[must_use]
     pub fn numbered(self, numbering: &Numbering) -> Self {
         Self { seconds: numbering.by_op(self.seconds, self.n_types), ..self }

@@ -1,10 +1,11 @@
 //! Whether an op has room on a device: memory as the engine fills it.
 //!
-//! There are two ways to count, both in the order in which ops are scheduled. *Charged*: every op takes given
-//! bytes for good (the papers' static rule, or the bytes that it holds at the peak of a sequential run).
-//! *Lifetimes*: a storage is freed when the last op that reads it has been scheduled, and so is a copy of a
-//! tensor. An op that is put into an idle slot runs earlier than it is counted, so the simulator has the last
-//! word. Where every device could hold everything, nothing is counted.
+//! There are two ways to count, both in the order in which ops are scheduled. *Charged*: every op
+//! takes given bytes for good (the papers' static rule, or the bytes that it holds at the peak of a
+//! sequential run). *Lifetimes*: a storage is freed when the last op that reads it has been
+//! scheduled, and so is a copy of a tensor. An op that is put into an idle slot runs earlier than
+//! it is counted, so the simulator has the last word. If every device could hold everything,
+//! nothing is counted.
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -33,7 +34,7 @@ pub struct Lifetimes<'a> {
     lead: &'a [OpId],
     /// Resident bytes of all ops that each op decides for.
     resident: Vec<u64>,
-    /// Whether those are on a device already.
+    /// Whether those bytes are on a device already.
     settled: Vec<bool>,
     capacity: Vec<u64>,
     held: Vec<u64>,
@@ -44,7 +45,7 @@ pub struct Lifetimes<'a> {
 }
 
 impl<'a> Lifetimes<'a> {
-    /// Nothing placed yet. `capacity` is bytes per device. O(V + E).
+    /// The state before any op is placed. `capacity` is bytes per device. O(V + E).
     pub fn new(
         work: &'a Workload,
         cluster: &'a Cluster,
@@ -96,7 +97,7 @@ impl<'a> Lifetimes<'a> {
         }
         let first = self.work.op_storages[op.ix()] as usize;
         for (i, storage) in self.work.storages_of(op).iter().enumerate() {
-            // What nobody reads is free again when its op ends.
+            // A storage that no op reads is free again when its op ends.
             if storage.lifetime == Lifetime::UntilEnd || self.storage_readers[first + i] > 0 {
                 bytes = bytes.saturating_add(storage.bytes);
             }
@@ -105,7 +106,7 @@ impl<'a> Lifetimes<'a> {
         *held = held.saturating_add(bytes);
     }
 
-    /// One reader less for each input of an op.
+    /// Counts one reader less for each input of an op, and frees inputs that no op has yet to read.
     fn read(&mut self, op: OpId, sent: &Sent<TransferId>, device_of: impl Fn(OpId) -> DeviceId) {
         let graph = &self.work.graph;
         for &t in graph.inputs(op).iter().chain(graph.pulls(op)) {
@@ -156,7 +157,7 @@ impl<'a> Admission<'a> {
         matches!(self, Self::Lifetimes(_))
     }
 
-    /// Bytes still free on a device; all of its bytes where they are not counted.
+    /// Bytes still free on a device; all its bytes if nothing is counted.
     pub(super) fn free(&self, device: DeviceId) -> u64 {
         match self {
             Self::Charged(memory) => memory.free(device),
@@ -165,7 +166,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Bytes that an op takes beside copies of its inputs: where it goes they are the same.
+    /// Bytes that an op takes beside copies of its inputs. They are the same on every device.
     #[inline(always)]
     pub(super) fn needed(&self, op: OpId, lead: OpId) -> u64 {
         match self {
@@ -174,8 +175,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Whether an op that it allows has room on a device, given what is [`Self::needed`]. `inputs` is the bytes
-    /// of its inputs, `copies` of those that must be sent there.
+    /// Whether an op has room on a device that it allows. `needed` is what [`Self::needed`] says,
+    /// `inputs` the bytes of the op's inputs, `copies` the bytes of those that must be sent there.
     #[inline(always)]
     pub(super) fn fits(
         &self,
@@ -195,7 +196,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Takes the op's bytes, copies of its inputs included. `first`: of the ops that go together.
+    /// Takes the op's bytes, copies of its inputs included. `first` says whether it is the first of
+    /// the ops that go together.
     pub(super) fn take(&mut self, op: OpId, lead: OpId, device: DeviceId, copies: u64, first: bool) {
         match self {
             Self::Charged(memory) if first => memory.take(lead, device),
@@ -221,7 +223,7 @@ impl<'a> Admission<'a> {
         let l = match self {
             Self::Charged(memory) => return memory.nowhere(lead),
             Self::Lifetimes(l) => l,
-            // Whatever is allowed fits.
+            // An op fits on every device that it allows, so it allows none.
             Self::Ample(_) => return Err(Error::NoAllowedDevice { op: op.into() }),
         };
         let allowed = l.cluster.device_ids().filter(|&d| l.work.allows(op, l.cluster, d));

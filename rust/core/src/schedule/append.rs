@@ -1,9 +1,10 @@
 //! The schedule of a given placement and order: every op at the end of its device, every tensor sent the
 //! moment it is produced, each transfer at the end of its channels' queues.
 //!
-//! That is what the simulator does with a fixed sequence. Where each channel serves one pair of devices the
-//! two agree exactly, since a channel's queue then follows the order of its sender's ops; on shared channels
-//! transfers are queued here in the order of ops, there in the order of time. O(V + E + T) for T transfers.
+//! The simulator does the same with a fixed sequence. Where each channel serves one pair of devices
+//! the two agree exactly, since a channel's queue then follows the order of its sender's ops. On
+//! shared channels transfers queue here in the order of ops, in the simulator in the order of time.
+//! O(V + E + T) for T transfers.
 
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;

@@ -1,10 +1,10 @@
 //! Dominant sequence clustering (DSC, Yang and Gerasoulis 1994).
 //!
-//! Ops are examined by t-level + b-level, producers first. An op joins the end of the producer's group that
-//! lets it start earliest, if that is earlier than on its own. While an op some of whose producers are yet
-//! to be examined lies on a longer path, the group its latest input comes from is kept for it (the
-//! "dominant sequence reduction warranty"). Of the paper's minimisation procedure, which may move several
-//! producers into one group, only the joining of one producer's group is kept. O((V + E) log V).
+//! Ops are examined by t-level + b-level, producers first. An op joins the end of the producer's
+//! group that lets it start earliest, if that is earlier than on its own. An op may not join the
+//! group of the latest input of an op that lies on a longer path and still waits for producers (the
+//! "dominant sequence reduction warranty"). The paper's minimisation procedure may move several
+//! producers into one group. Here an op only joins the group of one producer. O((V + E) log V).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use crate::clock::Ticks;
 use crate::graph::Graph;
 use crate::ids::OpId;
 
-/// An op by priority; of equals the one of the smaller index.
+/// An op by priority; of equal priorities the smaller index first.
 type Entry = (Ticks, Reverse<(u32, OpId)>);
 
 /// Group per op, numbered by first op examined.
@@ -33,7 +33,8 @@ pub fn dominant(graph: &Graph, op_time: &[Ticks], tensor_time: &[Ticks]) -> Vec<
     let entry = |priority, u: OpId| -> Entry { (priority, Reverse((graph.index(u), u))) };
     let mut free: BinaryHeap<Entry> =
         graph.ops().filter(|u| missing[u.ix()] == 0).map(|u| entry(bottom[u.ix()], u)).collect();
-    // Entries of partly free ops only ever grow: the largest of an op is the valid one.
+    // Ops some of whose producers have been examined. Entries of an op only ever grow: its largest
+    // is the valid one.
     let mut partly: BinaryHeap<Entry> = BinaryHeap::new();
     while let Some((priority, Reverse((_, op)))) = free.pop() {
         while let Some(&(noted, Reverse((_, p)))) = partly.peek()
@@ -71,7 +72,7 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    /// The group that an op would join to have its latest input at hand, if that helps it.
+    /// The group of the op's latest input, if joining it lets the op start earlier.
     fn group_of_latest(&self, op: OpId) -> Option<u32> {
         let (arrival, from) = self.arrival[op.ix()];
         if from == u32::MAX {

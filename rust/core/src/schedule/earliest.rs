@@ -65,8 +65,8 @@ impl Queue {
         }
     }
 
-    /// The op that starts first as noted, and when, if nothing starts before `now`, which never falls; those that
-    /// wait and are no longer `here` are forgotten.
+    /// The op that starts first by the noted arrivals, and when. Nothing starts before `now`, which
+    /// never falls. Waiting ops that are no longer `here` are forgotten.
     #[inline(always)]
     fn first(&mut self, now: Ticks, here: impl Fn(Rank) -> bool) -> Option<(Ticks, Rank)> {
         while let Some((arrival, rank)) = self.waiting.peek().copied().map(arrival_and_rank) {
@@ -85,7 +85,8 @@ impl Queue {
         }
     }
 
-    /// Whether an op waits that would arrive by the time of an offer, another than the one offered at its arrival.
+    /// Whether a waiting op arrives by the start of an offer. The op of the offer does not count if
+    /// it starts as it arrives.
     #[inline(always)]
     fn arrives_before(&self, offer: Offer) -> bool {
         let next = self.waiting.peek().copied().map(arrival_and_rank);
@@ -106,7 +107,7 @@ impl Queue {
 struct View {
     /// Ready ops that are not shared, and shared ones whose inputs reach this device before the last device.
     queue: Queue,
-    /// Ops without room here when they came up.
+    /// Ops that had no room here when they came up.
     set_aside: Vec<Rank>,
     /// The favourite child of the last op here.
     favourite: Option<OpId>,
@@ -114,7 +115,7 @@ struct View {
     waits: Option<Offer>,
 }
 
-/// Where an op stands.
+/// In which queues an op is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It is not ready yet, or scheduled.
@@ -168,16 +169,16 @@ struct State<'e, 'a> {
     engine: &'e mut Engine<'a>,
     ties: &'e [OpId],
     rank: Vec<Rank>,
-    /// By rank.
+    /// Per rank.
     standing: Vec<Standing>,
     ready: RankSet,
-    /// By device.
+    /// Per device.
     views: Vec<View>,
-    /// By device: when inputs of the op that is added arrive.
+    /// Per device, when the inputs of the op that is being added arrive.
     arrivals: Vec<Ticks>,
-    /// Ops that every device may take, by when their inputs are on the last one.
+    /// Ops that every device may take, by when their inputs are on the last device.
     shared: Queue,
-    /// Whether ops are shared: no start is earlier than the last one taken.
+    /// Whether ops are shared. They are if no pair starts before the pair taken last.
     shares: bool,
     /// A lower bound on the start of every shared op.
     now: Ticks,
@@ -203,7 +204,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// An op has become ready.
+    /// Adds an op that has become ready.
     fn add(&mut self, op: OpId) {
         let rank = self.rank[op.ix()];
         self.ready.insert(rank);
@@ -225,7 +226,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// An op has been scheduled.
+    /// Removes an op that has been scheduled.
     fn remove(&mut self, op: OpId) {
         let rank = self.rank[op.ix()];
         self.ready.remove(rank);
@@ -241,8 +242,8 @@ impl<'e, 'a> State<'e, 'a> {
         self.views[device.ix()].queue.add(arrival, rank, self.engine.open(device));
     }
 
-    /// The offer that starts first. Noted arrivals are taken to be lower bounds. So only the earliest offer
-    /// is checked, again and again, until one is as early as noted.
+    /// The offer that starts first. Noted arrivals count as lower bounds. So only the earliest
+    /// offer is checked, again and again, until one is as early as noted.
     fn next(&mut self) -> Option<Offer> {
         self.views.iter_mut().for_each(|view| view.waits = None);
         loop {
@@ -278,7 +279,7 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// The first offer by noted arrivals; of equal ones, that of the smaller device.
+    /// The first offer by the noted arrivals. Of equal offers, that of the smaller device.
     fn first(&mut self) -> Option<Offer> {
         let Self { engine, views, shared, standing, now, .. } = self;
         let shared = shared.first(*now, |rank| standing[rank as usize] == Standing::Shared);
@@ -335,7 +336,8 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// A device may not take its first op. The op is set aside if it may get room there later.
+    /// Takes from a device its first op, which may not go there. The op is set aside if it may get
+    /// room there later.
     fn refuse(&mut self, device: DeviceId, op: OpId, rank: Rank) {
         self.withdraw(device, rank);
         if self.engine.bound(op).is_none() {
@@ -343,12 +345,12 @@ impl<'e, 'a> State<'e, 'a> {
         }
     }
 
-    /// No device has room for any ready op. Ops that were set aside are tried once more; then the first ready
-    /// op goes where most memory is free.
+    /// The choice when no device has room for any ready op. Ops that were set aside are tried once
+    /// more. Then the first ready op goes where most memory is free.
     fn stuck(&mut self) -> Result<(OpId, DeviceId), Error> {
         for device in self.engine.cluster().device_ids() {
             for rank in std::mem::take(&mut self.views[device.ix()].set_aside) {
-                // Another device may have taken it since.
+                // Another device may have taken the op since.
                 if self.standing[rank as usize] != Standing::Out {
                     self.offer(rank, device);
                 }

@@ -68,8 +68,8 @@ impl<'a> Left<'a> {
         self.group[op.ix()] != u32::MAX
     }
 
-    /// The consumer on the longest path from an op, and that path's length without the op; the smallest of
-    /// several.
+    /// The length of the longest path from an op, without the op itself, and the consumer on it; of
+    /// several consumers the smallest.
     fn follower(&self, op: OpId) -> Option<(Ticks, OpId)> {
         let mut best: Option<(Ticks, OpId)> = None;
         for t in self.graph.outputs(op) {
@@ -89,7 +89,7 @@ impl<'a> Left<'a> {
         self.op_time[op.ix()] + self.follower(op).map_or(0, |(length, _)| length)
     }
 
-    /// Brings the b-levels above ops that have just been taken up to date, consumers before producers.
+    /// Updates the b-levels above ops that have just been taken out, consumers before producers.
     fn lower_above(&mut self, taken: &[OpId]) {
         let mut queue: BinaryHeap<u32> = BinaryHeap::new();
         for &u in taken {

@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
 use crate::schedule::Engine;
 
-/// What bends the choice of devices. An empty column bends nothing.
+/// Columns that change the choice of devices. An empty column changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice<'a> {
-    /// Device per op that it takes if it has room there; none: free to choose.
+    /// Per op, the device that it takes if it has room there; none: any device.
     pub pinned: &'a [DeviceId],
     /// Ticks per op and device type that are added to a finish there, row-major.
     pub bias: &'a [Ticks],
@@ -44,14 +44,15 @@ fn choose(engine: &mut Engine<'_>, op: OpId, choice: Choice<'_>) -> Option<Devic
     if !pinned.is_none() && engine.fits(pinned) {
         return Some(pinned);
     }
-    // Sent nothing late, this device finishes it early: most others need no slot looked for.
+    // The nearest device waits for no late transfer, so it finishes the op early. After it, most
+    // devices are ruled out before a slot is looked for.
     let near = engine.nearest();
     let others = engine.cluster().device_ids().filter(|&d| Some(d) != near);
     let best = near.into_iter().chain(others).fold(None, |best, d| better(engine, op, choice, best, d));
     best.map(|(_, device)| device)
 }
 
-/// The better of the best so far, as finish and device, and another device that has room.
+/// The better of the best so far, as finish with bias and device, and `device` if that has room.
 fn better(
     engine: &mut Engine<'_>,
     op: OpId,
@@ -63,7 +64,7 @@ fn better(
     let bias = choice.bias.get(row + engine.cluster().type_of(device)).copied().unwrap_or(0);
     let limit = match best {
         None => Some(Ticks::MAX),
-        // Of equals the smaller device wins.
+        // Of equal finishes that of the smaller device wins.
         Some((finish, chosen)) => finish.checked_sub(bias).map(|f| f + Ticks::from(device < chosen)),
     };
     let found = limit.and_then(|limit| engine.finish_before(limit, device)).filter(|_| engine.fits(device));

@@ -1,10 +1,11 @@
 //! The list-scheduling engine: where and when an op could start, given all that is already scheduled.
 //!
-//! Every list scheduler works on it: [`list`] (HEFT, CPoP, PEFT, DPOS, m-TOPO orders), [`earliest`] (ETF,
-//! m-ETF, m-SCT, GETF), [`adjusting`](crate::place::adjusting) (Celeritas). Devices are timelines with idle slots. With contention
-//! channels are [`queues`], in which a transfer stands where the simulator will put it; an op is sent to the device
-//! where its own finish and what it delays others come to least. A tensor is sent to a device once, when the first
-//! op that reads it there is scheduled.
+//! Every list scheduler works on it: [`list`] (HEFT, CPoP, PEFT, DPOS, m-TOPO orders), [`earliest`]
+//! (ETF, m-ETF, m-SCT, GETF), [`adjusting`](crate::place::adjusting) (Celeritas). Devices are
+//! timelines with idle slots. With contention channels are [`queues`], in which a transfer stands
+//! where the simulator will put it. An op goes to the device where its own finish plus the delay
+//! that it causes other ops is least. A tensor is sent to a device once, when the first op that
+//! reads it there is scheduled.
 //!
 //! Without contention the makespan is exact: the simulator finds the same when it runs ops in the engine's
 //! own sequence. With contention it is exact as long as no later transfer delayed a scheduled op. After that
@@ -59,12 +60,12 @@ struct Slot {
 #[derive(Clone, Copy, Debug)]
 struct Input {
     tensor: TensorId,
-    /// The device it was produced on, and when it was there.
+    /// The device that it comes from, and the time from which it is there.
     at: DeviceId,
     from: Ticks,
     bytes: u64,
-    /// The kind of route last asked for, and the ticks that sending it there takes: most devices are reached
-    /// by routes of one kind.
+    /// The kind of route last asked for, and the ticks that a transfer over it takes. Most devices
+    /// are reached by routes of one kind.
     route: Option<u32>,
     length: Ticks,
 }
@@ -74,7 +75,7 @@ impl Input {
         Self { tensor, at, from, bytes, route: None, length: 0 }
     }
 
-    /// Ticks that sending it to a device takes.
+    /// Ticks that sending the tensor to a device takes.
     #[inline(always)]
     fn transfer(&mut self, device: DeviceId, cluster: &Cluster, clock: Clock) -> Ticks {
         let route = Some(cluster.route_kind(self.at, device));
@@ -85,8 +86,8 @@ impl Input {
         self.length
     }
 
-    /// When the tensor would be on any device but its own, in a cluster whose routes are all of one kind; and
-    /// its own device.
+    /// When the tensor would be on any device but its own, and its own device. The routes of the
+    /// cluster must all be of one kind.
     #[inline(always)]
     fn elsewhere(&mut self, cluster: &Cluster, clock: Clock) -> (Ticks, DeviceId) {
         let other = DeviceId(u32::from(self.at.0 == 0));
@@ -103,7 +104,7 @@ pub struct Engine<'a> {
     clock: Clock,
     /// Ticks per op and device type, row-major.
     time: &'a [Ticks],
-    /// The op that decides for each.
+    /// Per op, the op that decides where it goes.
     lead: &'a [OpId],
     devices: Vec<Timeline>,
     /// The queues of the channels; none in the classic model, where channels are unlimited.
@@ -118,23 +119,24 @@ pub struct Engine<'a> {
     op: OpId,
     inputs: Vec<Input>,
     input_bytes: u64,
-    /// Where all routes are of one kind and channels idle: the device that made the latest input, and when
-    /// all inputs are on any other device.
+    /// If all routes are of one kind: when the last input would reach any device but its own over
+    /// idle channels, and its own device.
     far: Option<(Ticks, DeviceId)>,
-    /// Bytes that the considered op takes beside copies of its inputs.
+    /// Bytes that the op under consideration takes beside copies of its inputs.
     needed: u64,
-    /// The device last asked about, and when all inputs are there, unless that was too late.
+    /// The device last asked about, and when all inputs are there. None if that was too late.
     arrived: Option<(DeviceId, Arrival)>,
     /// The device on which a slot was last looked for, and where the slot starts.
     slot: Option<(DeviceId, Ticks)>,
-    /// With contention: the inputs that must be sent there, and the booked transfers that bring the others.
+    /// With contention: the inputs that must be sent to that device, and the booked transfers that
+    /// bring the others.
     legs: Vec<usize>,
     known: Vec<TransferId>,
 }
 
 impl<'a> Engine<'a> {
-    /// Nothing scheduled yet. `time` is ticks per op and device type, row-major; `lead` the op that decides
-    /// where each op goes (itself where none does).
+    /// An engine that has scheduled nothing. `time` is ticks per op and device type, row-major.
+    /// `lead` is the op that decides where each op goes: often the op itself.
     pub fn new(
         work: &'a Workload,
         cluster: &'a Cluster,
@@ -169,8 +171,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// From now on a tick of delay of other ops weighs like `weight` ticks of the op's own; until then, like
-    /// `DELAY_WEIGHT`.
+    /// From now on a tick of delay of other ops weighs as much as `weight` ticks of the op's own.
+    /// Before this call the weight is `DELAY_WEIGHT`.
     pub fn weigh_delays(&mut self, weight: Ticks) {
         self.queues.iter_mut().for_each(|queues| queues.delay_weight = weight);
     }
@@ -191,13 +193,13 @@ impl<'a> Engine<'a> {
         self.time[op.ix() * self.cluster.types().len() + self.cluster.type_of(device)]
     }
 
-    /// The device that an op must take since an op it goes with is there.
+    /// The device that an op must take, because an op that it goes with is there.
     pub fn bound(&self, op: OpId) -> Option<DeviceId> {
         let device = self.bound[self.lead[op.ix()].ix()];
         (!device.is_none()).then_some(device)
     }
 
-    /// Whether any number of transfers share a channel, so that none delays another.
+    /// Whether a channel carries any number of transfers at once, so that none delays another.
     pub fn is_free_of_contention(&self) -> bool {
         self.queues.is_none()
     }
@@ -213,9 +215,9 @@ impl<'a> Engine<'a> {
         self.devices[device.ix()].open()
     }
 
-    /// Turns to an op all of whose producers are scheduled. O(inputs).
+    /// Makes `op` the op under consideration. All its producers must be scheduled. O(inputs).
     ///
-    /// A home tensor whose home is not placed yet is taken to be at hand.
+    /// A home tensor whose home is not placed yet counts as there.
     pub fn consider(&mut self, op: OpId) {
         if self.op == op {
             return;
@@ -260,8 +262,9 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// When all inputs of the considered op are on a device, if the price stays below `limit`. Given is when
-    /// they would be there if every channel were idle. Notes the transfers that this takes.
+    /// When all inputs of the considered op are on a device; none if the price comes to `limit`.
+    /// `undelayed` is when they would be there if every channel were idle. Notes the transfers that
+    /// this takes.
     #[inline(always)]
     fn arrival_before(&mut self, limit: Ticks, device: DeviceId, undelayed: Ticks) -> Option<Arrival> {
         self.arrived = match &mut self.queues {
@@ -349,7 +352,7 @@ impl<'a> Engine<'a> {
         self.inputs.iter().filter(|i| !is_there(i)).fold(0, |sum, i| i.bytes.saturating_add(sum))
     }
 
-    /// Where to put the considered op when it fits nowhere.
+    /// The device for the considered op when it fits nowhere.
     ///
     /// # Errors
     /// It fits nowhere, unless best effort will do.

@@ -1,10 +1,10 @@
 //! PEFT's optimistic cost table (Arabnejad and Barbosa 2014, eq. (1)).
 //!
-//! The least time from an op's finish on a device to the end of the graph, if every later op had its best
-//! device for itself: OCT(u, k) = max over children v of min over k' of OCT(v, k') + w(v, k') + c(u, v),
-//! no c where v stays on the device. Devices of one type are alike, so there is a column per type; going
-//! to another device of the same type costs a transfer and gains nothing, so "same type" means staying.
-//! O(E K^2) for K device types.
+//! The least time from an op's finish on a device to the end of the graph, if every later op had
+//! its best device for itself: OCT(u, k) = max over children v of min over k' of OCT(v, k') +
+//! w(v, k') + c(u, v), no c where v stays on the device. Devices of one type are alike, so there is
+//! a column per type. Going to another device of the same type costs a transfer and gains nothing,
+//! so the same type means the same device. O(E K^2) for K device types.
 
 use crate::clock::Ticks;
 use crate::ids::OpId;

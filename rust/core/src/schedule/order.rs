@@ -1,8 +1,7 @@
 //! A topological order that always takes the ready op of highest priority: the list of a list scheduler.
 //!
-//! With upward ranks as priorities it is the order of descending ranks; ops that take no time keep a
-//! topological order.
-//! Ties go to the smaller index. O(E + V log V).
+//! With upward ranks as priorities it is the order of descending ranks, in which ops that take no
+//! time keep a topological order. Ties go to the smaller index. O(E + V log V).
 
 use std::collections::BinaryHeap;
 
@@ -12,12 +11,13 @@ use crate::topo::is_topological;
 
 /// Ready ops by priority, largest first; ties: smaller index first.
 pub fn by_priority(graph: &Graph, priority: &[u64]) -> Vec<OpId> {
-    // One word, which compares without a branch: the priority, and below it how far the index is from the last.
+    // The priority, and below it how far the index is from the last: one word, which compares
+    // without a branch.
     let entry = |u: OpId| u128::from(priority[u.ix()]) << 32 | u128::from(!graph.index(u));
     let op = |word: u128| graph.numbering().op(!(word as u32));
     let mut words: Vec<u128> = graph.ops().map(entry).collect();
     words.sort_unstable();
-    // Where priorities fall along every edge, as ranks do, whoever is next is ready.
+    // If priorities fall along every edge, as ranks do, the next op is always ready.
     let order: Vec<OpId> = words.into_iter().rev().map(op).collect();
     if is_topological(graph, &order) {
         return order;

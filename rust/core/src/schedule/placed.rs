@@ -19,7 +19,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// From the time of each op and of each tensor on its way to a consumer.
+    /// Paths from the time of each op, and the time of each tensor on its way to a consumer.
     pub fn new(graph: &Graph, op_time: &[Ticks], transfer: impl Fn(TensorId, OpId) -> Ticks) -> Self {
         let mut bottom = vec![0; graph.n_ops()];
         let mut next = vec![OpId::NONE; graph.n_ops()];
@@ -51,7 +51,8 @@ impl Paths {
         Self { bottom, critical }
     }
 
-    /// Of a placed graph: only what crosses devices takes time. `time` is ticks per op and device type.
+    /// Paths of a placed graph, in which only tensors that change devices take time. `time` is
+    /// ticks per op and device type.
     pub fn placed(
         work: &Workload,
         cluster: &Cluster,

@@ -21,7 +21,7 @@ pub(crate) struct Push<'a> {
 }
 
 impl<'a> Push<'a> {
-    /// Nothing sent yet.
+    /// The state before any tensor is sent.
     pub fn new(work: &'a Workload, cluster: &'a Cluster, clock: Clock, contention: bool) -> Self {
         Self {
             work,
@@ -33,8 +33,8 @@ impl<'a> Push<'a> {
         }
     }
 
-    /// Hands a tensor that is there at `made` to its readers, by transfer where they are elsewhere; the time
-    /// that the transfers take.
+    /// Hands a tensor that is there at `made` to its readers, by transfer to those on other
+    /// devices. Returns the time that the transfers take.
     pub fn send(&mut self, t: TensorId, made: Ticks, placement: &[DeviceId]) -> Ticks {
         let work = self.work;
         let from = placement[work.graph.source(t).ix()];

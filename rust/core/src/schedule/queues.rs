@@ -24,7 +24,8 @@ pub const DELAY_WEIGHT: Ticks = 2;
 /// calls may use.
 pub const PUSHED_EACH: usize = 64;
 
-/// When a transfer queues: by the time its tensor was made, then by the tensor's key and the device it goes to.
+/// What orders a queue: the time at which a transfer's tensor was made, then the tensor's key and
+/// the device that it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
     made: Ticks,
@@ -33,7 +34,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Of a tensor with this key, made then.
+    /// The turn of a tensor with key `key`, made at `made`, on its way to `to`.
     #[inline(always)]
     pub fn new(made: Ticks, key: u32, to: DeviceId) -> Self {
         Self { made, key, to }
@@ -43,10 +44,10 @@ impl Turn {
 /// When all that an op reads is on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// When the last of it is there.
     pub at: Ticks,
-    /// The price: by how much booked transfers come later than they are wanted, in all, because this arrival
-    /// pushes them back; weighted.
+    /// The price: the ticks by which booked transfers come later than they are wanted because this
+    /// arrival pushes them back, summed and weighted.
     pub delay: Ticks,
 }
 
@@ -54,7 +55,7 @@ impl Arrival {
     /// What arrivals are compared by: the time plus the price.
     #[inline(always)]
     pub fn price(self) -> Ticks {
-        // Far from the largest number of all, so that a length can be added.
+        // Far below `Ticks::MAX`, so that a length can be added.
         self.at.saturating_add(self.delay).min(Ticks::MAX / 4)
     }
 }
@@ -72,8 +73,8 @@ struct Transfer {
     wanted: Ticks,
 }
 
-/// A booked transfer as its neighbours in a queue see it. When its tensor was made is in [`Block`]'s own
-/// column.
+/// A booked transfer as its neighbours in a queue see it. [`Block`] has a column of its own for
+/// when the tensor was made.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     start: Ticks,
@@ -93,15 +94,16 @@ const BLOCK: usize = 256;
 /// Some of a queue's transfers, in the order of the queue. Never empty.
 #[derive(Clone, Debug)]
 struct Block {
-    /// When the tensor of each was made: what is searched lies close together.
+    /// When the tensor of each transfer was made. This is what is searched, so it lies close
+    /// together.
     made: Vec<Ticks>,
     places: Vec<Place>,
-    /// The last of them.
+    /// The turn of the last transfer.
     last: Turn,
 }
 
 impl Block {
-    /// How many transfers of the block come before a turn. Most often it is nearly all.
+    /// How many transfers of the block come before a turn. Most often nearly all do.
     #[inline(always)]
     fn position(&self, turn: Turn) -> usize {
         let (mut high, mut step) = (self.made.len(), 1);
@@ -114,7 +116,8 @@ impl Block {
         }
     }
 
-    /// The same from a position on that is not past it: most often near.
+    /// As [`Self::position`], searched from a position that is not past the result. Most often the
+    /// result is near.
     #[inline(always)]
     fn position_from(&self, from: usize, turn: Turn) -> usize {
         let (mut low, mut step) = (from, 1);
@@ -127,7 +130,7 @@ impl Block {
         }
     }
 
-    /// The same where what was made earlier ends there.
+    /// As [`Self::position`]. The tensors made before the turn's end between `low` and `high`.
     #[inline(always)]
     fn position_in(&self, low: usize, high: usize, turn: Turn) -> usize {
         let first = low + self.made[low..high].partition_point(|&made| made < turn.made);
@@ -153,13 +156,13 @@ struct Queue {
 }
 
 impl Queue {
-    /// The end.
+    /// The position behind the last transfer.
     #[inline(always)]
     fn end(&self) -> Position {
         (self.blocks.len(), 0)
     }
 
-    /// Where a turn stands, or would: most often near the end.
+    /// The position of a turn, whether or not it is in the queue. Most often it is near the end.
     #[inline(always)]
     fn position(&self, turn: Turn) -> Position {
         if turn.made > self.last.0 {
@@ -173,7 +176,8 @@ impl Queue {
         self.position_behind(block, turn)
     }
 
-    /// The same from a position on that is not past it: most often in the same block.
+    /// As [`Self::position`], searched from a position that is not past the result. Most often the
+    /// result is in the same block.
     #[inline(always)]
     fn position_from(&self, (block, place): Position, turn: Turn) -> Position {
         match self.blocks.get(block) {
@@ -182,7 +186,7 @@ impl Queue {
         }
     }
 
-    /// The same from a block on.
+    /// As [`Self::position`], searched from a block that is not past the result.
     #[inline(always)]
     fn position_behind(&self, from: usize, turn: Turn) -> Position {
         let block = from + self.blocks[from..].partition_point(|b| b.last < turn);
@@ -195,7 +199,7 @@ impl Queue {
         if place + 1 < self.blocks[block].places.len() { (block, place + 1) } else { (block + 1, 0) }
     }
 
-    /// When those before a position are done.
+    /// When the transfers before a position are done.
     #[inline(always)]
     fn done_before(&self, (block, place): Position) -> Ticks {
         if block == self.blocks.len() {
@@ -245,7 +249,7 @@ impl Queue {
         }
     }
 
-    /// Moves the end of a booked transfer.
+    /// Moves a booked transfer to a later end.
     fn push_back(&mut self, turn: Turn, end: Ticks, length: Ticks) {
         let position @ (block, place) = self.position(turn);
         let place = &mut self.blocks[block].places[place];
@@ -256,7 +260,8 @@ impl Queue {
     }
 }
 
-/// A transfer whose end is to be worked out: one of those booked or, past them, of those asked for.
+/// A transfer whose end is to be worked out. `which` numbers the booked transfers, then those asked
+/// for.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     turn: Turn,
@@ -270,24 +275,24 @@ pub struct Queues<'a> {
     /// See [`DELAY_WEIGHT`].
     pub delay_weight: Ticks,
     booked: Vec<Transfer>,
-    /// When booked ones end and, past them, those asked for.
+    /// When each booked transfer ends, then when each transfer asked for would end.
     ends: Vec<Ticks>,
-    /// By channel.
+    /// The queue of each channel.
     queues: Vec<Queue>,
     /// Transfers asked for.
     asked: Vec<Transfer>,
-    /// Booked ones that those push back, and when they would end.
+    /// Booked transfers that the transfers asked for push back, and when they would end.
     pushed: Vec<(TransferId, Ticks)>,
     /// Transfers to be worked out, the next one last.
     due: Vec<Due>,
-    /// Channels at work.
+    /// Channels that transfers were worked out on.
     touched: Vec<ChannelId>,
     /// How many transfers may still be pushed back.
     allowed: usize,
 }
 
 impl<'a> Queues<'a> {
-    /// Empty.
+    /// Empty queues.
     pub fn new(cluster: &'a Cluster) -> Self {
         Self {
             cluster,
@@ -325,8 +330,9 @@ impl<'a> Queues<'a> {
         self.ends.push(0);
     }
 
-    /// When the transfers asked for would all be there, and `known` ones that are booked, ascending, and it is at least
-    /// `undelayed`; none where the price comes to `limit`. O((asked for + pushed back) log queue).
+    /// When the transfers asked for would all be there, and also the booked transfers `known`,
+    /// which ascend. It is `undelayed` at the earliest. None if the price comes to `limit`.
+    /// O((asked for + pushed back) log queue).
     pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
         let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
         let mut arrival = Arrival { at, delay: 0 };
@@ -346,7 +352,8 @@ impl<'a> Queues<'a> {
         (arrival.price() < limit).then_some(arrival)
     }
 
-    /// Works out when a transfer ends; those behind it that it pushes back are due next.
+    /// Works out when a transfer ends. On each of its channels, the transfer behind it is due next
+    /// if it is pushed back.
     #[inline(always)]
     fn serve(&mut self, Due { turn, which }: Due, known: &[TransferId], arrival: &mut Arrival) {
         let asked = which.checked_sub(self.booked.len());
@@ -391,7 +398,8 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Books what was asked for, as worked out; the first of those transfers, which are numbered on from there.
+    /// Books the transfers asked for, as worked out. Returns the first one's number; the others
+    /// follow.
     pub fn book(&mut self) -> TransferId {
         for &(id, end) in &self.pushed {
             let transfer = self.booked[id as usize];
@@ -413,7 +421,7 @@ impl<'a> Queues<'a> {
         first
     }
 
-    /// Notes that an op which starts then reads what a transfer brings.
+    /// Notes that an op which starts at `start` reads what a transfer brings.
     #[inline(always)]
     pub fn want(&mut self, transfer: TransferId, start: Ticks) {
         let wanted = &mut self.booked[transfer as usize].wanted;
@@ -421,10 +429,11 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// Adds a transfer to those due, unless it is there.
+/// Adds a transfer to `due`, unless it is in it.
 #[inline(always)]
 fn add(due: &mut Vec<Due>, new: Due) {
-    // Most often next, and inserting moves all that are searched.
+    // Most often the new transfer is the next one. A longer search costs no more than the
+    // insertion, which moves all entries that were searched.
     let at = due.iter().rposition(|d| d.turn >= new.turn).map_or(0, |last| last + 1);
     if at == 0 || due[at - 1].turn != new.turn {
         due.insert(at, new);

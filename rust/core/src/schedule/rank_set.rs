@@ -1,10 +1,11 @@
-//! A set of small numbers whose smallest member is found in four steps: words of bits, and above them words
-//! that say which of those are not empty.
+//! A set of small numbers whose smallest member is found in four steps. It has words of bits, and
+//! above them words that say which of the words below are not empty.
 //!
-//! O(1) to insert, to remove and to find the smallest. No branch depends on the other members, but one on
-//! whether there are any: which words are empty cannot be predicted.
+//! O(1) to insert, to remove and to find the smallest. The only branch is on whether the set is
+//! empty. Branches on which words are empty would be mispredicted.
 
-/// As many levels of 64 as numbers below 2^24, [`MAX_ITEMS`](crate::graph::MAX_ITEMS), take.
+/// Levels of words of 64 bits: enough for numbers below 2^24,
+/// [`MAX_ITEMS`](crate::graph::MAX_ITEMS).
 const LEVELS: usize = 4;
 
 /// A set of numbers below a limit.
@@ -15,7 +16,7 @@ pub struct RankSet {
 }
 
 impl RankSet {
-    /// Empty, for numbers below `limit`, which is 2^24 at most.
+    /// An empty set for numbers below `limit`, which is 2^24 at most.
     pub fn new(limit: usize) -> Self {
         let mut words = limit;
         let level = |_| {

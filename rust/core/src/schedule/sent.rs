@@ -42,8 +42,8 @@ impl<T: Copy + Default> Sent<T> {
         self.of(t).iter().find(|(d, _)| *d == device).map(|&(_, value)| value)
     }
 
-    /// Notes that a tensor goes to a device for one of its consumers; whether it is the first time, as only
-    /// that counts.
+    /// Notes that a tensor goes to a device for one of its consumers. Only the first time counts;
+    /// says whether this is it.
     pub fn note(&mut self, t: TensorId, device: DeviceId, value: T) -> bool {
         let is_first = self.to(t, device).is_none();
         if is_first {

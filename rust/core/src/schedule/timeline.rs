@@ -1,8 +1,8 @@
 //! The time of a device as a list of idle slots, into which ops are inserted.
 //!
-//! Slots lie in blocks of bounded size, and a tree over the blocks knows the longest slot of each, so
-//! that finding a slot takes O(log slots + block) however many too short ones come first, and booking
-//! O(block), where a plain list scans and moves everything.
+//! Slots lie in blocks of bounded size, and a tree over the blocks knows the longest slot of each.
+//! So finding a slot takes O(log slots + block), however many slots before it are too short.
+//! Booking takes O(block). A plain list would scan and move everything.
 
 use std::ops::RangeInclusive;
 
@@ -61,12 +61,13 @@ impl Timeline {
     fn first_ending_at(&self, time: Ticks) -> Option<(usize, usize)> {
         let block = self.ends.partition_point(|&end| end < time);
         let slots = self.blocks.get(block)?;
-        // So few are counted faster than halved: no load waits for another.
+        // In so short a list counting is faster than bisection: no load waits for another.
         Some((block, slots.iter().filter(|&&(_, end)| end < time).count()))
     }
 
-    /// Marks `length` ticks from `start` as busy; they lie in one idle slot. What takes no time takes
-    /// its turn too: nothing may run across it. Between two bookings that touch it changes nothing.
+    /// Marks `length` ticks from `start` as busy; they lie in one idle slot. A booking of no length
+    /// splits the slot, for nothing may run across it. Between two bookings that touch, it changes
+    /// nothing.
     pub fn book(&mut self, start: Ticks, length: Ticks) {
         let finish = start + length;
         if start >= self.open {
@@ -201,7 +202,8 @@ impl Longest {
         }
         let mut node = leaves + from;
         while self.tree[node] < wanted {
-            // Up while a right child, then to the right: the next subtree not looked at.
+            // The next subtree that was not looked at: up as long as the node is a right child,
+            // then right.
             while node % 2 == 1 {
                 node /= 2;
             }
