@@ -15,7 +15,7 @@ use crate::errors::Raised;
 /// ----------
 /// devices : list of (name, type, bytes of memory)
 /// links : list of (from, to, bandwidth in B/s, latency in s, list of channel names)
-///     Directed; no channel names: one of its own.
+///     Directed. Without channel names, the link has a channel of its own.
 ///
 /// Raises
 /// ------
@@ -73,7 +73,7 @@ impl Cluster {
         self.core.channels().to_vec()
     }
 
-    /// Mean over ordered pairs of devices of latency (s) and of seconds per byte.
+    /// Mean latency (s) and mean seconds per byte, over ordered pairs of devices.
     #[getter]
     fn mean_link(&self) -> (f64, f64) {
         self.core.mean_link()

@@ -90,17 +90,19 @@ fn obstacles(py: Python<'_>, found: Obstacles) -> PyResult<Bound<'_, PyDict>> {
 
 /// Groups of ops that play the same part wherever a graph repeats itself, in every layer and step.
 ///
-/// Color refinement (Weisfeiler and Leman 1968) by time, allowed types, inputs and readers; colors that
-/// exchange most for the time they take then join. For moving ops together (:func:`refine_placement`), not for
-/// placing: groups are neither connected nor acyclic. O(rounds (V + E) + E log E) per limit.
+/// Color refinement (Weisfeiler and Leman 1968) by time, allowed types, inputs and readers. Then
+/// colors that exchange most for the time that they take join. The groups are for moving ops
+/// together (:func:`refine_placement`), not for placing: they are neither connected nor acyclic.
+/// O(rounds (V + E) + E log E) per limit.
 ///
 /// Parameters
 /// ----------
 /// weights : Weights
 /// rounds : int
-///     How many steps around itself an op is compared by; fewer where more tell no ops apart.
+///     Ops are compared by their neighbours up to this many steps away, fewer if more steps tell no
+///     ops apart.
 /// max_times : list of float
-///     Most seconds of compute in a group, for each result; what takes longer alone stays alone.
+///     Most seconds of compute in a group, for each result. A color that takes longer stays alone.
 ///
 /// Returns
 /// -------
@@ -127,7 +129,7 @@ pub fn repeated_groups<'py>(
     rounds: &Bound<'py, PyAny>,
     max_times: Vec<f64>,
 ) -> PyResult<Vec<Ids<'py>>> {
-    // As many rounds as there are ops tell all apart that can be.
+    // No more rounds than there are ops are needed to tell apart all ops that differ.
     let rounds = convert::count("rounds", rounds)?.min(weights.graph.work.n_ops());
     max_times.iter().try_for_each(|s| most_seconds(Some(*s)).map(|_| ()))?;
     let clock = weights.clock;
@@ -160,9 +162,9 @@ pub fn repeated_groups<'py>(
 /// group : int32 [n_ops]
 ///     Group per op, numbered in a topological order of the quotient.
 /// obstacles : dict
-///     Pairs that could not merge in the last round, by what forbade it (``types``, ``max_time``,
-///     ``max_bytes``, ``cycle``), and whether merging was cut off for going slowly (``slow``). All
-///     zero where ``groups`` was reached, or nothing was left to merge.
+///     Pairs that could not merge in the last round, counted by what forbade the merge (``types``,
+///     ``max_time``, ``max_bytes``, ``cycle``), and whether merging was cut off for going slowly
+///     (``slow``). All zero where ``groups`` was reached, or nothing was left to merge.
 ///
 /// Raises
 /// ------
@@ -190,10 +192,11 @@ pub fn batch_merge<'py>(
 
 /// Groups of about equal time between which the least data flows: a multilevel acyclic partition.
 ///
-/// The best of several orders, each cut into segments where that costs least, then V-cycles of local
-/// search (dagP's and Moreira's manner) that count a tensor once per group that reads it. Without
-/// ``max_time`` nothing keeps groups even. Exactly ``groups`` groups, or the fewest that an order can be
-/// cut into within limits. Arguments, results and errors as for :func:`batch_merge`.
+/// Several orders are cut into segments where that costs least. The best are improved by V-cycles
+/// of local search (after dagP and Moreira). The cut counts a tensor once per group that reads it.
+/// Without ``max_time`` nothing keeps groups even. There are exactly ``groups`` groups, or the
+/// fewest that an order can be cut into within limits. Arguments, results and errors as for
+/// :func:`batch_merge`.
 ///
 /// Examples
 /// --------
@@ -218,10 +221,11 @@ pub fn multilevel_partition<'py>(
 /// Merging that keeps parallelism: the merge that lengthens paths least goes first.
 ///
 /// A group runs as one, so merging ops of parallel branches serialises them. Pairs that lengthen no
-/// path go first (chains), then by how much they eat of the slack, then by how much they lengthen the
-/// critical path; of equals, those that save most transfer time. Pairs are an edge's ends, and ops that
-/// run at about the same time. Typically O((V + E) log V). Arguments, results and errors as for
-/// :func:`batch_merge`.
+/// path (chains) go first. Then come pairs that stay within the critical path, by how much they
+/// lengthen the paths through them, then pairs that lengthen the critical path, by how much. Of
+/// equal pairs, the one that saves most transfer time goes first. Pairs are an edge's ends, and ops
+/// that run at about the same time. Typically O((V + E) log V). Arguments, results and errors as
+/// for :func:`batch_merge`.
 ///
 /// Examples
 /// --------
@@ -244,9 +248,9 @@ pub fn parallel_merge<'py>(
 
 /// Fusion by rules (Moirai's GCOF): chains of op kinds that one kernel runs become one group.
 ///
-/// Ops that follow each other and match a rule fuse if every one but the last has one successor. Of the
-/// rules that match at an op the longest wins, of these the first. O(V + E + V R L) for R rules of at
-/// most L kinds.
+/// Ops that follow each other and match a rule fuse if every one but the last has one successor. Of
+/// the rules that match at an op the longest wins; of equally long rules, the first.
+/// O(V + E + V R L) for R rules of at most L kinds.
 ///
 /// Parameters
 /// ----------
@@ -301,10 +305,10 @@ pub fn fuse<'py>(
     })
 }
 
-/// The cuts of an order that send least (Celeritas eq. (4)-(6); Kernighan 1971).
+/// The cuts of an order that cost least transfer time (Celeritas eq. (4)-(6); Kernighan 1971).
 ///
-/// A tensor is charged once to every segment that reads it and did not make it. Equal costs take the
-/// longer segment; an op over a limit is a segment of its own. O((V + E) sqrt(max_ops)) at worst.
+/// A tensor is charged once to every segment that reads it and did not make it. Of equal costs the
+/// longer segment wins. An op over a limit is a segment of its own. O((V + E) α(V)).
 ///
 /// Parameters
 /// ----------
@@ -357,19 +361,21 @@ pub fn breakpoints<'py>(
     Ok(ids(py, cuts.into_iter()))
 }
 
-/// The cuts of an order into a given number of segments that send about least.
+/// The cuts of an order into a given number of segments that cost about least transfer time.
 ///
-/// As :func:`breakpoints`, with a price per segment (Lagrange) that steers their number. Optimal where the
-/// number is a corner of the lower hull of least cost over number, or comes out of the two corners next
-/// to it put together; else what is missing is split off where that costs least. O((V + E) α(V)) a price,
-/// about six prices.
+/// As :func:`breakpoints`, with a price per segment (a Lagrange multiplier) that steers their
+/// number. The cuts are optimal if the number is a corner of the lower hull of least cost over
+/// number, or if cuts of the two corners next to it together give the number. Else the segments
+/// that are missing are split off where that costs least. O((V + E) α(V)) a price, about six
+/// prices.
 ///
 /// Parameters
 /// ----------
 /// weights, order, max_bytes, max_time
 ///     As for :func:`breakpoints`.
 /// segments : int
-///     How many; the fewest that limits and device types allow, if those are more.
+///     The number of segments; if limits and device types allow none so small, the fewest that they
+///     allow.
 ///
 /// Returns
 /// -------
@@ -440,7 +446,7 @@ pub fn segments<'py>(
     order: &Bound<'_, PyAny>,
     cuts: &Bound<'_, PyAny>,
 ) -> PyResult<Ids<'py>> {
-    // What has no length is no array, as `indices` says.
+    // A value without a length is no array. `indices` refuses it.
     let n = order.len().unwrap_or(0);
     let order: Vec<OpId> = convert::indices("order", order, n, n)?.into_iter().map(OpId).collect();
     let mut seen = vec![false; n];
@@ -469,8 +475,9 @@ pub fn segments<'py>(
 /// group : int [n_ops]
 ///     Group per op, numbered from 0 without gaps.
 /// colocated : bool
-///     Whether groups share a device where ops of theirs have to, and hold no memory: for moving ops
-///     group by group. If not, each is placed for itself, and holds what its ops allocate.
+///     If true, two groups share a device if an op of one must share a device with an op of the
+///     other, and groups hold no memory. This is for moving ops group by group. If false, each
+///     group is placed on its own, and holds what its ops allocate.
 ///
 /// Returns
 /// -------
@@ -522,8 +529,8 @@ fn clustered<'py>(
 
 /// Linear clustering (LC, Kim and Browne 1988).
 ///
-/// The critical path becomes a group, then that of the ops left over, and so on. O((V + E) log V) where few
-/// levels change per path; O(V (V + E)) at worst.
+/// The critical path becomes a group, then the critical path of the ops left over, and so on.
+/// O((V + E) log V) where few levels change per path; O(V (V + E)) at worst.
 ///
 /// Parameters
 /// ----------
@@ -549,8 +556,8 @@ pub fn linear_clusters<'py>(py: Python<'py>, weights: &Weights) -> Ids<'py> {
 
 /// Dominant sequence clustering (DSC, Yang and Gerasoulis 1994).
 ///
-/// Ops by t-level + b-level, each at the end of the producer's group that lets it start earliest, or in a
-/// group of its own. O((V + E) log V).
+/// Ops are taken by t-level + b-level. Each goes to the end of the producer's group that lets it
+/// start earliest, or into a group of its own. O((V + E) log V).
 ///
 /// Parameters
 /// ----------

@@ -1,4 +1,4 @@
-//! Numpy arrays in: checked by name, dtype and shape, and copied to what the core wants.
+//! Numpy arrays as arguments: checked by name, dtype and shape, and copied to what the core wants.
 
 use std::fmt::Display;
 

@@ -36,9 +36,9 @@ fn device_order(problem: &Problem, devices: Option<&Bound<'_, PyAny>>) -> PyResu
     Ok(order.into_iter().map(DeviceId).collect())
 }
 
-/// Ops in order on one device until it is full, then the next (Order-Place, m-TOPO).
+/// Places ops in order on one device until it is full, then on the next (Order-Place, m-TOPO).
 ///
-/// Colocated ops go together, when the first of them comes up. O(V D) at worst.
+/// Colocated ops are placed together, when the first of them comes up. O(V D) at worst.
 ///
 /// Parameters
 /// ----------
@@ -82,7 +82,7 @@ pub fn fill_in_order<'py>(
     place_ops(py, problem, order, |memory, order| fill::in_order(memory, order, &sequence))
 }
 
-/// The i-th op on device i mod k, or the next one that has room. O(V D) at worst.
+/// Places the i-th op on device i mod k, or on the next device that has room. O(V D) at worst.
 ///
 /// Parameters
 /// ----------
@@ -117,9 +117,9 @@ pub fn round_robin<'py>(py: Python<'py>, problem: &Problem, order: &Bound<'_, Py
     place_ops(py, problem, order, fill::round_robin)
 }
 
-/// Each op on the device, of those with room, that holds most of the bytes it reads.
+/// Places each op on the device, of those with room, that holds most of the bytes it reads.
 ///
-/// Keeps the backward pass with the activations it needs. O(D (V + E)).
+/// So the backward pass stays with the activations that it needs. O(D (V + E)).
 ///
 /// Parameters
 /// ----------

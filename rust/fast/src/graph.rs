@@ -128,7 +128,7 @@ pub struct Graph {
     pub names: Option<Names>,
 }
 
-/// Two int32 columns and two more: source, destination, tensors, bytes of each flow.
+/// Columns with the source, destination, tensors and bytes of each flow.
 type Flows<'py> = (
     Bound<'py, PyArray1<i32>>,
     Bound<'py, PyArray1<i32>>,
@@ -258,7 +258,7 @@ impl Graph {
 }
 
 impl Graph {
-    /// An error in which the core names this graph's ops, as the user calls them.
+    /// An error of the core with this graph's ops named as the user names them.
     pub fn name(&self, error: Error) -> Raised {
         self.name_indices(error.with_indices(|op| self.work.graph.index(op)))
     }
@@ -271,12 +271,13 @@ impl Graph {
         }
     }
 
-    /// A column of the user's, `width` values per op, as the core numbers ops.
+    /// Brings a column of `width` values per op from the user's indices into the core's order of
+    /// ops.
     pub fn by_op<T: Copy>(&self, column: Vec<T>, width: usize) -> Vec<T> {
         self.work.graph.numbering().by_op(column, width)
     }
 
-    /// A column of the core's as the user numbers ops.
+    /// Brings a column from the core's order of ops into that of the user's indices.
     pub fn by_index<T: Copy>(&self, column: Vec<T>) -> Vec<T> {
         self.work.graph.numbering().by_index(column)
     }
@@ -347,8 +348,8 @@ pub struct OpGraph {
     core: Arc<CoreOpGraph>,
 }
 
-/// The reduced graph and int32 maps: to it per op of the model, back, and what each op of the model
-/// shows.
+/// The reduced graph, and three int32 maps. Per op of the model: its op of the reduced graph. Per
+/// op of the reduced graph: its op of the model. Per op of the model: the op whose data it shows.
 type ReducedGraph<'py> =
     (Graph, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 

@@ -71,9 +71,10 @@ mod fast {
     }
 }
 
-/// Has glibc keep up to 16 MiB of freed memory: one stage of a plan frees what the next asks for again, and every page
-/// given back in between is cleared and mapped anew. glibc keeps twice the largest block freed so far (mallopt(3), the
-/// dynamic thresholds); this block is never touched, so it costs no memory. Limits that a user has set stand.
+/// Has glibc keep up to 16 MiB of freed memory. One stage of a plan frees memory that the next
+/// stage asks for again, and every page given back in between is cleared and mapped anew. glibc
+/// keeps twice the largest block freed so far (mallopt(3), the dynamic thresholds). The block freed
+/// here is never touched, so it costs no memory. Limits that a user has set stand.
 fn keep_freed_memory() {
     const BLOCK_BYTES: usize = 8 << 20;
     if cfg!(all(target_os = "linux", target_env = "gnu")) {

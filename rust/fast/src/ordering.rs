@@ -177,8 +177,8 @@ pub fn critical_path<'py>(py: Python<'py>, weights: &Weights) -> Ids<'py> {
 
 /// The control edges that no other path implies: their transitive reduction. Can be interrupted.
 ///
-/// Edges that carry data stay whatever they imply. What an op reaches without the other control edges is
-/// what it reached with them. O((V + E) D / 512) for D destinations of control edges, 64 bytes per op.
+/// Edges that carry data always stay. An op reaches the same ops without the other control edges as
+/// with them. O((V + E) D / 512) for D destinations of control edges, 64 bytes per op.
 ///
 /// Returns
 /// -------
@@ -207,7 +207,7 @@ pub fn needed_control<'py>(py: Python<'py>, graph: &Graph) -> PyResult<(Ids<'py>
     Ok((src, graph.indices(py, needed.iter().map(|edge| edge.1))))
 }
 
-/// What one device would hold at the worst moment of running ops one after another.
+/// The bytes that one device would hold at the worst moment of running ops one after another.
 ///
 /// O(V + E).
 ///
@@ -222,7 +222,7 @@ pub fn needed_control<'py>(py: Python<'py>, graph: &Graph) -> PyResult<(Ids<'py>
 /// peak : int
 ///     Bytes.
 /// held : uint64 [n_ops]
-///     Each op's part at that moment: resident bytes, and outputs that are alive then.
+///     Per op, its resident bytes and the bytes of its outputs that are alive at that moment.
 ///
 /// Raises
 /// ------

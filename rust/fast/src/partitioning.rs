@@ -8,20 +8,21 @@ use pyo3::prelude::*;
 use crate::convert;
 use crate::graph::Ids;
 
-/// What all weights add up to, at most.
+/// The largest sum of all weights.
 const MOST: u64 = 1 << 60;
 
-/// Parts of an undirected graph, of given weights, between which edges weigh least.
+/// Splits an undirected graph into parts of given weights, with light edges between parts.
 ///
-/// Multilevel k-way partitioning (Karypis and Kumar 1998): coarsen by matching along heavy edges, grow parts,
-/// refine on every level; each part keeps within 5 % of its share where weights allow. O((V + E) log V).
+/// Multilevel k-way partitioning (Karypis and Kumar 1998): coarsen by matching along heavy edges,
+/// grow parts, refine on every level. Each part keeps within 5 % of its share, if the vertices'
+/// weights allow that. O((V + E) log V).
 ///
 /// Parameters
 /// ----------
 /// weight : uint64 or int64 [n]
-///     Of the vertices.
+///     Weights of the vertices.
 /// src, dst : int [m]
-///     The ends of the edges, each edge once; two of the same ends add up.
+///     The ends of the edges, each edge once. Edges between the same ends add up.
 /// edge : uint64 or int64 [m]
 ///     Weights of the edges.
 /// share : float64 [n_parts]

@@ -21,7 +21,7 @@ use crate::graph::{Floats, Graph, Ids, ids};
 use crate::scheduling::matrix;
 use crate::weights::{Weights, bytes_per_op};
 
-/// What there is to place, on what, and by which rules; checked once, used by many functions.
+/// A graph to place on a cluster, and the rules to obey; checked once, used by many functions.
 ///
 /// :meth:`within`, :meth:`led_by` and :meth:`without_contention` give the same problem under other
 /// rules, which costs next to nothing: all share the graph, the cluster and the times.
@@ -60,7 +60,7 @@ pub struct Problem {
     pub capacity: Arc<[u64]>,
     /// Bytes that each op is charged for the whole step, if they are given.
     pub op_bytes: Option<Arc<[u64]>>,
-    /// The op that decides for each, if others do than the graph says.
+    /// Per op, the op that decides where it goes, if that is not the graph's own `lead`.
     pub lead: Option<Arc<[OpId]>>,
     pub on_oom: OnOom,
     pub contention: bool,
@@ -75,15 +75,16 @@ impl Problem {
         Ok(counted.map_err(|e| graph.name(e))?)
     }
 
-    /// The same problem with other limits on memory; what is absent stays as it is.
+    /// The same problem with other limits on memory. Limits that are absent stay as they are.
     ///
     /// Parameters
     /// ----------
     /// capacity : uint64 [n_devices], optional
     ///     Bytes to fill; the devices' memory at first.
     /// op_bytes : uint64 [n_ops], optional
-    ///     Bytes that each op is charged for the whole step. At first none are given: list scheduling
-    ///     then counts residents, and tensors while they live; others charge resident and output bytes.
+    ///     Bytes that each op is charged for the whole step. At first none are given. Then list
+    ///     scheduling counts resident bytes, and tensors while they live. Other strategies charge
+    ///     resident and output bytes.
     /// best_effort : bool, optional
     ///     Whether an op that fits nowhere goes where most memory is free, instead of raising; False at
     ///     first.
@@ -121,8 +122,9 @@ impl Problem {
     /// Parameters
     /// ----------
     /// lead : int [n_ops]
-    ///     The op whose device each op takes (itself: decides alone). At first list scheduling and filling
-    ///     follow the graph's ``lead``, the search moves colocated sets.
+    ///     The op whose device each op takes; an op that decides for itself has its own number. At
+    ///     first list scheduling and filling follow the graph's ``lead``, and the search moves
+    ///     colocated sets.
     ///
     /// Raises
     /// ------
@@ -142,8 +144,8 @@ impl Problem {
         Self { contention: false, ..self.clone() }
     }
 
-    /// The same problem with ops kept to some of the device types they allow. Colocated ops keep to what
-    /// all of them may use. O(V + E).
+    /// The same problem with ops kept to some of the device types that they allow. Colocated ops
+    /// keep to the types that all of them may use. O(V + E).
     ///
     /// Parameters
     /// ----------
@@ -214,8 +216,8 @@ impl Problem {
         self.graph.by_index(self.times.mean(&self.graph.work, &self.cluster)).into_pyarray(py)
     }
 
-    /// What orders, levels and groups count: mean op times, and transfers between an average pair of
-    /// devices. O(V + E).
+    /// The weights that orders, levels and groups count: mean op times, and transfer times between
+    /// an average pair of devices. O(V + E).
     #[getter]
     fn weights(&self, py: Python<'_>) -> PyResult<Weights> {
         let work = &self.graph.work;
@@ -271,7 +273,7 @@ impl Problem {
         &self.graph.work
     }
 
-    /// The op that decides for each.
+    /// Per op, the op that decides where it goes.
     pub fn leads(&self) -> &[OpId] {
         self.lead.as_deref().unwrap_or(&self.graph.work.lead)
     }
@@ -343,7 +345,8 @@ fn times(graph: &Graph, cluster: &CoreCluster, time: &Bound<'_, PyAny>) -> PyRes
     Ok(times.numbered(graph.work.graph.numbering()))
 }
 
-/// Checks who decides for each op: a member of its set, or an op that stands for a whole set.
+/// Checks the op that decides for each op: a member of its set, or an op that stands for a whole
+/// set.
 fn check_lead(work: &Workload, lead: &[OpId]) -> PyResult<()> {
     for u in work.graph.ops() {
         let l = lead[u.ix()];

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::graph::{Floats, Ids, ids};
 
-/// What :func:`simulate` saw. Times in seconds, sizes in bytes.
+/// The result of :func:`simulate`. Times are in seconds, sizes in bytes.
 ///
 /// ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel, ``peak``
 /// and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data), op, src, dst,

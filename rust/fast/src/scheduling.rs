@@ -34,7 +34,7 @@ pub fn matrix(argument: &str, graph: &Graph, values: &Bound<'_, PyAny>, k: usize
     }
 }
 
-/// An index below `limit` per op, -1 for none; empty where absent.
+/// An index below `limit` per op, -1 for none. Empty if the argument is absent.
 fn optional_ids(
     argument: &str,
     graph: &Graph,
@@ -78,19 +78,19 @@ fn scheduled<'py>(
     Ok((problem.devices(py, s.device), problem.seconds(py, s.start), problem.seconds(py, s.finish)))
 }
 
-/// List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the end.
+/// List scheduling: puts ops in order where they finish earliest, in an idle slot or at the end.
 ///
-/// With descending upward ranks for `order` (see :func:`priority_order`) it is HEFT; with `pinned` or `bias`
-/// it is CPoP, DPOS or PEFT. Ties go to the smaller device. O(D (E + V log V)), and with contention the
-/// transfers pushed back.
+/// With descending upward ranks for `order` (see :func:`priority_order`) it is HEFT; with `pinned`
+/// or `bias` it is CPoP, DPOS or PEFT. Ties go to the smaller device. O(D (E + V log V)); with
+/// contention, plus the transfers that are pushed back.
 ///
 /// With contention a transfer stands in its queue where first come, first served puts it. An op's transfers
 /// can delay other ops: `delay_weight` times that delay is added to the op's finish when devices are
 /// compared. As long as no op is delayed, the simulator finds the same schedule when it runs ops in the
 /// order of their starts. Without contention it always does.
 ///
-/// Memory counts residents, and tensors from their producer to their last reader; a problem with `op_bytes`
-/// is charged these for the whole step instead.
+/// Memory counts resident bytes, and tensors from their producer to their last reader. If the
+/// problem has `op_bytes`, these are charged for the whole step instead.
 ///
 /// Parameters
 /// ----------
@@ -102,8 +102,8 @@ fn scheduled<'py>(
 /// bias : float64 [n_ops, n_types], optional
 ///     Seconds added to an op's finish on a device of each type when devices are compared.
 /// delay_weight : int
-///     How much a second of delay of other ops counts against a second of the op's own, not negative. It
-///     means nothing without contention.
+///     Weight of a second of delay of other ops against a second of the op's own, not negative. It
+///     has no effect without contention.
 ///
 /// Returns
 /// -------
@@ -205,8 +205,9 @@ pub fn adjusting_placement<'py>(
 /// When ops of a given placement and order run: each at the end of its device, every tensor sent the moment
 /// it is produced.
 ///
-/// Exactly what :func:`simulate` finds by its policy "fixed", where every channel serves one pair of devices
-/// (or channels are unlimited); an estimate on shared channels. Memory is not counted. O(V + E + transfers).
+/// If every channel serves one pair of devices, or channels are unlimited, this is exactly what
+/// :func:`simulate` finds by its policy "fixed". On shared channels it is an estimate. Memory is
+/// not counted. O(V + E + transfers).
 ///
 /// Parameters
 /// ----------
@@ -359,7 +360,7 @@ pub fn optimistic_costs<'py>(
     let tensor_time = convert::seconds("tensor_time", tensor_time, graph.tensor_ids(), true)?;
     let control = control_seconds(control_time)?;
     let table = problem.run(py, |p| {
-        // The clock of ops that take their time on every type in turn: no path is longer.
+        // A clock for ops that run on every type in turn. No path is longer than that.
         let time = p.times.matrix();
         let slowest: Vec<f64> = time.chunks(k).map(|row| row.iter().sum()).collect();
         let counted = Weights::counted(graph, &slowest, &graph.by_tensor(&tensor_time, control))?;

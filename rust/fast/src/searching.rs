@@ -28,14 +28,15 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Devices, order, makespan, moves or windows done, visits.
 type Search<'py> = (Ids<'py>, Ids<'py>, f64, u64, u64);
 
-/// When a search stops: at the first of these. At least one of `moves`, `visits` and `time_limit` is needed.
+/// When a search stops: at the first of these limits. At least one of `moves`, `visits` and
+/// `time_limit` is needed.
 ///
 /// Parameters
 /// ----------
 /// moves : int, optional
 ///     Moves that each chain makes.
 /// visits : int, optional
-///     Visits of ops by each chain: the time it takes, but the same on any machine.
+///     Visits of ops by each chain: a measure of time that is the same on any machine.
 /// time_limit : float, optional
 ///     Seconds on the clock.
 /// patience : int, optional
@@ -102,11 +103,11 @@ impl Stop {
 
 /// Local search from a placement and an order: annealing over both, never worse than the start.
 ///
-/// The search shortens the makespan of :func:`schedule_placed`. Where every channel serves one pair of devices
-/// that is exactly the simulator's by its policy "fixed"; on shared channels it is an estimate. Colocated sets
-/// stay together, device types and capacities are obeyed at every step. Without a time limit the result
-/// depends on the input, `seed` and `chains` alone, whatever the machine and the number of threads.
-/// O(V + E) per move at worst. Can be interrupted.
+/// The search shortens the makespan of :func:`schedule_placed`. Where every channel serves one pair
+/// of devices, that is exactly the simulator's makespan by its policy "fixed". On shared channels
+/// it is an estimate. Colocated sets stay together, and device types and capacities are obeyed, at
+/// every step. Without a time limit the result depends on the input, `seed` and `chains` alone,
+/// whatever the machine and the number of threads. O(V + E) per move at worst. Can be interrupted.
 ///
 /// Parameters
 /// ----------
@@ -119,10 +120,10 @@ impl Stop {
 /// chains : int
 ///     Independent chains, which learn the best state found after every 16,384 moves.
 /// threads : int
-///     How many run at a time.
+///     Chains that run at a time.
 /// progress : callable, optional
-///     Called with devices, order and makespan of what is best so far, if there is news: some 20 times a
-///     second, or, where `moves` or `visits` are given, after the 4,096th move of each chain and then
+///     Called with devices, order and makespan of the best state so far, if it is a new one: some
+///     20 times a second. With `moves` or `visits`: after the 4,096th move of each chain, then
 ///     whenever the number of moves has doubled.
 ///
 /// Returns
@@ -131,9 +132,9 @@ impl Stop {
 /// makespan : float
 ///     Seconds.
 /// moves_done : int
-///     Of all chains.
+///     Moves of all chains.
 /// visits_done : int
-///     Of the chain with most.
+///     Visits of ops by the chain with most visits.
 ///
 /// Raises
 /// ------
@@ -185,7 +186,7 @@ pub fn search<'py>(
         let from = Instant::now();
         py.detach(|| search.run(moves));
         done += moves;
-        // As many as fit the next slice, were they as fast.
+        // As many moves as fit the next slice of time at the speed of the last.
         let per_move = from.elapsed().as_secs_f64().max(1e-9) / moves as f64;
         slice = (SLICE.min(left).as_secs_f64() / per_move).clamp(1.0, 4.0 * moves as f64) as u64;
         py.check_signals()?;
@@ -195,13 +196,14 @@ pub fn search<'py>(
     Ok((devices, order, makespan, search.moves(), search.visits()))
 }
 
-/// Local search in windows: stretches of the order, one after another, each with all else as it is.
+/// Local search in windows: one stretch of the order after another, all else staying as it is.
 ///
-/// For large graphs, where moves of all ops cost too much. What the search of a window finds is taken over
-/// if the makespan of the whole, counted as :func:`search` does, gets no longer. After many windows without a
-/// better state one window is searched hot and taken over even so; the best state is kept. Colocated sets
-/// stay together, device types and capacities are obeyed. Without a time limit the result depends on the
-/// input and `seed` alone. O(V + E) per window of some 300 ops at worst. Can be interrupted.
+/// For large graphs, where moves of all ops cost too much. What the search of a window finds is
+/// taken over if the makespan of the whole, counted as :func:`search` does, gets no longer. After
+/// many windows without a better state, one window is searched at a high temperature and taken over
+/// even so. The best state is kept. Colocated sets stay together, device types and capacities are
+/// obeyed. Without a time limit the result depends on the input and `seed` alone. O(V + E) per
+/// window of some 300 ops at worst. Can be interrupted.
 ///
 /// Parameters
 /// ----------
@@ -213,12 +215,12 @@ pub fn search<'py>(
 ///     Counts visits or seconds; a search in windows has no count of moves.
 /// seed : int
 /// chains : int
-///     Windows searched at a time, each in its part of the order; fewer if the order is shorter.
+///     Windows searched at a time, each in its share of the order; fewer if the order is short.
 /// threads : int
-///     How many of them run at a time; changes no result.
+///     Windows that run at a time. The number changes no result.
 /// progress : callable, optional
-///     Called with devices, order and makespan of what is best so far, if there is news, whenever the number
-///     of windows has doubled.
+///     Called with devices, order and makespan of the best state so far, if it is a new one,
+///     whenever the number of windows has doubled.
 ///
 /// Returns
 /// -------
@@ -226,9 +228,9 @@ pub fn search<'py>(
 /// makespan : float
 ///     Seconds.
 /// windows : int
-///     How many were searched.
+///     Number of windows searched.
 /// visits_done : int
-///     By each chain.
+///     Visits of ops by each of the windows searched at a time.
 ///
 /// Raises
 /// ------
@@ -290,7 +292,7 @@ fn at_least_one(chains: usize, threads: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// Tells a caller what is best so far, if that is news, whenever a count has doubled.
+/// Tells a caller the best state so far, if it is a new one, whenever a count has doubled.
 struct News<'a, 'py> {
     progress: Option<&'a Bound<'py, PyAny>>,
     told: Ticks,
@@ -319,7 +321,7 @@ impl<'py> News<'_, 'py> {
     }
 }
 
-/// What a search starts from: devices and an order, checked.
+/// The devices and the order that a search starts from, checked.
 fn started<'p>(
     py: Python<'_>,
     problem: &'p Problem,
@@ -348,8 +350,10 @@ fn seconds(limit: f64) -> PyResult<Duration> {
 
 /// Moves groups of ops between devices where that shortens the step, level by level.
 ///
-/// Every group is offered the devices it exchanges most with and the one with least to do; the makespan of
-/// :func:`schedule_placed` in the given order judges. A device that holds more than its capacity takes no more. O(V + E) per move at worst, usually far less.
+/// Every group is tried on the devices that it exchanges most bytes with and on the device with
+/// least to do. It moves if that shortens the makespan of :func:`schedule_placed` in the given
+/// order. A device that holds more than its capacity takes no more. O(V + E) per move at worst,
+/// usually far less.
 ///
 /// Parameters
 /// ----------
@@ -362,13 +366,13 @@ fn seconds(limit: f64) -> PyResult<Duration> {
 /// levels : list of int [n_ops]
 ///     Group per op, coarse levels first.
 /// budget : int
-///     Most visits of ops, over all moves tried: the time it takes, but the same on any machine.
+///     Most visits of ops, over all moves tried: a measure of time that is the same on any machine.
 ///
 /// Returns
 /// -------
 /// devices : int32 [n_ops]
 /// makespan : float
-///     Seconds of a step, by the estimate; the simulator has the last word.
+///     Estimated seconds of a step. The simulator has the last word.
 /// visits : int
 ///     Visits of ops, over all moves tried.
 ///

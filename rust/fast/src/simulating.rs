@@ -76,7 +76,8 @@ pub fn simulate(
 
 /// Simulates one step as :func:`simulate`, unless the makespan is certain not to be below a limit.
 ///
-/// Once some device has as much left to compute as time until the limit, the simulation stops.
+/// The simulation stops once some device has at least as much left to compute as there is time
+/// until the limit.
 ///
 /// Parameters
 /// ----------
@@ -122,7 +123,7 @@ pub fn simulate_below(
     simulated(problem, devices, priority, options, problem.get().clock.ticks(limit))
 }
 
-/// How to simulate, by the names of policies; without a record of memory.
+/// Options for the names of policies, without a record of memory.
 fn options(
     problem: &Problem,
     policy: &str,
@@ -222,8 +223,8 @@ pub fn bounds<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, Py
 
 /// Least times before each op starts and after it ends, in any placement and order.
 ///
-/// Predecessors on the same device run one after another, the others' outputs are sent; so with
-/// successors. O(E T^2 log d) for T types and d neighbours.
+/// Predecessors on the op's device run one after another, and the outputs of all others are sent.
+/// The same holds for successors. O(E T^2 log d) for T types and d neighbours.
 ///
 /// Parameters
 /// ----------

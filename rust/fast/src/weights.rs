@@ -1,4 +1,4 @@
-//! `fast.Weights`: what ops and transfers count for orders, levels and groups.
+//! `fast.Weights`: the times of ops and transfers that orders, levels and groups count.
 
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ pub struct Weights {
     pub tensor_time: Arc<[Ticks]>,
     /// Bytes per op; none: resident and output bytes.
     op_bytes: Option<Arc<[u64]>>,
-    /// Ops of different class never share a group; none: the device types they allow.
+    /// Class per op; ops of different classes never share a group. None: the device types that each
+    /// op allows.
     class: Option<Arc<[u64]>>,
 }
 

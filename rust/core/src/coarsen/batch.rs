@@ -12,23 +12,26 @@
 //! * Condition (iii) is void as printed (`h(u_i) != h(v_j) + d_j` always holds where (u_i, v_j) is an
 //!   edge): both diagonals of K(2,2) would merge. It reads `h(v_j) - d_j`, and is needed between
 //!   *steps* only.
-//! * The edges of a round need not be a matching: any number of *in* edges may share their head, and
-//!   any number of *out* edges their tail, or a star of n leaves would take n rounds.
-//! * Of equally heavy edges, which readers of one tensor make, the one whose ends take least time goes first.
+//! * The edges of a round need not be a matching: any number of *in* edges may share their head,
+//!   and any number of *out* edges their tail. Else a star of n leaves would take n rounds.
+//! * Of equally heavy edges, such as those to the readers of one tensor, the edge whose ends take
+//!   least time goes first.
 //! * Corollary 3.6 (any number of groups can be reached) is false for disconnected graphs, device
 //!   types and limits: merging stops when nothing merges.
 //!
-//! Why no cycle: give a group with *in* or *step* edges the level H(v) of its head, one with *out*
-//! edges the level H(u) of its tail, an op its own height. What leaves a group of *in* edges goes to
-//! above v, of *out* edges to above u, of a *step* to above u, hence not below v; and a group is
-//! entered nowhere above its level (*out* edges are the only ones into their heads). So levels never
-//! fall along an edge between groups, and stay the same only where it leaves the tail of a *step* and
-//! enters its group at the very level. Around a cycle all levels are the same, so all its groups are
-//! *steps* of one height, each left at its tail and entered at its head, which the last condition
-//! forbids.
+//! Why no cycle: every group gets a level. A group of *in* edges or of a *step* has the level H(v)
+//! of its head, a group of *out* edges the level H(u) of its tail, and an op its own height.
+//! * An edge that leaves a group of *in* edges ends above v. An edge that leaves a group of *out*
+//!   edges ends above u. An edge that leaves a *step* ends above u, hence not below v.
+//! * No edge enters a group above its level, since *out* edges are the only ones into their heads.
 //!
-//! A round is O(V + E log E). Rounds halve what is left in practice; a row of rounds that merges next
-//! to nothing is cut off.
+//! So levels never fall along an edge between groups. They stay the same only if the edge leaves
+//! the tail of a *step* and ends at the level of the group that it enters. Around a cycle all
+//! levels are the same. So all its groups are *steps* of one height, each left at its tail and
+//! entered at its head. The last condition forbids that.
+//!
+//! A round is O(V + E log E). In practice a round halves the number of nodes. Rounds that merge
+//! next to nothing are cut off.
 
 use std::cmp::Reverse;
 
@@ -53,10 +56,10 @@ pub fn merge(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Result<Co
 
 /// What a round merges first.
 pub(crate) trait Rank {
-    /// Least first.
+    /// What merges are compared by. The least comes first.
     type Key: Ord + Copy;
 
-    /// Of merging the ends of an arc of `u`.
+    /// The key of merging the ends of an arc of `u`.
     fn key(&self, nodes: &Quotient, u: usize, arc: &Arc) -> Self::Key;
 
     /// A number that grows with the key and tells most keys apart: candidates are sorted by it first.
@@ -68,7 +71,8 @@ pub(crate) trait Rank {
     }
 }
 
-/// Heaviest edge first; of equals (an op sends many one tensor) that whose ends take least time.
+/// Heaviest edge first. Of equal edges (an op sends many ops one tensor) the edge whose ends take
+/// least time.
 pub(crate) struct Heaviest;
 
 impl Rank for Heaviest {
@@ -110,7 +114,7 @@ pub(crate) fn rounds<R: Rank>(
     (nodes, Obstacles::default())
 }
 
-/// What a node is in a round.
+/// The part that a node plays in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Free,
@@ -134,22 +138,22 @@ enum Way {
     Step,
 }
 
-/// One round: who merges with whom.
+/// One round: which nodes merge.
 struct Round {
     role: Vec<Role>,
-    /// The node each is merged into; itself, if none.
+    /// The node that each node is merged into, often itself.
     into: Vec<u32>,
     merges: usize,
     obstacles: Obstacles,
 }
 
-/// An edge that may merge, as far as heights go.
+/// An edge whose heights allow a merge.
 struct Candidate {
-    /// Of its rank.
+    /// [`Rank::leading`] of its key.
     leading: u64,
     tail: u32,
     head: u32,
-    /// Which of all arcs it is.
+    /// Its place among all arcs.
     arc: u32,
     way: Way,
 }
@@ -208,7 +212,7 @@ impl Round {
         round
     }
 
-    /// New nodes by first member.
+    /// The new node of each node, numbered by first member, and the number of new nodes.
     fn numbered(&self) -> (Vec<u32>, usize) {
         let n = self.into.len();
         let mut number = vec![u32::MAX; n];
@@ -226,7 +230,7 @@ impl Round {
     }
 }
 
-/// Ops on the longest path that ends at each node; of nodes in a topological order.
+/// Per node, the number of nodes on the longest path that ends there. `order` is topological.
 fn heights(nodes: &Quotient, order: &[u32]) -> Vec<u32> {
     let mut height = vec![1u32; nodes.len()];
     for &u in order {
@@ -239,7 +243,8 @@ fn heights(nodes: &Quotient, order: &[u32]) -> Vec<u32> {
     height
 }
 
-/// Edges that may merge within limits, by rank; of equals by the user's index of tail, then head.
+/// Edges that may merge within limits, by rank. Edges of equal rank are sorted by the user's index
+/// of the tail, then of the head.
 fn candidates<R: Rank>(
     nodes: &Quotient,
     height: &[u32],

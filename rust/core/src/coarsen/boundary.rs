@@ -29,12 +29,12 @@ pub struct Groups {
     pub time: Vec<Ticks>,
     /// Bytes, 128 bits wide: a sum that saturated could not be taken apart again.
     pub bytes: Vec<u128>,
-    /// Class of its members.
+    /// Class of the group's members.
     pub class: Vec<u64>,
 }
 
 impl Groups {
-    /// Of a partition.
+    /// The groups of a partition.
     pub fn new(base: &Quotient, group: &[u32], n_groups: usize) -> Self {
         let mut groups = Self { time: vec![0; n_groups], bytes: vec![0; n_groups], class: vec![0; n_groups] };
         for (u, &g) in group.iter().enumerate() {
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// By how much the cut gets cheaper if a node moves to another group.
+    /// The transfer time by which the cut gets cheaper if a node moves to another group.
     fn gain(&self, u: usize, to: u32) -> i64 {
         let from = self.group[u];
         let mut gain = 0;
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         self.groups.bytes[b] += u128::from(self.nodes.bytes[u]);
     }
 
-    /// One local search from every node on the boundary; what they gain.
+    /// One local search from every node on the boundary. Returns what they gain together.
     fn sweep(&mut self, budget: &mut usize) -> i64 {
         self.moved.fill(0);
         let mut gained = 0;
@@ -282,7 +282,7 @@ impl<'a> Search<'a> {
         self.nodes.pred.row(u).len() + self.nodes.succ.row(u).len()
     }
 
-    /// Puts the best moves of a node's neighbours on the heap; how many steps that took.
+    /// Puts the best moves of a node's neighbours on the heap. Returns how many steps that took.
     fn push_neighbours(&mut self, u: usize, number: u32) -> usize {
         let mut steps = 1;
         for v in self.nodes.neighbours(u).take(NEIGHBOURS) {

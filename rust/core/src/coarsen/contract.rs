@@ -1,8 +1,9 @@
 //! The quotient of a graph by groups of ops, with the mapping back.
 //!
-//! Resident bytes, workspace peaks and times of a group come from its members; a tensor that crosses
-//! groups stays a tensor of its own, read once per group, so the coarse graph still sends it once per
-//! destination device; tensors that stay inside vanish from the edges but not from memory. O(V + E).
+//! Resident bytes and workspace peaks of a group come from its members. A tensor that crosses
+//! groups stays a tensor of its own, read once per group. So the coarse graph still sends it once
+//! per destination device. Tensors that stay inside a group vanish from the edges but not from
+//! memory. O(V + E).
 
 use crate::colocate;
 use crate::csr::Csr;
@@ -27,9 +28,9 @@ pub struct Flow {
 
 /// Merges each group of ops into one.
 ///
-/// A group is placed by the ops that decide for themselves: the set of a coarse op is the group
-/// alone, since ops bound to another group's device are bound one by one ([`Workload::lead`]). A
-/// group allows the device types that all its members allow.
+/// Every group is a set of its own, since ops that must follow an op of another group are bound to
+/// its device one by one ([`Workload::lead`] of the fine graph). A group allows the device types
+/// that all its members allow.
 ///
 /// # Errors
 /// `group` of the wrong length or with numbers missing; a quotient with a cycle; a group whose
@@ -99,7 +100,7 @@ fn sum(ops: &[OpId], bytes: impl Fn(OpId) -> u64) -> u64 {
 
 /// The one storage of a group: all that its members allocate.
 ///
-/// How long each member's part lives is known of the fine graph only. A group that no other group reads
+/// Only the fine graph says how long each member's part lives. A group that no other group reads
 /// makes an output of the graph, which lives to the end.
 fn storage(work: &Workload, quotient: &Graph, group: usize, members: &[OpId]) -> Storage {
     let op = OpId::new(group);
@@ -124,8 +125,8 @@ fn allowed(work: &Workload, members: &[OpId]) -> Result<u64, Error> {
 
 /// Merges each group of ops into one, for a search that moves groups while the fine graph is judged.
 ///
-/// Two groups share a device where an op of one must share a device with an op of the other. Groups hold no
-/// memory: how long each tensor lives is known of the fine graph only.
+/// Two groups share a device where an op of one must share a device with an op of the other. Groups
+/// hold no memory: only the fine graph says how long each tensor lives.
 ///
 /// # Errors
 /// As [`contract`]; a set of groups that allow no common device type.
@@ -158,7 +159,7 @@ pub fn contract_colocated(work: &Workload, group: &[u32]) -> Result<Workload, Er
     Ok(Workload { set_of, sets, lead, allowed, storages, resident, workspace, ..coarse })
 }
 
-/// Bytes per user's tensor id. Several tensors of one id (a plain tensor and none else) agree.
+/// Bytes per tensor id of the user. Tensors of one id have the same bytes.
 fn key_bytes(work: &Workload) -> Vec<u64> {
     let graph = &work.graph;
     let data = || graph.tensors().filter(|&t| !graph.is_control(t));
@@ -185,8 +186,8 @@ fn check_groups(n_ops: usize, group: &[u32]) -> Result<usize, Error> {
     }
 }
 
-/// What flows between each pair of ops, by source, then destination, as the user numbers them. Each tensor counts once per op
-/// that reads it. O(V + E log E).
+/// What flows between each pair of ops. Pairs are sorted by source, then destination, by the user's
+/// index. A tensor counts once per op that reads it. O(V + E log E).
 pub fn flows(work: &Workload) -> Vec<Flow> {
     let graph = &work.graph;
     let mut flows: Vec<Flow> = Vec::new();

@@ -141,7 +141,7 @@ const SPAN: Ticks = 1 << 50;
 #[derive(Clone)]
 struct Corner {
     cuts: Vec<u32>,
-    /// What all segments read.
+    /// The cost of all segments together.
     cost: Ticks,
     price: i64,
 }

@@ -56,7 +56,8 @@ impl Weights<'_> {
     }
 }
 
-/// How far to merge, and what no group may exceed (an op that does is a group of its own).
+/// How far to merge, and what no group may exceed. An op that exceeds a limit is a group of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Stop at this many groups.
@@ -67,7 +68,7 @@ pub struct Limits {
     pub max_bytes: u64,
 }
 
-/// Pairs that were looked at last and not merged, by what forbade it.
+/// Pairs that were looked at last and not merged, counted by what forbade the merge.
 ///
 /// All zero where the wanted number was reached, and where no pair was left to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

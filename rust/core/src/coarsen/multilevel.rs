@@ -3,19 +3,21 @@
 //! An acyclic partition: groups stand in a row and data only flows forward. In the manner of Herrmann
 //! et al. (dagP, 2017) and Moreira, Popp and Schulz (2017):
 //! 1. *Start*: several topological orders, each cut into the wanted number of segments where that
-//!    costs least ([`fusion::exactly`]); the cheapest before and after a V-cycle go on. One
-//!    of the orders lines up what batch merging would merge: each of its groups is an interval.
+//!    costs least ([`fusion::exactly`]); the cheapest order and the order that is cheapest after a
+//!    V-cycle go on. In one of the orders each group of batch merging is an interval.
 //! 2. *V-cycle*: batch merging within groups gives a hierarchy of ever coarser graphs; from the
-//!    coarsest to the finest, nodes on the boundary move between groups ([`super::boundary`]). Moving a coarse
-//!    node moves many ops at once, which can succeed where moving one of them alone would make the cut dearer.
+//!    coarsest to the finest, nodes on the boundary move between groups ([`super::boundary`]).
+//!    Moving a coarse node moves many ops at once, which can succeed where moving one of them alone
+//!    would make the cut dearer.
 //! 3. *Cutting again*: each order, with the groups one after the other, is a topological order in which
 //!    the cuts can only get cheaper; where they do, the next V-cycle begins there.
 //!
 //! A large graph is merged in batches first, the result is cut once, and local search follows level by level
 //! back to the ops. There is no time for V-cycles.
 //!
-//! What is counted is the transfer time of each tensor, once per group that reads it and did not make
-//! it. O(V + E) memory; a V-cycle takes about ten sweeps over the graph, more on hubs, up to a budget.
+//! The cut is the transfer time of each tensor, counted once per group that reads it and did not
+//! make it. O(V + E) memory; a V-cycle takes about ten sweeps over the graph, more on hubs, up to a
+//! budget.
 
 use crate::clock::Ticks;
 use crate::coarsen::boundary::{Groups, search};
@@ -75,8 +77,8 @@ pub fn partition(graph: &Graph, weights: &Weights<'_>, limits: &Limits) -> Resul
 fn from_orders(cutter: &Cutter<'_>) -> Vec<u32> {
     let starts = cutter.starts();
     let rank = |group: &Vec<u32>| cutter.rank(group);
-    // The order that is cut best, and the one that is best after a V-cycle: neither is always ahead
-    // in the end.
+    // The order that is cut best, and the order that is best after a V-cycle. Neither is always the
+    // better one in the end.
     let cycled = starts.iter().map(|group| v_cycle(cutter.base, group, cutter.limits)).min_by_key(&rank);
     let cheapest = starts.into_iter().min_by_key(&rank);
     let settled = cycled.into_iter().chain(cheapest).map(|group| cutter.settle(group));
@@ -302,7 +304,7 @@ fn v_cycle(base: &Quotient, group: &[u32], limits: &Limits) -> Vec<u32> {
 }
 
 impl Limits {
-    /// The same for `nodes` nodes of which several must still find room in a group.
+    /// Limits for merging to `nodes` nodes, each so small that several fit in a group.
     fn with_room(&self, nodes: usize) -> Self {
         let few = NODES_PER_GROUP as u64;
         Self { groups: nodes, max_time: self.max_time / few, max_bytes: self.max_bytes / few }

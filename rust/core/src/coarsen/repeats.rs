@@ -1,9 +1,9 @@
 //! Groups of ops that play the same part wherever a graph repeats itself: in every layer, in every step.
 //!
-//! Color refinement (Weisfeiler and Leman 1968) finds the parts: ops that take the same time begin with
-//! one color, and every round tells apart those whose inputs or readers differ in color or in what is sent.
-//! After a few rounds, ops of one color are alike as far as those rounds see. Then colors join, those
-//! first that exchange most for the time they take, up to a limit.
+//! Color refinement (Weisfeiler and Leman 1968) finds the parts: ops that take the same time begin
+//! with one color, and every round tells apart those whose inputs or readers differ in color or in
+//! what is sent. After a few rounds, ops of one color are alike as far as those rounds see. Then
+//! colors join, up to a limit. Pairs that exchange most for the time that they take go first.
 //!
 //! These groups cannot be placed as coarse ops: they are not connected, and their quotient has cycles. They
 //! are for moving ops together ([`crate::search::refine`]): a move that may help one layer is tried in all
@@ -55,7 +55,7 @@ pub fn colors(graph: &Graph, weights: &Weights<'_>, rounds: usize) -> Result<Vec
     Ok(numbered(&color))
 }
 
-/// The same with numbers from 0, by first op.
+/// The same colors, numbered from 0 by first op.
 fn numbered(color: &[u64]) -> Vec<u32> {
     let mut ops: Vec<usize> = (0..color.len()).collect();
     ops.sort_unstable_by_key(|&u| (color[u], u));
@@ -75,8 +75,8 @@ fn numbered(color: &[u64]) -> Vec<u32> {
     number
 }
 
-/// Colors joined by what they exchange, as long as a group takes `max_time` at most (a color that takes
-/// longer is a group of its own). O(E log E).
+/// Joins colors by what they exchange, as long as a group takes `max_time` at most. A color that
+/// takes longer is a group of its own. O(E log E).
 pub fn joined(graph: &Graph, weights: &Weights<'_>, color: &[u32], max_time: Ticks) -> Vec<u32> {
     let n_colors = color.iter().max().map_or(0, |&last| last as usize + 1);
     let mut time = vec![0; n_colors];
@@ -93,7 +93,8 @@ pub fn joined(graph: &Graph, weights: &Weights<'_>, color: &[u32], max_time: Tic
     color.iter().map(|&c| root(&mut parent, c)).collect()
 }
 
-/// Pairs of colors that exchange tensors, and transfer time for the time of the shorter one: most first.
+/// Pairs of colors that exchange tensors, and the ratio of their transfer time to the compute time
+/// of the shorter color; largest ratio first.
 fn exchanged(graph: &Graph, weights: &Weights<'_>, color: &[u32], time: &[Ticks]) -> Vec<(f64, u32, u32)> {
     let mut sent = Vec::with_capacity(graph.n_edges());
     for t in graph.tensors() {
@@ -120,7 +121,7 @@ fn exchanged(graph: &Graph, weights: &Weights<'_>, color: &[u32], time: &[Ticks]
     pairs
 }
 
-/// The group that a color is in, by one of its colors; halves the way there.
+/// The color that stands for a color's group. Halves the path to it.
 fn root(parent: &mut [u32], mut color: u32) -> u32 {
     while parent[color as usize] != color {
         parent[color as usize] = parent[parent[color as usize] as usize];

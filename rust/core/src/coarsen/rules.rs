@@ -7,10 +7,12 @@
 //!   the graph is changed while it is walked. Here ops are taken in topological order, and from each
 //!   the only chain there is (sole successor after sole successor) is followed as far as the longest
 //!   rule: no recursion, no visited set.
-//! * What matches the beginning of a rule only ("bound") is released: it never was bound.
-//! * Of the rules that match at an op the longest wins, of these the first; an op is fused once.
+//! * Ops that match only the beginning of a rule ("bound" in the paper) stay free for other rules.
+//! * Of the rules that match at an op the longest wins; of equally long rules, the first. An op is
+//!   fused once.
 //!
-//! No cycle: what leaves a group leaves its last op. O(V + E + V R L) for R rules of at most L kinds.
+//! No cycle: every edge that leaves a group leaves its last op. O(V + E + V R L) for R rules of at
+//! most L kinds.
 
 use crate::coarsen::{Coarsening, Limits, Obstacles, Quotient, Weights};
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! Linear clustering (LC, Kim and Browne 1988): the critical path becomes a group, then that of the ops
-//! left over, and so on.
+//! Linear clustering (LC, Kim and Browne 1988): the critical path becomes a group, then the
+//! critical path of the ops left over, and so on.
 //!
 //! Levels of the ops left over are kept up to date: taking a path out lowers only the b-levels of ops above
 //! it. O((V + E) log V) where few levels change per path; O(V (V + E)) at worst.

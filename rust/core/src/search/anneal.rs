@@ -38,10 +38,10 @@ const SMALL_COOLING: Cooling = Cooling { portfolio: &[0.01, 0.3, 0.002, 0.1, 0.0
 const MIDDLING_COOLING: Cooling = Cooling { portfolio: &[0.001, 0.003, 0.01], patience: 2 };
 const LARGE_COOLING: Cooling = Cooling { portfolio: &[0.0005, 0.003], patience: 16 };
 
-/// Moves after which the critical ops are found anew where many are accepted.
+/// Moves after which the critical ops are found anew, in searches that accept many moves.
 const REFRESH: u64 = 48;
 
-/// How far a cycle cools.
+/// Last temperature of a cycle, as a share of its first.
 const COOLING: f64 = 0.02;
 
 /// Moves between changes of temperature.

@@ -1,12 +1,19 @@
 //! Local search over placements and orders (Loadmaster's own; the moves are in [`moves`]).
 //!
 //! A state is a device per op and one topological permutation of the ops. Its makespan is that of
-//! [`append`](crate::schedule::append): what the simulator finds for the fixed sequence where each channel
-//! serves one pair of devices, an estimate on shared channels. [`state`] holds it, [`evaluate`]
-//! works it out anew where a change reaches, [`causes`] finds the ops that the makespan waits for, [`anneal`] is one
-//! chain of accepted and rejected moves, [`chains`] runs several that exchange what they find, [`windows`]
-//! searches a large graph stretch by stretch, [`refine`] moves groups of ops to other devices. Colocated sets
-//! and allowed device types are obeyed at every step, and no device is ever charged more than it may hold.
+//! [`append`](crate::schedule::append): what the simulator finds for the fixed sequence where each
+//! channel serves one pair of devices, an estimate on shared channels.
+//!
+//! * [`state`] holds the state, and [`evaluate`] works its makespan out anew where a change
+//!   reaches.
+//! * [`causes`] finds the ops that the makespan waits for.
+//! * [`anneal`] is one chain of accepted and rejected moves. [`chains`] runs several chains that
+//!   exchange what they find.
+//! * [`windows`] searches a large graph stretch by stretch.
+//! * [`refine`] moves groups of ops to other devices.
+//!
+//! Colocated sets and allowed device types are obeyed at every step, and no device is ever charged
+//! more than it may hold.
 
 pub mod anneal;
 pub mod bottoms;

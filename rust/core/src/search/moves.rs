@@ -1,8 +1,10 @@
-//! The moves of the search: re-place a unit, re-place a connected part of one device, swap two units (always where
-//! memory is full), shift an op within its topological window, and both at once.
+//! The moves of the search: re-place a unit, re-place a connected part of one device, swap two
+//! units (always where memory is full), shift an op within its topological window, or re-place a
+//! unit and shift an op at once.
 //!
-//! A unit is a colocated set, or the ops that one op decides for, so that no move parts them. Where an op
-//! goes is drawn from the devices of its neighbours as often as from all.
+//! A unit is a colocated set, or the ops that one op decides for, so that no move parts them. The
+//! device that a unit goes to is drawn from those of an op's neighbours as often as from all
+//! devices.
 
 use crate::ids::{DeviceId, OpId};
 use crate::random::Random;
@@ -27,12 +29,12 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// For a number of units.
+    /// Moves for a number of units.
     pub fn new(n_units: usize) -> Self {
         Self { part: Vec::with_capacity(PART), taken: vec![0; n_units], draw: 0 }
     }
 
-    /// Changes the state by a random move that starts from an op. It may come to nothing.
+    /// Changes the state by a random move that starts from an op. The move may change nothing.
     pub fn draw(&mut self, state: &mut State<'_>, u: OpId, random: &mut Random) {
         match random.below(16) {
             0..5 => replace(state, u, random),
@@ -78,8 +80,8 @@ impl Moves {
     }
 }
 
-/// Re-places the unit of an op; where it finds no room, and now and then to keep loads level, in exchange
-/// for another unit.
+/// Re-places the unit of an op. If the unit finds no room, and now and then to keep loads level, it
+/// is exchanged for another unit.
 fn replace(state: &mut State<'_>, u: OpId, random: &mut Random) {
     let Some(to) = target(state, u, random) else { return };
     let problem = state.problem;

@@ -29,7 +29,7 @@ const PART: Ticks = 100;
 /// What moving a unit there and back takes, in visits of ops.
 const UNIT: u64 = 4;
 
-/// On how many devices that it exchanges bytes with a group is tried.
+/// Most devices that a group is tried on for the bytes that it exchanges with them.
 const OFFERS: usize = 3;
 
 /// The refined placement.
@@ -58,7 +58,7 @@ pub struct Request<'a> {
 
 /// Moves groups between devices while that shortens the schedule.
 ///
-/// A device that `problem` gives less room than it is charged from the start is given no more.
+/// A device that is charged more than its room in `problem` from the start is given nothing more.
 ///
 /// # Errors
 /// An order that is not topological, a placement that breaks a rule, a level of the wrong length.
@@ -135,8 +135,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Moves a group to the device that shortens the schedule most, of those it exchanges most with and
-    /// the one with least to do.
+    /// Moves a group to each of [`Self::candidates`] in turn, and keeps each move that shortens the
+    /// schedule.
     fn offer(&mut self, group: &[OpId]) {
         self.take_up(group);
         for device in self.candidates() {
@@ -158,8 +158,8 @@ impl<'a> Search<'a> {
         self.units.dedup();
     }
 
-    /// Devices to try, most promising first: those of ops that these exchange tensors with, then
-    /// the one with least to do.
+    /// Devices to try, most promising first: those that the units exchange most bytes with, then
+    /// the device with least to do.
     fn candidates(&self) -> Vec<DeviceId> {
         let (state, problem) = (&self.state, self.state.problem);
         let (graph, bytes_of) = (&problem.work.graph, &problem.work.tensor_bytes);

@@ -18,7 +18,8 @@ impl Rows {
         self.words[row / 64] |= 1 << (row % 64);
     }
 
-    /// Puts a row in if `is_in`: without a branch, for what is hard to foresee.
+    /// Puts a row in if `is_in`, without a branch, which would be mispredicted where that is hard
+    /// to foresee.
     #[inline(always)]
     pub fn mark_if(&mut self, is_in: bool, row: usize) {
         self.words[row / 64] |= u64::from(is_in) << (row % 64);
@@ -45,17 +46,18 @@ impl Rows {
         }
     }
 
-    /// Becomes a copy of a set for as many rows.
+    /// Becomes a copy of a set for the same number of rows.
     pub fn copy_from(&mut self, other: &Self) {
         self.words.copy_from_slice(&other.words);
     }
 
-    /// Puts all rows of another set for as many rows in.
+    /// Puts in all rows of another set for the same number of rows.
     pub fn join(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
     }
 
-    /// For every row of another set for as many rows: takes the row out if it is in, puts it in if not.
+    /// For every row of another set for the same number of rows: takes the row out if it is in,
+    /// else puts it in.
     pub fn toggle(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word ^= other);
     }

@@ -123,7 +123,7 @@ impl<'a> Windows<'a> {
             || self.makespan() <= self.stop.target
     }
 
-    /// Visits of ops, or what takes as long.
+    /// Visits of ops, and what else takes time counted as visits of ops.
     pub fn visits(&self) -> u64 {
         self.visits + self.state.visits()
     }
@@ -448,7 +448,8 @@ impl Window {
         free.iter().flat_map(anywhere).chain(inner).chain(next.iter().flat_map(anywhere)).collect()
     }
 
-    /// Per home tensor and device, when the tensor is there anyway: [`Ticks::MAX`] where it has to be sent first.
+    /// Per home tensor and device, when the tensor is there without being sent; [`Ticks::MAX`]
+    /// where it must be sent.
     fn there(&self, state: &State<'_>) -> Vec<Ticks> {
         let k = self.n_devices;
         let mut there = Vec::with_capacity(self.homes.len() * k);
