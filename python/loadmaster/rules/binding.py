@@ -114,7 +114,7 @@ class Binding:
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
-        """A number per device: devices of one type that no rule tells apart have the same."""
+        """A number per device. Devices of one type that no rule tells apart share a number."""
         types = np.array(self.given.cluster.device_types, dtype=np.uint8)
         told_apart = np.unique(self.allowed, axis=0) if self.rules else np.empty((0, len(types)))
         keys = [column.tobytes() for column in np.vstack([types, told_apart]).astype(np.uint8).T]
@@ -127,10 +127,10 @@ class Binding:
         return np.array([numbers[key] for key in keys])
 
     def _device_types(self, names: list[str], firsts: NDArray[np.intp]) -> list[str]:
-        """The column of that name, with these names for the devices ``firsts``.
+        """The column ``device_types``, with ``names`` for the types of the devices ``firsts``.
 
-        It speaks of ops that run and of their views, whose parts a transform may make ops of its
-        own from. What no device allows keeps its own words.
+        It has a text for ops that run, and for their views, since a transform may make ops from
+        parts of views. An op that no device allows keeps its own text.
         """
         model, reduced = self.given.model, self.given.reduced
         rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
@@ -145,7 +145,7 @@ class Binding:
         return column
 
     def _labels(self) -> list[str]:
-        """The colocation column with the modules that stay whole as sets."""
+        """The colocation column. Modules that must stay whole are sets in it."""
         model, op_of = self.given.model, self.given.reduced.op_of
         labels = DisjointSets[str]()
         column = list(model.colocation)
@@ -202,8 +202,8 @@ class Binding:
     def broken(self, devices: NDArray[np.int32], peak: NDArray[np.uint64]) -> list[str]:
         """The constraints that a placement of the reduced ops breaks, in words.
 
-        Pins, kinds, whole modules and stages follow from the devices, reserves from ``peak``, the
-        most bytes in use on each device.
+        Whether pins, kinds, whole modules and stages hold follows from ``devices``. Whether
+        reserves hold follows from ``peak``, the most bytes in use on each device.
         """
         program, of, cluster = self.given.program, self.given.reduced.op_of, self.given.cluster
         found = []

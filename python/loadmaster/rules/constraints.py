@@ -1,4 +1,4 @@
-"""What a plan must obey beside memory: pins, reserves, whole modules, kinds of ops, stages.
+"""Constraints beside memory: pins, reserves, whole modules, kinds of ops, stages.
 
 Users write these constraints as arguments or as TOML.
 :mod:`loadmaster.rules.binding` turns them into rules that every strategy obeys.
@@ -42,18 +42,18 @@ class Constraints:
     ----------
     pin : mapping of pattern to selector or list of selectors
         Ops whose name matches, or that are in a module whose name matches, run on these devices.
-        A pattern that matches only views and placeholders pins the ops that these sit with.
+        A pattern that matches only views and placeholders pins the ops whose devices they share.
     reserve : bytes, or mapping of selector to bytes
         Memory kept free on every device, or on some: an int, or a string such as ``"2GiB"``. Where
         several selectors match a device, the largest counts.
     no_split : sequence of patterns
         Modules that stay on one device, with the ops of their backward pass and of their
-        optimizer. Of nested modules that match, the outermost counts. Of a graph that is
-        replicated, each replica of the module stays whole; the ops that sum the gradients of
-        replicas belong to no module.
+        optimizer. Of nested modules that match, the outermost counts. In a replicated graph, each
+        replica of the module stays whole. Ops that sum the gradients of replicas belong to no
+        module.
     contiguous : bool
-        Whether devices, in the cluster's order, are stages: no op feeds a forward op of an earlier
-        stage, and no backward op feeds one of a later stage.
+        Whether devices, in the cluster's order, are stages. Then no op feeds a forward op of an
+        earlier stage, and no backward op feeds a backward op of a later stage.
     kinds : mapping of selector to pattern or list of patterns
         These devices run only ops whose kind matches.
 

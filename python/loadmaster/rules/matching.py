@@ -84,7 +84,8 @@ class Names:
     def _replicas(self, inside: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
         """Ops of a module, replica by replica.
 
-        Ops that are not replicated count as the first replica's. Sums over replicas are left out.
+        Ops that are not replicated count as ops of the first replica. Ops that sum over replicas
+        are left out.
         """
         program = self.problem.program
         inside = inside & (program.role != COLLECTIVE)
@@ -93,7 +94,7 @@ class Names:
 
     @staticmethod
     def outermost(path: tuple[str, ...], match: Callable[[str], object]) -> str:
-        """The shortest part of a path, from its start, that matches; "" if none does."""
+        """The shortest beginning of a path that matches; "" if none does."""
         parts = (".".join(path[: i + 1]) for i in range(len(path)))
         return next((part for part in parts if match(part)), "")
 

@@ -201,7 +201,8 @@ def _positions(
     """Position of each knot along the forward pass, never before a knot that must come earlier.
 
     A backward op has the position of the last forward op that it reads from. An op of the optimizer
-    has that of the op that reads what the optimizer updates, else that of the op it feeds.
+    has the position of the op that reads what it updates, else the position of the op that it
+    feeds.
     """
     graph, of = problem.graph, knot[problem.graph.colocation]
     src, dst, _, _ = graph.flows()

@@ -25,8 +25,8 @@ def lower_bound(
 ) -> Bound:
     """A lower bound on the makespan of any placement of the full graph.
 
-    The bound ignores memory, and the cut between devices as a whole. Where these bind, the bound is
-    weak. ``rust/core/src/bounds`` has the arguments and their proofs.
+    The bound ignores memory, and the sum of all bytes that devices exchange. Where these bind, the
+    bound is weak. ``rust/core/src/bounds`` has the arguments and their proofs.
 
     Parameters
     ----------

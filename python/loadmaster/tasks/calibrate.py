@@ -28,7 +28,7 @@ from loadmaster.model.profile import Profile, joined
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learnt.
+    """The result of a calibration.
 
     Attributes
     ----------
@@ -41,13 +41,13 @@ class Calibration:
     updates : tuple of Update
         What each profile changed.
     join : Join or None
-        Which ops the graph and the costs share, by name.
+        The ops that the graph and the costs share, by name.
     shares : dict of str to float, or None
         Share of the graph's time by provenance, on the slowest device type.
     trust : Trust or None
-        Predicted against measured times. A regression is compared with profiles of the batch
-        itself, else with its own largest batch, held out. Without a regression, the costs known
-        before, else the roofline, are compared with the profiles.
+        Predicted against measured times. A regression is compared with profiles of its target
+        batch. If there are none, its largest batch is held out and compared. Without a regression,
+        the costs known before, else the roofline, are compared with the profiles.
     against : str
         What ``trust`` compares, in words.
     links : Links or None
@@ -117,8 +117,8 @@ def calibrate(
     Raises
     ------
     InputError
-        Nothing to learn from; profiles of several batches without ``batch``; whatever sweeps,
-        updates and fits of links refuse.
+        Neither profiles nor transfers; profiles of several batches without ``batch``; input that
+        sweeps, updates and fits of links refuse.
 
     Examples
     --------

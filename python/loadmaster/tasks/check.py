@@ -25,10 +25,10 @@ class Finding:
     what : str
         The limit, in words.
     found : str
-        What the plan comes to, in words.
+        The plan's own figure or state, in words.
     ok : bool
     limit, value : float or None
-        The same in bytes or seconds, where it is a figure.
+        The limit and the plan's value in bytes or seconds, if the limit is a figure.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of checking a plan: ``verdicts``, one per limit."""
+    """The result of checking a plan: ``verdicts``, one per limit."""
 
     verdicts: tuple[Finding, ...]
 
@@ -78,9 +78,9 @@ def check(
     max_step : seconds, optional
         Longest step time: a number, or a string such as ``"120ms"``.
     forbid : device selector or several
-        Devices that run nothing; one that the cluster does not have runs nothing.
+        Devices that must run nothing. A device that the cluster does not have runs nothing.
     constraints : Constraints, optional
-        What the plan must obey, besides what it was made to obey.
+        Constraints that the plan must obey besides those that it was made with.
 
     Raises
     ------

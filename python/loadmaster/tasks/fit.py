@@ -32,10 +32,10 @@ METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "
 #: Precision of the memory that would help, as a share of that memory.
 _CLOSE = 1 / 64
 
-#: The memory that would do is doubled so often, at most, until a method finds a placement within.
+#: Most doublings of the added memory until a method finds a placement that fits.
 _DOUBLINGS = 8
 
-#: A batch of unknown size is tried in multiples of one part in so many.
+#: Parts of a batch of unknown size: smaller batches are tried in whole parts.
 _PARTS = 64
 
 #: Most devices to add, as a multiple of the cluster's devices.
@@ -154,7 +154,7 @@ def fit(
     ----------
     graph, cluster, costs : see :func:`loadmaster.place`
     constraints : Constraints, optional
-        Reserves and all else that the placement must obey.
+        Reserves and other constraints that the placement must obey.
     progress : callable, optional
         Called with the devices, the method or the remedy that is tried.
 
@@ -205,7 +205,7 @@ class _Trial:
         whole = self.placed() if at_least <= n else None
         if whole is None:
             closest = self.least_over()
-            # Best effort goes on where a method gives up, and may end within the memory.
+            # Best effort goes on where a method gives up, and may find a placement that fits.
             whole = closest if _most_over(closest) <= 0 else None
         if whole is None:
             remedies = (self.memory(_most_over(closest)), self.devices(), self.batch())
@@ -237,11 +237,11 @@ class _Trial:
         cluster: Cluster | None = None,
         graph: OpGraph | None = None,
     ) -> Plan | None:
-        """The first placement found that fits; None: none, or the constraints contradict."""
+        """The first plan found that fits. None: none does, or the constraints contradict."""
         graph, cluster = graph or self.graph, cluster or self.cluster
         problem = Problem.make(graph, cluster, as_costs(self.costs, graph, cluster))
         rules = constraints or self.constraints
-        # What greedy passes find is found soonest; where none fits, one search is enough.
+        # Greedy passes are fastest, so they come first. If none finds a plan, one search is enough.
         for method, greedy in (*((name, True) for name in METHODS), (METHODS[0], False)):
             try:
                 return plan_for(problem, method, constraints=rules, greedy=greedy)
@@ -272,7 +272,7 @@ class _Trial:
         return min(plans, key=_most_over)
 
     def memory(self, enough: int) -> Remedy:
-        """More memory on every device; with ``enough``, the placement of least excess fits."""
+        """More memory on every device. With ``enough``, the placement of least excess fits."""
         for _ in range(_DOUBLINGS):
             if self.placed(cluster=_larger(self.cluster, enough)) is not None:
                 break
@@ -359,7 +359,7 @@ def _most_over(plan: Plan) -> int:
 
 
 def _by_size(binding: Binding) -> list[int]:
-    """Devices that some op must have come first, then those with most usable memory."""
+    """Devices in order: first those that are some op's only device, then by usable memory."""
     alone = binding.allowed[binding.allowed.sum(axis=1) == 1]
     needed = alone.any(axis=0) if len(alone) else np.zeros(len(binding.room), dtype=bool)
     return sorted(range(len(binding.room)), key=lambda d: (not needed[d], -binding.room[d], d))
@@ -368,8 +368,8 @@ def _by_size(binding: Binding) -> list[int]:
 def _at_least(binding: Binding, order: list[int]) -> int:
     """Number of devices, the largest first, that can hold the bytes of the whole step.
 
-    One more than the cluster has, if all devices together, or every one for the largest op, are too
-    small.
+    One more than the cluster has, if all devices together are too small, or if every device is too
+    small for the largest op.
     """
     if largest_op(binding.given.model)[1] > max(binding.room):
         return len(order) + 1

@@ -27,8 +27,8 @@ def measuring_plan(
 ) -> Plan:
     """A plan on the fewest devices that hold the graph, as :func:`loadmaster.fit` finds them.
 
-    Order-Place makes the plan if it finds room on so many devices. Else the first of
-    :data:`loadmaster.tasks.fit.METHODS` that finds room does.
+    Order-Place makes the plan if it finds room on that number of devices. Else the first of
+    :data:`loadmaster.tasks.fit.METHODS` that finds room makes it.
 
     Parameters
     ----------

@@ -66,34 +66,36 @@ def place(
     ----------
     graph, cluster
     method : str
-        A name in :data:`loadmaster.strategies.METHODS`, which says what each does: ``"auto"``, the
-        best that its time buys, ``"celeritas"``, ``"heft"``, ``"m-sct"``, ``"metis"``, ...
+        A name in :data:`loadmaster.strategies.METHODS`, which says what each method does.
+        ``"auto"`` searches for the best plan within its time. Others are ``"celeritas"``,
+        ``"heft"``, ``"m-sct"``, ``"metis"``, ...
     costs : Costs, CostModel, Regression, or float64 [n_ops] or [n_ops, n_types], optional
-        Seconds; measured times where the graph has them, else the roofline, if absent.
+        Seconds. If absent: measured times where the graph has them, else the roofline.
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search (absent: 10 for solvers, no limit for ``auto``); the others
-        are done in milliseconds.
+        Seconds for methods that search. If absent: 10 for solvers, no limit for ``auto``. Other
+        methods are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
-        Whether a graph that does not fit is an error, or is placed all the same (the plan says so).
+        Whether a graph that does not fit is an error, or is placed all the same. Such a plan says
+        that it does not fit.
     refine : bool
         Whether the method's placement is then refined
-        (:func:`loadmaster.strategies.auto.v_cycle.polished`): about a second, and never worse; on
-        64 devices at most.
+        (:func:`loadmaster.strategies.auto.v_cycle.polished`). This takes about a second and never
+        makes the plan worse. It works on 64 devices at most.
     warm_start : Plan, optional
-        A plan for the same ops, on whatever cluster, that the answer shall be no worse than.
-        ``auto`` begins there, besides its seeds, and ``mcmc`` one of its walks; the others make
-        what they make, and the better of the two counts. An op stays on the device of the same
-        name; if there is none, or the constraints forbid it, see
+        A plan for the same ops, on any cluster. The answer is no worse than this plan. ``auto``
+        starts from it as from its seeds, and ``mcmc`` starts one of its walks from it. Other
+        methods ignore it, and the better of their plan and this one counts. An op stays on the
+        device of the same name. If there is no such device, or the constraints forbid it, see
         :func:`loadmaster.strategies.warm.as_candidates`.
     constraints : Constraints, optional
-        What the plan must obey, whatever the method.
+        Constraints that the plan must obey, whatever the method.
     progress : callable, optional
-        Called with the stage and the best so far (:class:`Incumbent`: seconds, with a lower bound
-        and the gap), or None.
+        Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
+        bound and the gap), or None.
     options
-        Of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": about 1, 15 or
+        Options of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": about 1, 15 or
         60 s of work), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and
         ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest
         memory, 0.25), ``max_time`` (seconds of
@@ -122,9 +124,9 @@ def place(
     """
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
-    # Numbers of numpy are welcome, but a plan keeps its options as JSON.
+    # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    function_of(method, options)  # What cannot be is refused before any work.
+    function_of(method, options)  # Refuses the impossible before any work.
     began = time.perf_counter()
     if progress is not None:
         progress("costs", None)
@@ -161,10 +163,10 @@ def plan_for(
     greedy: bool = False,
     **options: Any,
 ) -> Plan:
-    """:func:`place` for a problem at hand, whose program may be a transformed one.
+    """:func:`place` for a given problem, whose program may be a transformed one.
 
-    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now;
-    ``greedy`` says that a method which finds nothing that fits is not helped out.
+    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now. With
+    ``greedy``, a method that finds nothing that fits fails: nothing else is tried.
     """
     checks.flag("refine", refine)
     if time_limit is not None:
@@ -176,7 +178,7 @@ def plan_for(
     binding = bind(given, constraints)
     problem = binding.problem
     if constraints.contiguous:
-        Stages.of(problem)  # What cannot be is refused before any work.
+        Stages.of(problem)  # Refuses the impossible before any work.
     start = None if warm_start is None else carried_over(warm_start, problem)
     told(method, None)
     tell = _beside_bound(problem, progress)
@@ -215,8 +217,10 @@ def plan_for(
 def _made(
     problem: Problem, method: str, options: dict[str, Any], asked: dict[str, Any], *, greedy: bool
 ) -> Candidate:
-    """What a method makes. Where it finds nothing that fits: what it makes with best effort, if
-    that fits after all, else what the search for the least overflow finds.
+    """The placement that a method makes.
+
+    If the method finds nothing that fits: its placement with best effort, if that fits after all,
+    else the placement that the search for the least overflow finds.
     """
     function = METHODS[method][0]
     try:
@@ -243,7 +247,7 @@ def _made(
 
 
 def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
-    """Candidates with contiguous stages, of those that can have them."""
+    """The candidates with contiguous stages. Candidates that cannot have them are left out."""
     found: list[Candidate] = []
     refused: InfeasibleError | None = None
     for one in rivals:
@@ -258,7 +262,7 @@ def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
 
 
 def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
-    """What the methods find that compete with one where stages must be contiguous."""
+    """Placements by the methods that compete with ``method`` where stages must be contiguous."""
     for rival in rivals_in_stages(method):
         with suppress(InfeasibleError):
             yield rival(problem)
@@ -288,7 +292,7 @@ def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
 def _plan(
     binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
 ) -> Plan:
-    """The plan in the user's own words: on the cluster given, not on the constrained one."""
+    """The plan on the user's cluster, not on the constrained one."""
     placed = binding.released(candidate.problem)
     found = bound(candidate.problem)
     if candidate.bound is not None:
@@ -318,9 +322,9 @@ def compare(
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Places the same graph by several methods, each with its default options, all of them under
-    the same constraints.
+    """Places the same graph by several methods under the same constraints.
 
+    Each method has its default options.
     A method that finds no placement that fits, or whose extra is not installed, is listed with its
     reason.
 

@@ -63,7 +63,7 @@ SweepProgress = Callable[[int, int, Row], None]
 #: Cases that a user's executor holds at a time.
 IN_FLIGHT = 256
 
-#: A case whose worker died is run again so many times.
+#: Most times that a case whose worker died is run again.
 RETRIES = 2
 
 #: Options that :func:`loadmaster.place` takes for any method.
@@ -189,17 +189,17 @@ def sweep(
         options.
     seeds : integers
     constraints : Constraints, optional
-        What every plan must obey. A pattern or a device that a case does not have is an error of
-        that case, and its row says so.
+        Constraints that every plan must obey. A pattern or a device that a case does not have is an
+        error of that case, and its row says so.
     warm_start : Plan, or several
         Cases of a graph with the same ops start from this plan, as in :func:`loadmaster.place`; one
         plan per graph. Cases of other graphs have no plan to start from.
     executor : Executor, or a function that makes one, optional
-        Where cases run. If absent, in processes of this machine; a script then needs the usual
-        ``if __name__ == "__main__":``. Others are ``dask.distributed``'s ``client.get_executor()``
-        and ``mpi4py.futures.MPIPoolExecutor()``. Its workers need the same version of Loadmaster.
-        A pool of processes breaks for good when a process dies: give a function that makes the
-        pool, and it is called again.
+        Where cases run. If absent, they run in processes of this machine, and a script needs the
+        usual ``if __name__ == "__main__":``. Examples are ``dask.distributed``'s
+        ``client.get_executor()`` and ``mpi4py.futures.MPIPoolExecutor()``. The workers need the
+        same version of Loadmaster. A pool of processes breaks for good when a process dies. If a
+        function that makes the pool is given, it is called again.
     workers : int, optional
         Number of cases under way at a time. If absent: the number of CPUs, or 256 with an executor.
     out : path, optional
@@ -210,7 +210,7 @@ def sweep(
         its method, options, seed and constraints, and by the version of Loadmaster. Of several rows
         of a case, the last one counts.
     retries : int
-        A case whose worker died is run again alone, so many times.
+        Most times that a case whose worker died is run again, alone.
     progress : callable, optional
         Called with the number of cases done, the number of cases, and the last row.
 
@@ -223,8 +223,8 @@ def sweep(
     ------
     InputError
         A graph, cluster, table or constraints that cannot be read; an unknown method or option; a
-        bad number; a plan to start from whose ops no graph has, or another plan has too. All these
-        are found before any case runs.
+        bad number; a plan to start from whose ops no graph has; two plans to start from with the
+        same ops. All these are found before any case runs.
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
@@ -265,7 +265,7 @@ def _swept(
     retries: int,
     progress: SweepProgress | None,
 ) -> Sweep:
-    """Runs the cases that the table lacks, and again those whose worker died."""
+    """Runs the cases that the table lacks, and those whose worker died when they last ran."""
     known = ((key, table.rows.get(key)) for key in cases)
     found = {key: row for key, row in known if row is not None and row.outcome != "crashed"}
     resumed = len(found)
@@ -451,7 +451,7 @@ def _follow(lifeline: Connection) -> None:
     warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
 
     def watch() -> None:
-        # Nothing is ever sent: the wait ends when the other end closes.
+        # Nothing is ever sent, so the wait ends when the other end closes.
         lifeline.poll(None)
         os._exit(1)
 
@@ -554,7 +554,7 @@ def _drive(todo: Sequence[Case], crew: _Crew, retries: int, record: Callable[[Ro
             waiting.popleft()
         done = wait(crew.flying, return_when=FIRST_COMPLETED).done
         if any(isinstance(_failure(future), BrokenExecutor) for future in done):
-            # Its other cases are lost too, and fail as well.
+            # The other cases of a broken executor are lost, and fail as well.
             done = wait(crew.flying).done
             crew.retire()
         for future in done:

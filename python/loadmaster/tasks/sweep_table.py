@@ -1,8 +1,8 @@
 """The table of a sweep: a row per case, on disk as soon as the case is done.
 
 Rows are appended to a CSV file. A Parquet file is written whole, from the CSV file beside it. No
-row has a line break in it. So a last line without an end was being written when the machine
-stopped: it is dropped, and its case is run again.
+row has a line break in it. So if the last line has no end, the machine stopped while it was being
+written. This line is dropped, and its case is run again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One case of a sweep and its result; without a plan, figures are None.
+    """One case of a sweep and its result. Without a plan, figures are None.
 
     Attributes
     ----------
@@ -56,10 +56,10 @@ class Row:
     tries : int
         Number of times that the case was run.
     makespan, lower_bound, one_device, planning_seconds : float
-        Seconds; ``one_device`` is None where none holds the graph.
+        Seconds. ``one_device`` is None if no single device holds the graph.
     gap, peak, busy : float
-        (makespan - bound) / makespan; the largest share of a device's memory in use at any time;
-        the mean share of the step that devices compute.
+        ``gap`` is (makespan - bound) / makespan. ``peak`` is the largest share of a device's memory
+        in use at any time. ``busy`` is the mean share of the step in which devices compute.
     fits : bool
     devices_used, bytes_moved : int
     """
@@ -128,7 +128,8 @@ class Table:
         Raises
         ------
         InputError
-            Neither .csv nor .parquet, a file that is no such table or cannot be written.
+            A name that ends in neither .csv nor .parquet; a file that is no table of a sweep, or
+            that cannot be written.
         MissingExtraError
             Parquet without pyarrow.
         """

@@ -1,7 +1,7 @@
-"""How much faster a step would be on changed hardware: a plan for each scenario, beside today's.
+"""Step times on changed hardware: a plan for each scenario, beside a plan for today's cluster.
 
-The result is the table that a buyer of hardware wants: a line per scenario, with its step time
-against today's. ``auto`` plans every scenario, and today's cluster too, from the same plan and with
+The result is a table for buyers of hardware. It has a line per scenario, with its step time against
+today's. ``auto`` plans every scenario, and today's cluster too, from the same plan and with
 the same effort. So a gain comes from the hardware, not from a longer search.
 """
 
@@ -29,7 +29,7 @@ from loadmaster.plans.summary import document, title
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 
-#: The line that everything is compared with: today's cluster, planned with the same effort.
+#: Name of the scenario that all others are compared with: today's cluster.
 TODAY = "today"
 
 Change = Mapping[str, Any]
@@ -37,18 +37,19 @@ Change = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Prospect:
-    """One scenario and what came of it.
+    """One scenario and its result.
 
     Attributes
     ----------
     name : str
-        What is changed.
+        The changes.
     cluster : Cluster
-        After the change.
+        The cluster after the changes.
     plan : Plan or None
-        The plan made for it; None: none that fits was found.
+        The plan made for this cluster. None: no plan that fits was found.
     kept : float or None
-        Seconds per step if the old placement and order stayed; None: it cannot, or does not fit.
+        Seconds per step with the old placement and order. None: they cannot run here, or do not
+        fit.
     why_not : str
         Why there is no plan.
     """
@@ -91,7 +92,7 @@ class WhatIf:
         return self.prospects[0]
 
     def gain(self, prospect: Prospect) -> float | None:
-        """How many times as fast a step is as today's; None where either has no plan."""
+        """Today's step time over that of a prospect; None if either has no plan."""
         if prospect.plan is None or self.today.plan is None or not prospect.plan.makespan:
             return None
         return self.today.plan.makespan / prospect.plan.makespan
@@ -161,17 +162,18 @@ def what_if(
 ) -> WhatIf:
     """Plans again for changed clusters, from a plan as warm start, and says what changes.
 
-    Each keyword is a scenario of its own, or several if it is a list; a mapping given as a scenario
-    has several changes at once, made in its order. Times are the plan's own: those given or
-    measured for a device type hold for it, and are divided by the factor where a device is faster.
+    Each keyword is a scenario of its own, or several scenarios if it is a list. A mapping given as
+    a scenario has several changes at once, which are made in its order. Times are the plan's own:
+    those given or measured for a device type hold for it. On a device that is faster by a factor,
+    they are divided by the factor.
 
-    Ctrl-C ends the search of one scenario, with the best that it has found.
+    Ctrl-C ends the search of one scenario, which keeps the best plan found.
 
     Parameters
     ----------
     plan : Plan
     scenarios : mapping
-        Of the following names to values, such as ``{"add_device": "gpu3", "memory": "80GiB"}``.
+        The names below to values, such as ``{"add_device": "gpu3", "memory": "80GiB"}``.
     add_device : str or {device: number}
         A device to copy (:meth:`Cluster.with_device`), and how often.
     remove_device : str
@@ -183,9 +185,9 @@ def what_if(
     memory : int or str, or {device: int or str}
         Bytes of all devices, or of one.
     time_limit : float, optional
-        Seconds of search per scenario; what ``auto`` takes by default if absent.
+        Seconds of search per scenario. If absent: the default of ``auto``.
     effort : "fast", "normal", "max" or a number, optional
-        What ``auto`` may spend per scenario, counted: the same result on every run.
+        Work that ``auto`` may do per scenario. It is counted, so every run has the same result.
     progress : callable, optional
         Called with the scenario and its stage, and the best makespan so far.
 
@@ -291,14 +293,14 @@ def _kept(plan: Plan, problem: Problem) -> float | None:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A changed cluster, and what is known of its device types.
+    """A changed cluster, and the types that its device types are copies of.
 
     Attributes
     ----------
     cluster : Cluster
     like : mapping of type name to (type name, float)
-        For each type of the cluster, the type whose times the plan knows, and how many times as
-        fast as that type this one is.
+        For each type of the cluster, a type whose times the plan knows, and how many times as fast
+        as that known type it is.
     """
 
     cluster: Cluster
@@ -370,7 +372,7 @@ def _allowing(graph: OpGraph, copies: Mapping[str, str]) -> OpGraph:
 
 
 def _each(value: Any) -> Mapping[Any, Any]:
-    """A value per device or link; a single value for all of them stands under None."""
+    """A value per device or link. A single value for all of them has the key None."""
     return value if isinstance(value, Mapping) else {None: value}
 
 
@@ -413,7 +415,7 @@ def _memory(hardware: Hardware, value: Any) -> Hardware:
 #: Most copies of a device in one change.
 MOST_ADDED = 1024
 
-#: What may be changed, and how.
+#: The changes by name, and the functions that make them.
 CHANGES: dict[str, Callable[[Hardware, Any], Hardware]] = {
     "add_device": _add_device,
     "remove_device": _remove_device,
