@@ -1,6 +1,6 @@
 //! Everything that can be wrong with an input, as one enum.
 //!
-//! Algorithms know ops and devices by index; whoever knows the names fills them in with
+//! Algorithms know ops and devices by index. The caller, who knows the names, fills them in with
 //! [`Error::with_names`] before a person reads the message.
 
 use std::fmt;
@@ -33,7 +33,7 @@ impl fmt::Display for OpRef {
     }
 }
 
-/// A number of bytes in a message: exact, and as a person says it.
+/// A number of bytes in a message: exact, and in a unit for people.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
@@ -230,7 +230,7 @@ pub enum Error {
         /// The sum.
         seconds: f64,
     },
-    /// A permutation or grouping that is none.
+    /// An argument that is no permutation or no grouping.
     #[error("{argument}: {reason}")]
     BadArgument {
         /// The argument's name.
@@ -277,7 +277,7 @@ pub enum Error {
     DoesNotFit {
         /// The op.
         op: OpRef,
-        /// How many ops come with it.
+        /// Number of ops that are placed together, this one included.
         members: usize,
         /// Bytes needed.
         needed: u64,

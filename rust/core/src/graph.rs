@@ -1,4 +1,4 @@
-//! The validated dataflow graph every algorithm runs on: ops, tensors and who consumes them.
+//! The validated dataflow graph that every algorithm runs on: ops, tensors and their consumers.
 //!
 //! Structure of arrays, compressed rows in both directions. Tensors are renumbered, op after op in a
 //! topological order, so that those of one op are neighbours, the consumers of one tensor are one

@@ -40,7 +40,7 @@ pub struct Storage {
 /// A graph of ops with bytes and rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// Who sends what to whom.
+    /// The ops, and the tensors that they send each other.
     pub graph: Graph,
     /// Bytes a transfer of each tensor moves.
     pub tensor_bytes: Vec<u64>,

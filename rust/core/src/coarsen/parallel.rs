@@ -5,16 +5,17 @@
 //! sees it. Here every merge is judged by the longest path through the merged group, transfers free:
 //! top + time + tail, where top is the longest path to the group's start and tail the longest from its
 //! end. Pairs are merged in this order:
-//! * pairs whose path is no longer than the critical path, by how much longer it is than the longest paths
-//!   through either op. That is nothing for a chain, and little for small ops of branches of equal length;
+//! * pairs whose path is no longer than the critical path, by how much longer it is than the
+//!   longest path through each of the two ops, summed. The sum is 0 for a chain, and small for
+//!   small ops of branches of equal length;
 //! * then pairs that lengthen the critical path, by how much they lengthen it;
 //! * of equal pairs, those first that save most transfer time, then those that take least time.
 //!
 //! Levels are brought up to date after every merge. Pairs are an edge's two ends, and neighbours in
 //! time: ops that read the same op, are read by the same op, or start at about the same time.
-//! Merging a pair closes a cycle if a path other than the edge leads from one op to the other. Such a path
-//! is looked for between the places of the two in a topological order, which is kept up to date as well
-//! (Pearce and Kelly 2006).
+//! Merging a pair closes a cycle if a path other than the edge leads from one op to the other. The
+//! search for such a path visits only ops between the two in a topological order, which is updated
+//! after every merge as well (Pearce and Kelly 2006).
 //!
 //! While merges delay nothing this is O((V + E) log V). A merge that delays half of the graph costs O(V + E)
 //! to bring the levels up to date. So a large graph is first merged in rounds ([`super::batch`]), the least

@@ -29,16 +29,16 @@ pub struct Quotient {
     pub bytes: Vec<u64>,
     /// Class per node.
     pub class: Vec<u64>,
-    /// The smallest index that the user has for a member: what ties between nodes break by.
+    /// The smallest user's index of a member. Ties between nodes break by it.
     pub index: Vec<u32>,
     /// Tensors by source: those of node `u` are `tensors_of[u]..tensors_of[u + 1]`.
     tensors_of: Vec<u32>,
     cost: Vec<Ticks>,
     is_home: Vec<bool>,
     readers: Csr<u32>,
-    /// What each node sends, and to whom.
+    /// What each node sends, and to which nodes.
     pub succ: Csr<Arc>,
-    /// Who sends to each node.
+    /// The nodes that send to each node.
     pub pred: Csr<u32>,
     /// Node of every op, by position in the topological order.
     node_of: Vec<u32>,
