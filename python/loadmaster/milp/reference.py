@@ -12,13 +12,14 @@ of tasks and a large M, which conditions release. Three things are corrected for
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 
 from loadmaster.milp.formulation import Rows, Term, negative, readers_on
 from loadmaster.milp.instance import Instance, Message
 from loadmaster.milp.timing import Timed
 
 
-class Reference(Rows):
+class Reference(Rows, ABC):
     """The tasks of both formulations."""
 
     def __init__(self, instance: Instance, start: Timed) -> None:
@@ -34,13 +35,13 @@ class Reference(Rows):
         self.ops_apart()
         self.congestion()
 
+    @abstractmethod
     def communication(self) -> None:
         """Which transfers take place, and where each comes from: a formulation's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def congestion(self) -> None:
         """Which transfers follow each other: a formulation's own."""
-        raise NotImplementedError
 
     def precedence(self) -> None:
         """C_i <= S_j for an op and its reader, and C_i <= C_max."""
