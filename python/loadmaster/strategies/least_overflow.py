@@ -30,7 +30,7 @@ from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.simple import single
 
 #: What a plan says that came from here.
-NOTE = "no greedy pass found a placement that fits: a search for the least overflow did"
+NOTE = "the method itself found no placement that fits: a search for the least overflow did"
 
 #: The most assignments that are all tried.
 FEW = 10_000

@@ -231,7 +231,9 @@ def _made(
         if greedy or problem.best_effort or is_static or is_final(method) or proof(problem):
             raise
         closest: Candidate | None = None
+        tried = [method]
         if takes(function, "memory"):
+            tried.append("the same with best effort")
             with suppress(InfeasibleError):
                 closest = function(replace(problem, best_effort=True), **options, **asked)
                 closest = replace(closest, problem=replace(closest.problem, best_effort=False))
@@ -239,11 +241,11 @@ def _made(
             return closest
         if closest is not None and closest.problem.program is not problem.program:
             closest = None
-        tried = f"Tried: {method}, the same with best effort, a search for the least overflow."
+        tried.append("a search for the least overflow")
         try:
             return least_overflow.place(problem, closest)
         except InfeasibleError:
-            raise InfeasibleError(f"{error} {tried}", error.shortfall) from error
+            raise InfeasibleError(f"{error} Tried: {', '.join(tried)}.", error.shortfall) from error
 
 
 def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
