@@ -9,6 +9,7 @@ use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
 use crate::schedule::rank_set::RankSet;
+use crate::simulate::Simulator;
 
 /// Which ready op a free device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +51,9 @@ pub(super) enum Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    pub fn new(
-        policy: Policy,
-        graph: &'a Graph,
-        placement: &[DeviceId],
-        priority: &[i32],
-        n_devices: usize,
-    ) -> Self {
+    /// `sim` knows the graph, the devices, and the time of every op on each.
+    pub fn new(policy: Policy, sim: &Simulator<'a>, placement: &[DeviceId], priority: &[i32]) -> Self {
+        let (graph, n_devices) = (&sim.work.graph, sim.cluster.n_devices());
         let sequences = || {
             let order = by_priority(graph, priority);
             Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
