@@ -278,12 +278,15 @@ class Step:
             elif meaning.view[u]:
                 claim(d == self.devices[meaning.real(u)], "view", u, "is not with its data")
             else:
-                read = {self.devices[r] for r, reads in enumerate(meaning.reads)
-                        if any(v.source == u for v in reads)}  # fmt: skip
                 sets = meaning.sets()
-                mates = {self.devices[m] for m in range(len(sets))
-                         if sets[m] == sets[u] and meaning.runs[m]}  # fmt: skip
-                claim(d in (mates or read or {d}), "placeholder", u, "is with none of its readers")
+                mates = [m for m in range(len(sets)) if sets[m] == sets[u]]
+                read = {
+                    self.devices[r]
+                    for r, reads in enumerate(meaning.reads)
+                    if any(v.source in mates for v in reads)
+                }
+                ran = {self.devices[m] for m in mates if meaning.runs[m]}
+                claim(d in (ran or read or {d}), "placeholder", u, "is with none of its readers")
         for d, spans in intervals.items():
             disjoint(spans, f"two ops at once on device {d}")
 
