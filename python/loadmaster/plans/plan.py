@@ -21,6 +21,7 @@ from loadmaster.base.units import counted
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
+from loadmaster.judge.objective import STEP
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
@@ -228,10 +229,10 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """(makespan - lower bound) / makespan: no placement of the graph that runs can be faster by
-        more than this.
+        """1 - lower bound / makespan: no placement of the graph that runs can be faster by more
+        than this.
         """
-        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+        return STEP.gap(self.verdict, self.lower_bound)
 
     @property
     def makespan(self) -> float:
