@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::collective::Kind;
+use crate::collective::table::{self, Table};
 use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
@@ -65,6 +67,8 @@ pub struct Cluster {
     is_uniform: bool,
     route_channels: Csr<ChannelId>,
     route_hops: Csr<DeviceId>,
+    /// Measured times of collectives.
+    tables: Vec<Table>,
 }
 
 impl Cluster {
@@ -115,7 +119,37 @@ impl Cluster {
             routes,
             route_channels: Csr::from_parts(channel_starts, channel_items),
             route_hops: Csr::from_parts(hop_starts, hop_items),
+            tables: Vec::new(),
         })
+    }
+
+    /// The same cluster with measured times of collectives, which stand above what links say.
+    ///
+    /// # Errors
+    /// A table that cannot be used.
+    pub fn with_tables(self, tables: Vec<Table>) -> Result<Self, ClusterError> {
+        match tables.iter().find_map(|table| Some((table.kind, table.fault()?))) {
+            Some((kind, reason)) => Err(ClusterError::BadTable { kind: kind.name(), reason }),
+            None => Ok(Self { tables, ..self }),
+        }
+    }
+
+    /// Measured seconds of a collective among these devices, given by machine; none if no table speaks
+    /// of it.
+    pub fn collective_seconds(&self, kind: Kind, machines: &[Vec<DeviceId>], bytes: u64) -> Option<f64> {
+        let each = machines.first()?.len();
+        let is_even = machines.iter().all(|machine| machine.len() == each);
+        let (n, devices) = (machines.len(), machines.len() * each);
+        is_even.then(|| table::seconds(&self.tables, kind, n, devices, bytes)).flatten()
+    }
+
+    /// The most seconds that a collective of so many bytes may take among so many devices, whatever
+    /// algorithm does it.
+    pub fn longest_collective(&self, devices: usize, bytes: u64) -> f64 {
+        let ((latency, inverse), k) = (self.slowest_link(), devices as f64);
+        // A ring's hops may share one channel, and so may all pairs of a direct exchange.
+        let by_links = 2.0 * k * k * latency + 2.0 * k * bytes as f64 * inverse;
+        self.tables.iter().map(|table| table.seconds(bytes)).fold(by_links, f64::max)
     }
 
     /// Number of devices.

@@ -238,6 +238,23 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// Members of one collective that do two things.
+    #[error("{first} and {second} are members of one collective, but of two kinds")]
+    TwoKinds {
+        /// A member.
+        first: OpRef,
+        /// A member of another kind.
+        second: OpRef,
+    },
+    /// A member of a collective that is a view, a placeholder or no op of its own.
+    #[error("{op} is a member of a collective: it can be no view and no placeholder")]
+    BadMember {
+        /// The op.
+        op: OpRef,
+    },
+    /// Collectives that wait for each other.
+    #[error("collectives wait for each other, members taken for one op: {0}")]
+    CollectiveDeadlock(OpRefs),
     /// A quotient that is not acyclic.
     #[error("merging these groups makes a cycle: {0}")]
     CyclicGroups(OpRefs),
@@ -315,6 +332,14 @@ pub enum ClusterError {
         count: usize,
         /// The most that are supported.
         limit: usize,
+    },
+    /// Measured times of collectives that cannot be used.
+    #[error("times of {kind}: {reason}")]
+    BadTable {
+        /// The kind of collective.
+        kind: &'static str,
+        /// What is wrong.
+        reason: String,
     },
     /// Two devices of one name.
     #[error("two devices are named {0:?}")]
@@ -403,11 +428,16 @@ impl Error {
             | Self::ControlFanout { op, .. }
             | Self::ForbiddenDevice { op, .. }
             | Self::DoesNotFit { op, .. }
+            | Self::BadMember { op }
             | Self::NoAllowedDevice { op } => vec![op],
             Self::TwoProducers { first, second, .. }
             | Self::NoCommonType { first, second }
+            | Self::TwoKinds { first, second }
             | Self::SplitColocation { first, second, .. } => vec![first, second],
-            Self::Cycle(ops) | Self::CyclicGroups(ops) | Self::Deadlock(ops) => ops.0.iter_mut().collect(),
+            Self::Cycle(ops)
+            | Self::CyclicGroups(ops)
+            | Self::CollectiveDeadlock(ops)
+            | Self::Deadlock(ops) => ops.0.iter_mut().collect(),
             Self::EmptyGraph
             | Self::TooMany { .. }
             | Self::WrongLength { .. }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use loadmaster_core::cluster::{Cluster as Core, Device, Link};
+use loadmaster_core::collective::table::Table;
+use loadmaster_core::collective::{Group, Kind};
 use loadmaster_core::ids::DeviceId;
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::Raised;
@@ -16,11 +18,16 @@ use crate::errors::Raised;
 /// devices : list of (name, type, bytes of memory)
 /// links : list of (from, to, bandwidth in B/s, latency in s, list of channel names)
 ///     Directed. Without channel names, the link has a channel of its own.
+/// tables : list of (kind, machines, devices, list of (bytes, seconds)), optional
+///     Measured times of collectives, which stand above what the links say. ``kind`` is one of
+///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each.
 ///
 /// Raises
 /// ------
 /// InputError
 ///     Duplicate names or links, unknown ends, bad figures, unreachable pairs; each named.
+/// ValueError
+///     An unknown kind of collective.
 ///
 /// Examples
 /// --------
@@ -35,18 +42,34 @@ pub struct Cluster {
 
 type DeviceRow = (String, String, u64);
 type LinkRow = (String, String, f64, f64, Vec<String>);
+type TableRow = (String, usize, usize, Vec<(u64, f64)>);
+
+/// The kind of a collective that is called so.
+fn kind_named(name: &str) -> PyResult<Kind> {
+    let found = Kind::NAMED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let known = Kind::NAMED.map(|(name, _)| name).join(", ");
+        PyValueError::new_err(format!("collective {name:?}: known are {known}"))
+    })
+}
 
 #[pymethods]
 impl Cluster {
     #[new]
-    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>) -> PyResult<Self> {
+    #[pyo3(signature = (devices, links, tables=Vec::new()))]
+    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>, tables: Vec<TableRow>) -> PyResult<Self> {
         let devices =
             devices.into_iter().map(|(name, type_name, memory)| Device { name, type_name, memory }).collect();
         let links: Vec<Link> = links
             .into_iter()
             .map(|(from, to, bandwidth, latency, channels)| Link { from, to, bandwidth, latency, channels })
             .collect();
-        Ok(Self { core: Arc::new(Core::new(devices, &links).map_err(Raised::from)?) })
+        let table = |(kind, machines, devices, points): TableRow| {
+            Ok(Table { kind: kind_named(&kind)?, machines, devices, points })
+        };
+        let tables = tables.into_iter().map(table).collect::<PyResult<_>>()?;
+        let core = Core::new(devices, &links).and_then(|core| core.with_tables(tables));
+        Ok(Self { core: Arc::new(core.map_err(Raised::from)?) })
     }
 
     /// Number of devices.
@@ -92,6 +115,27 @@ impl Cluster {
         let channels = self.core.route_channels(src, dst).iter().map(|c| c.ix()).collect();
         let hops = self.core.route_hops(src, dst).iter().map(|d| d.ix()).collect();
         Ok((latency, bandwidth, channels, hops))
+    }
+
+    /// How a collective among some devices is done: the algorithm, seconds, and channels that it holds.
+    ///
+    /// ``kind`` is one of :data:`COLLECTIVES`, ``bytes`` are those of the whole tensor. A broadcast comes
+    /// from the first device.
+    fn collective(
+        &self,
+        kind: &str,
+        devices: Vec<usize>,
+        bytes: u64,
+    ) -> PyResult<(&'static str, f64, Vec<usize>)> {
+        let mut members = Vec::with_capacity(devices.len());
+        for index in devices {
+            let device = self.device(index)?;
+            if !members.contains(&device) {
+                members.push(device);
+            }
+        }
+        let way = Group::new(&self.core, kind_named(kind)?, &members).way(bytes);
+        Ok((way.algorithm.name(), way.seconds, way.channels.iter().map(|c| c.ix()).collect()))
     }
 
     /// Seconds that some bytes take from one device to another.

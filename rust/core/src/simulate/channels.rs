@@ -1,4 +1,4 @@
-//! Queues of transfers, one per channel.
+//! Queues of transfers and collectives, one per channel. Both are called transfers here.
 //!
 //! Every queue is ordered by one global key (urgency, then order of arrival). A transfer starts when
 //! it heads the queue of every channel on its route and all of them are free. The transfer with the least
@@ -46,7 +46,7 @@ pub(super) struct Channels {
     carried: Vec<Option<(Ticks, u32)>>,
     /// Channels that may have something to start.
     wake: Vec<ChannelId>,
-    /// Without contention: transfers that start at once.
+    /// Transfers that start at once: all without contention, else those that hold no channel.
     unlimited: Vec<u32>,
     arrivals: u32,
     started: Vec<(u32, Option<u32>)>,
@@ -75,7 +75,7 @@ impl Channels {
 
     /// Queues a transfer on all channels of its route.
     pub fn push(&mut self, route: &[ChannelId], message: u32, urgency: i32) {
-        if !self.limited {
+        if !self.limited || route.is_empty() {
             self.unlimited.push(message);
             return;
         }
@@ -113,8 +113,8 @@ impl Channels {
     /// held one of its channels last.
     pub fn take_started<'a>(&mut self, route: impl Fn(u32) -> &'a [ChannelId]) -> Vec<(u32, Option<u32>)> {
         let mut started = std::mem::take(&mut self.started);
+        started.extend(self.unlimited.drain(..).map(|m| (m, None)));
         if !self.limited {
-            started.extend(self.unlimited.drain(..).map(|m| (m, None)));
             return started;
         }
         self.wake.sort_unstable();

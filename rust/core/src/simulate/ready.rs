@@ -9,6 +9,7 @@ use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
 use crate::schedule::rank_set::RankSet;
+use crate::workload::Workload;
 
 /// Which ready op a free device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +53,17 @@ pub(super) enum Ready<'a> {
 impl<'a> Ready<'a> {
     pub fn new(
         policy: Policy,
-        graph: &'a Graph,
+        work: &'a Workload,
         placement: &[DeviceId],
         priority: &[i32],
         n_devices: usize,
     ) -> Self {
         let sequences = || {
-            let order = by_priority(graph, priority);
+            // Members of collectives take no device.
+            let mut order = by_priority(&work.graph, priority);
+            if !work.collectives.is_empty() {
+                order.retain(|&op| work.collectives.of_op(op).is_none());
+            }
             Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
         };
         match policy {
@@ -71,7 +76,7 @@ impl<'a> Ready<'a> {
                 Self::Priority { sequences, places, ready }
             }
             Policy::Fifo => {
-                Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering: graph.numbering() }
+                Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering: work.graph.numbering() }
             }
             Policy::Random(seed) => {
                 Self::Random { random: SplitMix(seed), bags: vec![Vec::new(); n_devices] }

@@ -277,6 +277,7 @@ pub fn twins(max_ops: usize) -> impl Strategy<Value = (Workload, Workload)> {
             output_bytes: &[],
             colocation: &sizes.colocation[..dag.n],
             allowed: &sizes.allowed[..dag.n],
+            ..Columns::default()
         };
         [dag.graph(), dag.numbered()].map(|g| Workload::plain(g, &columns).expect("valid columns")).into()
     })
