@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError, MissingExtraError
 from loadmaster.cli import main
 from loadmaster.tasks.sweep_table import COLUMNS, Table
+from loadmaster.tasks.worker_losses import Losses
 
 CHAIN = graph_of({"a": 1, "b": 2}, [("a", "b", 10)], output_bytes=[10, 10])
 OTHER = graph_of({"c": 1, "d": 2}, [("c", "d", 10)], output_bytes=[10, 10])
@@ -473,6 +475,82 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert done.returncode == 1
     assert 'under if __name__ == "__main__":' in done.stderr
     assert not Table.open(tmp_path / "table.csv").rows
+
+
+def kill_first(n: int) -> threading.Thread:
+    """Kills the first processes that this one starts, as soon as they are there."""
+
+    def kill() -> None:
+        killed: set[int] = set()
+        while len(killed) < n:
+            for child in multiprocessing.active_children():
+                if child.pid and child.pid not in killed:
+                    os.kill(child.pid, signal.SIGKILL)
+                    killed.add(child.pid)
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_worker_that_is_killed_while_the_pool_starts_is_started_again():
+    killer = kill_first(2)
+    seen = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], workers=1)
+    killer.join(10)
+    assert not killer.is_alive()
+    assert [row.outcome for row in seen.rows] == ["done", "done"]
+
+
+def test_workers_that_are_killed_each_time_the_pool_starts_end_the_sweep():
+    killer = kill_first(3)
+    with pytest.raises(LoadmasterError, match=r"3 new executors.*took no case \(BrokenProcessPool"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", workers=1)
+    killer.join(10)
+    assert not killer.is_alive()
+
+
+class Scheduler(Executor):
+    """Looks like dask's executor: cases wait for workers, which are lost before they do one."""
+
+    def __init__(self, lifetimes) -> None:
+        self._client = self
+        self.cancelled = 0
+        self.lifetimes = lifetimes
+
+    def nthreads(self) -> dict[str, int]:
+        return dict.fromkeys(next(self.lifetimes), 1)
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        return Future()
+
+
+def test_workers_of_a_scheduler_that_die_again_and_again_are_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("loadmaster.tasks.sweep.POLL", 0.01)
+    path = tmp_path / "table.csv"
+    scheduler = Scheduler([f"worker {n}", f"worker {n + 1}"] for n in itertools.count())
+    seen = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], executor=scheduler, out=path)
+    assert [row.outcome for row in seen.rows] == ["crashed", "crashed"]
+    assert "the worker died: 8 workers died in" in seen.rows[0].error
+    again = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], executor=Counting(), out=path)
+    assert [row.outcome for row in again.rows] == ["done", "done"]
+
+
+def test_a_scheduler_without_workers_is_waited_for_until_there_have_been_some():
+    moments, lifetimes = itertools.count(0, 100.0), [*[[]] * 9, ["worker"], *[[]] * 4]
+    losses = Losses(iter(lifetimes).__next__, moments.__next__)
+    *early, last = [losses.look() for _ in lifetimes]
+    assert not any(early[:12])
+    assert last == "no worker is left, and none came in 300 s"
+
+
+def test_results_make_losses_forgotten():
+    losses = Losses(([str(n)] for n in itertools.count()).__next__)
+    for _ in range(20):
+        assert not losses.look()
+        assert not losses.look()
+        losses.forget()
+    assert [bool(losses.look()) for _ in range(4)] == [False, False, False, True]
 
 
 # -- sweeps that die -------------------------------------------------------------------------
