@@ -537,11 +537,11 @@ def test_workers_of_a_scheduler_that_die_again_and_again_are_given_up(tmp_path, 
 
 
 def test_a_scheduler_without_workers_is_waited_for_until_there_have_been_some():
-    moments, lifetimes = itertools.count(0, 100.0), [*[[]] * 9, ["worker"], *[[]] * 4]
+    moments, lifetimes = itertools.count(0, 50.0), [*[[]] * 9, ["worker"], *[[]] * 3]
     losses = Losses(iter(lifetimes).__next__, moments.__next__)
     *early, last = [losses.look() for _ in lifetimes]
     assert not any(early[:12])
-    assert last == "no worker is left, and none came in 300 s"
+    assert last == "no worker is left, and none came in 120 s"
 
 
 def test_results_make_losses_forgotten():

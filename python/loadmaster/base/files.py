@@ -26,7 +26,7 @@ _GZIP_LEVEL = 5
 
 #: How temporary names begin. They do not grow with the name that is written to, which may be as
 #: long as the file system allows.
-_TEMPORARY = ".loadmaster-"
+TEMPORARY = ".loadmaster-"
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -156,7 +156,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             target.write_bytes(data)
             return
         place = Path(os.path.realpath(target))
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=_TEMPORARY)
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import show_json
+from loadmaster.cli.printing import put, show_json
 from loadmaster.judge.policies import LINK_ORDERS, POLICIES
 
 
@@ -54,5 +54,5 @@ def run(arguments: argparse.Namespace) -> None:
         show_json(simulation_document(simulation, plan.cluster))
         return
     policy = arguments.policy or plan.policy
-    print(f"{title(plan)}, policy {policy}{', no contention' if arguments.no_contention else ''}")
-    print("\n".join(simulation_lines(simulation, plan.cluster, plan.program)))
+    put(f"{title(plan)}, policy {policy}{', no contention' if arguments.no_contention else ''}")
+    put("\n".join(simulation_lines(simulation, plan.cluster, plan.program)))

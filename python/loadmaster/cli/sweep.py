@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import say_where, show_json
+from loadmaster.cli.printing import put, say_where, show_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         rows = [row.to_document() for row in seen.rows]
         show_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
-        print(seen)
+        put(seen)
     if arguments.output:
         say_where([("table", arguments.output)])
     else:

@@ -41,7 +41,7 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, escaped
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster
@@ -498,7 +498,9 @@ def run_case(case: Case) -> Row:
 def _follow(lifeline: Connection) -> None:
     """Ends a worker as soon as its sweep ends, even if the sweep was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: (
+        escaped(f"loadmaster: warning: {message}") + "\n"
+    )
 
     def watch() -> None:
         # Nothing is ever sent, so the wait ends when the other end closes.

@@ -16,7 +16,7 @@ from loadmaster.base.units import counted, format_seconds
 LOSSES = 4
 
 #: Seconds without a worker, after there have been some, in which others may come.
-NO_WORKER = 300.0
+NO_WORKER = 120.0
 
 
 class Losses:
@@ -47,7 +47,11 @@ class Losses:
     def of(cls, executor: Executor | None) -> Losses | None:
         """Those of an executor of dask.distributed; None for any other."""
         workers = getattr(getattr(executor, "_client", None), "nthreads", None)
-        return None if workers is None else cls(workers)
+        if workers is None:
+            return None
+        made = cls(workers)
+        made.look()
+        return made
 
     def forget(self) -> None:
         """Starts anew: there is a result."""
