@@ -53,7 +53,7 @@ def test_a_regular_file_is_replaced_not_overwritten(tmp_path):
 
 @pytest.mark.parametrize("act", [check_target, lambda path: write_bytes(path, b"new")])
 def test_a_name_that_is_too_long_is_refused(act, tmp_path):
-    with pytest.raises(InputError, match="cannot write .*: File name too long"):
+    with pytest.raises(InputError, match="File name too long"):
         act(tmp_path / ("n" * 300))
 
 
