@@ -19,10 +19,11 @@ from loadmaster.cli import main
 
 COMMAND = [sys.executable, "-m", "loadmaster"]
 
-#: Colours, a bell, and the control character that does what escape and bracket do.
-OBEYED = "\x1b[31m\x07\x9b2J\u202e"
-SHOWN = r"\x1b[31m\x07\x9b2J\u202e"
-CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+#: Colours, a bell, the control character that does what escape and bracket do, text from right to
+#: left, and a line that somebody else has written.
+OBEYED = "\x1b[31m\x07\x9b2J\u202e\nforged"
+SHOWN = r"\x1b[31m\x07\x9b2J\u202e\nforged"
+CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]|^forged", re.MULTILINE)
 
 CLUSTER = """
 name = "cluster@"
@@ -149,6 +150,8 @@ ON = ["net.json", "--cluster", "cluster.toml"]
         (["simulate", "plan.json"], 0),
         (["diff", "plan.json", "plan.json"], 0),
         (["check", "plan.json", "--max-peak", f"left{OBEYED}=1GiB"], 0),
+        (["what-if", "plan.json", "--remove-device", f"left{OBEYED}"], 0),
+        (["coarsen", *ON], 0),
         (["fit", *ON, "--reserve", "1GiB"], 3),
         (["info", f"no{OBEYED}"], 2),
     ],
@@ -158,7 +161,7 @@ def test_names_are_shown_not_obeyed(words, code, hostile, capsys):
     assert main(words) == code
     said = capsys.readouterr()
     assert not CONTROLS.search(said.out + said.err)
-    assert words[0] == "compare" or SHOWN in said.out + said.err
+    assert words[0] in ("compare", "coarsen") or SHOWN in said.out + said.err
 
 
 def test_json_has_names_exactly_and_no_controls(hostile, capsys):

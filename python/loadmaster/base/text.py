@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: Controls, what turns the direction of text around, and surrogates, which are no characters.
 _OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -19,6 +19,11 @@ def escaped(text: str, *, but: str = "") -> str:
     \x1b[31mred\n
     """
     return _OBEYED.sub(lambda found: found[0] if found[0] in but else ascii(found[0])[1:-1], text)
+
+
+def in_lines(lines: Iterable[str]) -> str:
+    """Lines as one text. No name in them makes a line of its own, or anything else but itself."""
+    return "\n".join(map(escaped, lines))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

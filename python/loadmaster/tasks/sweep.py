@@ -41,7 +41,7 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
-from loadmaster.base.text import aligned, escaped
+from loadmaster.base.text import aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster
@@ -157,7 +157,7 @@ class Sweep:
             lines.append(
                 f"interrupted: {counted(self.unfinished, 'case is', 'cases are')} not done"
             )
-        return "\n".join(lines)
+        return in_lines(lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -242,12 +242,19 @@ def sweep(
     InputError
         A graph, cluster, table or constraints that cannot be read; an unknown method or option; a
         bad number; a plan to start from whose ops no graph has; two plans to start from with the
-        same ops. All these are found before any case runs.
+        same ops; a table that another sweep of this process has open. All these are found before
+        any case runs. Also a table that cannot be written any more, which then has the rows so far.
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
         The executor takes no more cases, or no process can be started. The table has the rows so
         far.
+
+    Warns
+    -----
+    UserWarning
+        Only cases that another sweep is at are left, and their rows are waited for. Or the system
+        has no locks.
 
     Examples
     --------
@@ -568,6 +575,7 @@ class _Crew:
         if self._given is not None:
             assert not isinstance(self._given, Executor)
             self._executor = self._given()
+            self.losses = Losses.of(self._executor)
             return
         from concurrent.futures import ProcessPoolExecutor
 
