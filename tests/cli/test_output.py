@@ -104,18 +104,26 @@ def test_long_names_are_written_or_refused_in_one_line(letters, tmp_path, capsys
             assert capsys.readouterr().err.count("\n") == 1
 
 
+def with_little_room(words: str) -> subprocess.CompletedProcess[str]:
+    """A command that can write no file of more than a KiB."""
+    line = f"ulimit -f 1; {' '.join(COMMAND)} {words}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+
+
 def test_a_full_disk_leaves_the_old_plan(tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text("old")
-    done = ran(f"place example:lenet --method heft -o {plan}", "").stderr
-    whole = plan.read_bytes()
-    assert "plan written" in done
-    limited = f"ulimit -f 1; {' '.join(COMMAND)} place example:lenet --method heft -o {plan}"
-    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True)
+    done = with_little_room(f"place example:lenet --method heft -o {plan}")
     assert done.returncode == 2
     assert done.stderr == f"loadmaster: cannot write {plan}: File too large\n"
-    assert plan.read_bytes() == whole
+    assert plan.read_text() == "old"
     assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_full_folder_for_temporary_files_is_told_in_one_line():
+    done = with_little_room("place example:lenet --method ilp --time-limit 5")
+    assert done.returncode == 2
+    assert re.fullmatch("loadmaster: cannot write the task of a solver .*too large\n", done.stderr)
 
 
 @pytest.fixture
