@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import SPACES, WHOLE_OPS
 from loadmaster.judge.problem import parallelism
@@ -67,7 +67,7 @@ def summary(plan: Plan) -> str:
         lines.append(sentence)
     elif plan.notes:
         lines.append(f"note         {'; '.join(plan.notes)}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def no_placement(plan: Plan) -> str:
@@ -234,4 +234,4 @@ def comparison_table(comparison: Comparison) -> str:
         )
     lines = aligned(rows)
     lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
-    return "\n".join(lines)
+    return in_lines(lines)
