@@ -190,7 +190,7 @@ class Cluster:
     def __new__(
         cls,
         devices: list[tuple[str, str, int]],
-        links: list[tuple[str, str, float, float, list[str]]],
+        links: list[tuple[str | list[str], str | list[str], float, float, list[str]]],
         tables: list[tuple[str, int, int, list[tuple[int, float]]]] = ...,
     ) -> Cluster: ...
     @property
@@ -205,6 +205,11 @@ class Cluster:
     @property
     def channels(self) -> list[str]:
         """Names of the channels."""
+    @property
+    def n_channels(self) -> int:
+        """Number of channels."""
+    def channel_name(self, channel: int) -> str:
+        """Name of a channel."""
     @property
     def mean_link(self) -> tuple[float, float]:
         """Mean over ordered pairs of devices of latency (s) and of seconds per byte."""

@@ -362,6 +362,16 @@ pub enum ClusterError {
         /// The bad name.
         name: String,
     },
+    /// A row of links that names a device twice at one end.
+    #[error("link {link} has {end} {name:?} twice")]
+    RepeatedDevice {
+        /// The link's index.
+        link: usize,
+        /// "from" or "to".
+        end: &'static str,
+        /// The name.
+        name: String,
+    },
     /// A link from a device to itself.
     #[error("a link joins device {0:?} to itself")]
     SelfLink(String),
@@ -388,8 +398,22 @@ pub enum ClusterError {
         /// The bad value.
         latency: f64,
     },
+    /// Routes over too many links.
+    #[error(
+        "the routes between {devices} devices hold more than {limit} channels in all: join more of the \
+         devices by links of their own"
+    )]
+    LongRoutes {
+        /// How many devices there are.
+        devices: usize,
+        /// The most channels that are supported.
+        limit: usize,
+    },
     /// A pair of devices that no route joins.
-    #[error("no link or chain of links leads from {from:?} to {to:?}")]
+    #[error(
+        "no link or chain of links leads from {from:?} to {to:?}; a link leads one way: the [[link]] that \
+         joins two devices both ways says\nfrom = [{to:?}, {from:?}]\nto = [{to:?}, {from:?}]"
+    )]
     Unreachable {
         /// Source device.
         from: String,

@@ -6,7 +6,7 @@ mod common;
 use common::{US, bridge, config, devices, link, mesh, micros, on, one_port, pairs};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
-use loadmaster_core::cluster::{Cluster, Link};
+use loadmaster_core::cluster::{Cluster, Links};
 use loadmaster_core::collective::table::Table;
 use loadmaster_core::collective::{Algorithm, Group, Kind, MemberColumns};
 use loadmaster_core::graph::Graph;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 /// Each device sends over a port of its own and receives over another.
 fn two_ports(k: usize, latency: f64) -> Cluster {
     let ports = |a: usize, b: usize| [format!("tx{a}"), format!("rx{b}")];
-    let links: Vec<Link> = pairs(k).map(|(a, b)| link(a, b, latency, &ports(a, b))).collect();
+    let links: Vec<Links> = pairs(k).map(|(a, b)| link(a, b, latency, &ports(a, b))).collect();
     Cluster::new(devices(k), &links).expect("a valid cluster")
 }
 
@@ -94,7 +94,7 @@ fn closed_forms_hold_to_the_tick() {
 fn a_ring_is_taken_where_only_neighbours_are_joined() {
     // 0 - 1 - 2 - 3 - 0: other pairs go by way of a neighbour.
     let k = 4;
-    let ring: Vec<Link> =
+    let ring: Vec<Links> =
         pairs(k).filter(|(a, b)| a.abs_diff(*b) % 2 == 1).map(|(a, b)| link(a, b, 1.0, &[])).collect();
     let cluster = Cluster::new(devices(k), &ring).expect("a ring");
     assert_eq!(alone(&cluster, 0, k, 4000, 4000), (2.0 * 3.0 * (1.0 + 1000.0), Algorithm::Ring));
@@ -104,8 +104,8 @@ fn a_ring_is_taken_where_only_neighbours_are_joined() {
 fn a_ring_follows_the_wide_links() {
     // Wide links join 0 - 2 - 1 - 3 - 0; the links 0 - 1 and 2 - 3 are ten times narrower.
     let narrow = |a: usize, b: usize| (a.min(b), a.max(b)) == (0, 1) || (a.min(b), a.max(b)) == (2, 3);
-    let links: Vec<Link> = pairs(4)
-        .map(|(a, b)| Link { bandwidth: if narrow(a, b) { 1e5 } else { 1e6 }, ..link(a, b, 0.0, &[]) })
+    let links: Vec<Links> = pairs(4)
+        .map(|(a, b)| Links { bandwidth: if narrow(a, b) { 1e5 } else { 1e6 }, ..link(a, b, 0.0, &[]) })
         .collect();
     let cluster = Cluster::new(devices(4), &links).expect("a cluster");
     let way = Group::new(&cluster, Kind::AllReduce, &all(4)).way(4000);
@@ -117,8 +117,8 @@ fn a_ring_follows_the_wide_links() {
 fn machines_reduce_inside_before_they_send_across() {
     // Two machines of four; across, a device reaches only over a link twenty times narrower.
     let across = |a: usize, b: usize| a / 4 != b / 4;
-    let links: Vec<Link> = pairs(8)
-        .map(|(a, b)| Link {
+    let links: Vec<Links> = pairs(8)
+        .map(|(a, b)| Links {
             bandwidth: if across(a, b) { 1e6 } else { 20e6 },
             ..link(a, b, 1.0, &[format!("tx{a}{}", across(a, b)), format!("rx{b}{}", across(a, b))])
         })
@@ -437,7 +437,7 @@ proptest! {
                     prop_assert!(members.iter().all(|m| schedule.finish[m.ix()] == together.finish));
                 }
                 // Each channel carries one thing at a time.
-                for c in 0..cluster.channels().len() {
+                for c in 0..cluster.n_channels() {
                     let held = schedule.together.iter().filter(|t| t.channels.iter().any(|o| o.ix() == c));
                     let sent = schedule.transfers.iter().filter(|t| {
                         cluster.route_channels(t.src, t.dst).iter().any(|o| o.ix() == c)

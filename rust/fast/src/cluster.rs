@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use loadmaster_core::cluster::{Cluster as Core, Device, Link};
+use loadmaster_core::cluster::{Cluster as Core, Device, Links};
 use loadmaster_core::collective::table::Table;
 use loadmaster_core::collective::{Group, Kind};
-use loadmaster_core::ids::DeviceId;
+use loadmaster_core::ids::{ChannelId, DeviceId};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
@@ -17,7 +17,9 @@ use crate::errors::Raised;
 /// ----------
 /// devices : list of (name, type, bytes of memory)
 /// links : list of (from, to, bandwidth in B/s, latency in s, list of channel names)
-///     Directed. Without channel names, the link has a channel of its own.
+///     Directed. Where an end is a list of devices, one link joins every device of `from` and every other of
+///     `to`. In names of channels, `{from}` and `{to}` stand for the ends. Without names, each link has a
+///     channel of its own.
 /// tables : list of (kind, machines, devices, list of (bytes, seconds)), optional
 ///     Measured times of collectives, which stand above what the links say. ``kind`` is one of
 ///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each.
@@ -41,8 +43,24 @@ pub struct Cluster {
 }
 
 type DeviceRow = (String, String, u64);
-type LinkRow = (String, String, f64, f64, Vec<String>);
+type LinkRow = (End, End, f64, f64, Vec<String>);
 type TableRow = (String, usize, usize, Vec<(u64, f64)>);
+
+/// One end of a row of links.
+#[derive(FromPyObject)]
+enum End {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<End> for Vec<String> {
+    fn from(end: End) -> Self {
+        match end {
+            End::One(name) => vec![name],
+            End::Many(names) => names,
+        }
+    }
+}
 
 /// The kind of a collective that is called so.
 fn kind_named(name: &str) -> PyResult<Kind> {
@@ -60,9 +78,15 @@ impl Cluster {
     fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>, tables: Vec<TableRow>) -> PyResult<Self> {
         let devices =
             devices.into_iter().map(|(name, type_name, memory)| Device { name, type_name, memory }).collect();
-        let links: Vec<Link> = links
+        let links: Vec<Links> = links
             .into_iter()
-            .map(|(from, to, bandwidth, latency, channels)| Link { from, to, bandwidth, latency, channels })
+            .map(|(from, to, bandwidth, latency, channels)| Links {
+                from: from.into(),
+                to: to.into(),
+                bandwidth,
+                latency,
+                channels,
+            })
             .collect();
         let table = |(kind, machines, devices, points): TableRow| {
             Ok(Table { kind: kind_named(&kind)?, machines, devices, points })
@@ -93,7 +117,23 @@ impl Cluster {
     /// Names of the channels.
     #[getter]
     fn channels(&self) -> Vec<String> {
-        self.core.channels().to_vec()
+        (0..self.core.n_channels()).map(|c| self.core.channel_name(ChannelId::new(c))).collect()
+    }
+
+    /// Number of channels.
+    #[getter]
+    fn n_channels(&self) -> usize {
+        self.core.n_channels()
+    }
+
+    /// Name of a channel.
+    fn channel_name(&self, channel: usize) -> PyResult<String> {
+        let n = self.core.n_channels();
+        if channel < n {
+            Ok(self.core.channel_name(ChannelId::new(channel)))
+        } else {
+            Err(PyIndexError::new_err(format!("channel {channel} of {n}")))
+        }
     }
 
     /// Mean latency (s) and mean seconds per byte, over ordered pairs of devices.

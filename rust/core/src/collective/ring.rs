@@ -27,6 +27,8 @@ pub(super) fn order(cluster: &Cluster, devices: &[DeviceId]) -> Vec<DeviceId> {
 /// A closed walk over all devices, each once, along links that are wide enough.
 fn walk(devices: &[DeviceId], is_wide: impl Fn(DeviceId, DeviceId) -> bool) -> Option<Vec<DeviceId>> {
     let mut path = vec![0];
+    let mut is_passed = vec![false; devices.len()];
+    is_passed[0] = true;
     // Per device on the path, the next one to try.
     let mut next = vec![1];
     for _ in 0..MOST_STEPS {
@@ -34,14 +36,16 @@ fn walk(devices: &[DeviceId], is_wide: impl Fn(DeviceId, DeviceId) -> bool) -> O
         if path.len() == devices.len() && is_wide(devices[at], devices[0]) {
             return Some(path.into_iter().map(|i| devices[i]).collect());
         }
-        let free = |i: &usize| !path.contains(i) && is_wide(devices[at], devices[*i]);
+        let free = |i: &usize| !is_passed[*i] && is_wide(devices[at], devices[*i]);
         match (*try_next..devices.len()).find(free) {
             Some(i) => {
                 *try_next = i + 1;
+                is_passed[i] = true;
                 path.push(i);
                 next.push(1);
             }
             None => {
+                is_passed[at] = false;
                 path.pop();
                 next.pop();
             }

@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
             device_left: busy.clone(),
             least: busy.iter().copied().max().unwrap_or(0),
             device_busy: busy,
-            channel_busy: vec![0; cluster.channels().len()],
+            channel_busy: vec![0; cluster.n_channels()],
             bytes_moved: messages
                 .iter()
                 .fold(0, |sum, m| work.tensor_bytes[m.tensor.ix()].saturating_add(sum)),

@@ -5,6 +5,8 @@
 //! channel that several links name is a shared PCIe bridge. A channel that all links of one device
 //! name is a one-port NIC.
 
+mod wiring;
+
 use std::collections::BTreeMap;
 
 use crate::collective::Kind;
@@ -12,9 +14,13 @@ use crate::collective::table::{self, Table};
 use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
+use wiring::{Names, Paths, Wiring};
 
 /// Most devices of a cluster: it keeps a route for every pair.
-pub const MAX_DEVICES: usize = 256;
+pub const MAX_DEVICES: usize = 1024;
+
+/// Most channels that all routes of a cluster hold together: 256 MiB. Only long chains of links come near.
+const MAX_HELD: usize = 1 << 26;
 
 /// Most device types: allowed types are a 64-bit mask.
 pub const MAX_TYPES: usize = 64;
@@ -30,18 +36,19 @@ pub struct Device {
     pub memory: u64,
 }
 
-/// A directed link as given.
+/// Directed links as given: one from every device of `from` to every other of `to`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
-    /// Name of the source device.
-    pub from: String,
-    /// Name of the destination device.
-    pub to: String,
+pub struct Links {
+    /// Names of the source devices.
+    pub from: Vec<String>,
+    /// Names of the destination devices.
+    pub to: Vec<String>,
     /// Bytes per second.
     pub bandwidth: f64,
     /// Seconds.
     pub latency: f64,
-    /// Names of the channels that a transfer holds; empty: the link has a channel of its own.
+    /// Names of the channels that a transfer holds, with `{from}` and `{to}` for the ends of its link;
+    /// empty: each link has a channel of its own.
     pub channels: Vec<String>,
 }
 
@@ -58,15 +65,16 @@ pub struct Cluster {
     devices: Vec<Device>,
     types: Vec<String>,
     device_type: Vec<u32>,
-    channels: Vec<String>,
-    /// Per ordered pair of devices, row-major.
-    routes: Vec<Route>,
-    /// The kind of each route: routes of equal latency and bandwidth have one kind.
+    names: Names,
+    /// The kinds of routes: routes of equal latency and bandwidth are of one kind.
+    kinds: Vec<Route>,
+    /// Per ordered pair of devices, row-major, the kind of its route.
     route_kinds: Vec<u32>,
     /// Whether all routes between two devices are of one kind.
     is_uniform: bool,
     route_channels: Csr<ChannelId>,
-    route_hops: Csr<DeviceId>,
+    /// The devices between the ends of a route.
+    passed: Csr<DeviceId>,
     /// Measured times of collectives.
     tables: Vec<Table>,
 }
@@ -76,49 +84,40 @@ impl Cluster {
     ///
     /// A direct link is the route. Otherwise the route is the widest path: largest bottleneck
     /// bandwidth, then fewest hops, then smallest device indices. Latencies add up, the bottleneck
-    /// sets the speed, and every channel on the way is held. O(D^2 (D + L)) for D devices, L links
-    /// and few distinct bandwidths.
+    /// sets the speed, and every channel on the way is held. O(D^2) for D devices if a link joins every
+    /// pair, else O(D^3) with few distinct bandwidths.
     ///
     /// # Errors
     /// No or too many devices, duplicate names or links, unknown ends, bad figures, unreachable
-    /// pairs; each named.
-    pub fn new(devices: Vec<Device>, links: &[Link]) -> Result<Self, ClusterError> {
-        check_devices(&devices)?;
+    /// pairs, routes over too many links; each named.
+    pub fn new(devices: Vec<Device>, links: &[Links]) -> Result<Self, ClusterError> {
+        let index = indices(&devices)?;
         let mut types: Vec<String> = Vec::new();
         let device_type = devices.iter().map(|d| index_of(&mut types, &d.type_name)).collect();
         if types.len() > MAX_TYPES {
             return Err(ClusterError::TooManyTypes(types.len()));
         }
-
-        let mut channels = Vec::new();
-        let mesh = Mesh::new(&devices, links, &mut channels)?;
-        let n = devices.len();
-        let mut routes = Vec::with_capacity(n * n);
-        let (mut channel_starts, mut channel_items) = (vec![0u32], Vec::new());
-        let (mut hop_starts, mut hop_items) = (vec![0u32], Vec::new());
-        for from in 0..n {
-            for (to, path) in mesh.widest_paths(from).into_iter().enumerate() {
-                let path = path.ok_or_else(|| ClusterError::Unreachable {
-                    from: devices[from].name.clone(),
-                    to: devices[to].name.clone(),
-                })?;
-                routes.push(mesh.route(&path, &mut channel_items));
-                hop_items.extend(path.into_iter().map(DeviceId::new));
-                channel_starts.push(channel_items.len() as u32);
-                hop_starts.push(hop_items.len() as u32);
+        let (wiring, names) = Wiring::new(&devices, &index, links)?;
+        let mut routes = Routes::new(devices.len(), names.len());
+        for from in 0..devices.len() {
+            routes.extend(&wiring, from).map_err(|to| ClusterError::Unreachable {
+                from: devices[from].name.clone(),
+                to: devices[to].name.clone(),
+            })?;
+            if routes.channels.len() > MAX_HELD {
+                return Err(ClusterError::LongRoutes { devices: devices.len(), limit: MAX_HELD });
             }
         }
-        let kinds = kinds(&routes);
         Ok(Self {
+            is_uniform: is_uniform(&routes.kind, devices.len()),
             devices,
             types,
             device_type,
-            channels,
-            is_uniform: is_uniform(&kinds, n),
-            route_kinds: kinds,
-            routes,
-            route_channels: Csr::from_parts(channel_starts, channel_items),
-            route_hops: Csr::from_parts(hop_starts, hop_items),
+            names,
+            kinds: routes.kinds,
+            route_kinds: routes.kind,
+            route_channels: Csr::from_parts(routes.channel_starts, routes.channels),
+            passed: Csr::from_parts(routes.passed_starts, routes.passed),
             tables: Vec::new(),
         })
     }
@@ -195,22 +194,27 @@ impl Cluster {
         counts
     }
 
-    /// Names of the channels.
-    pub fn channels(&self) -> &[String] {
-        &self.channels
+    /// Number of channels.
+    pub fn n_channels(&self) -> usize {
+        self.names.len()
+    }
+
+    /// A channel's name; that of a link's own channel is `from->to`.
+    pub fn channel_name(&self, channel: ChannelId) -> String {
+        self.names.text(channel, &self.devices)
     }
 
     /// Seconds that `bytes` take from one device to another: `t = k d + b`. 0 within a device.
     #[inline(always)]
     pub fn transfer_seconds(&self, from: DeviceId, to: DeviceId, bytes: u64) -> f64 {
-        let route = self.routes[self.pair(from, to)];
-        route.latency + bytes as f64 / route.bandwidth
+        let (latency, bandwidth) = self.route(from, to);
+        latency + bytes as f64 / bandwidth
     }
 
     /// Latency in seconds and bandwidth in bytes per second of a route.
     #[inline(always)]
     pub fn route(&self, from: DeviceId, to: DeviceId) -> (f64, f64) {
-        let route = self.routes[self.pair(from, to)];
+        let route = self.kinds[self.route_kind(from, to) as usize];
         (route.latency, route.bandwidth)
     }
 
@@ -233,8 +237,10 @@ impl Cluster {
     }
 
     /// The devices a route passes, both ends included.
-    pub fn route_hops(&self, from: DeviceId, to: DeviceId) -> &[DeviceId] {
-        self.route_hops.row(self.pair(from, to))
+    pub fn route_hops(&self, from: DeviceId, to: DeviceId) -> Vec<DeviceId> {
+        let last = (from != to).then_some(to);
+        let between = self.passed.row(self.pair(from, to)).iter().copied();
+        std::iter::once(from).chain(between).chain(last).collect()
     }
 
     /// Mean latency (s) and mean seconds per byte, over ordered pairs of devices.
@@ -244,7 +250,8 @@ impl Cluster {
             return (0.0, 0.0);
         }
         let pairs = (n * (n - 1)) as f64;
-        let off_diagonal = || (0..n * n).filter(move |i| i / n != i % n).map(|i| self.routes[i]);
+        let off_diagonal =
+            || (0..n * n).filter(move |i| i / n != i % n).map(|i| self.kinds[self.route_kinds[i] as usize]);
         let latency: f64 = off_diagonal().map(|r| r.latency).sum();
         let inverse: f64 = off_diagonal().map(|r| r.bandwidth.recip()).sum();
         (latency / pairs, inverse / pairs)
@@ -252,7 +259,7 @@ impl Cluster {
 
     /// Largest latency (s) and largest seconds per byte of any route.
     pub fn slowest_link(&self) -> (f64, f64) {
-        self.routes.iter().fold((0.0, 0.0), |(latency, inverse): (f64, f64), r| {
+        self.kinds.iter().fold((0.0, 0.0), |(latency, inverse): (f64, f64), r| {
             (latency.max(r.latency), inverse.max(r.bandwidth.recip()))
         })
     }
@@ -263,15 +270,73 @@ impl Cluster {
     }
 }
 
-/// Numbers the routes; routes of equal latency and bandwidth have the same number.
-fn kinds(routes: &[Route]) -> Vec<u32> {
-    let mut numbers = BTreeMap::new();
-    let bits = |r: &Route| (r.latency.to_bits(), r.bandwidth.to_bits());
-    let number_of = |r: &Route| {
-        let next = numbers.len() as u32;
-        *numbers.entry(bits(r)).or_insert(next)
-    };
-    routes.iter().map(number_of).collect()
+/// Routes while they are found, device by device.
+struct Routes {
+    kinds: Vec<Route>,
+    numbers: BTreeMap<(u64, u64), u32>,
+    kind: Vec<u32>,
+    channel_starts: Vec<u32>,
+    channels: Vec<ChannelId>,
+    /// Per channel, 1 + the last route that it was met on.
+    met: Vec<u32>,
+    passed_starts: Vec<u32>,
+    passed: Vec<DeviceId>,
+}
+
+impl Routes {
+    fn new(n_devices: usize, n_channels: usize) -> Self {
+        let pairs = n_devices * n_devices;
+        let starts = || {
+            let mut starts = Vec::with_capacity(pairs + 1);
+            starts.push(0);
+            starts
+        };
+        Self {
+            kinds: Vec::new(),
+            numbers: BTreeMap::new(),
+            kind: Vec::with_capacity(pairs),
+            channel_starts: starts(),
+            channels: Vec::with_capacity(pairs),
+            met: vec![0; n_channels],
+            passed_starts: starts(),
+            passed: Vec::new(),
+        }
+    }
+
+    /// Appends the routes from one device to each. The error is a device that no links lead to.
+    fn extend(&mut self, wiring: &Wiring<'_>, from: usize) -> Result<(), usize> {
+        let mut paths = Paths::new(wiring, from);
+        let mut path = Vec::new();
+        for to in 0..wiring.n_devices() {
+            if !paths.find(to, &mut path) {
+                return Err(to);
+            }
+            let this = self.kind.len() as u32 + 1;
+            let is_new = |c: ChannelId| std::mem::replace(&mut self.met[c.ix()], this) != this;
+            let route = wiring.route(&path, &mut self.channels, is_new);
+            let kind = self.kind_of(route);
+            self.kind.push(kind);
+            self.channel_starts.push(self.channels.len() as u32);
+            let end = path.len().saturating_sub(1).max(1);
+            self.passed.extend(path[1..end].iter().copied().map(DeviceId::new));
+            self.passed_starts.push(self.passed.len() as u32);
+        }
+        Ok(())
+    }
+
+    /// The number of a route's kind.
+    fn kind_of(&mut self, route: Route) -> u32 {
+        // Neighbours are mostly of one kind.
+        if let Some(&last) = self.kind.last().filter(|&&kind| self.kinds[kind as usize] == route) {
+            return last;
+        }
+        let next = self.kinds.len() as u32;
+        let kind = *self.numbers.entry((route.latency.to_bits(), route.bandwidth.to_bits())).or_insert(next);
+        if kind == next {
+            self.kinds.push(route);
+        }
+        kind
+    }
 }
 
 /// Whether all routes between different devices of `n` are of one kind; false if `n` is 1.
@@ -280,181 +345,31 @@ fn is_uniform(kinds: &[u32], n: usize) -> bool {
     between.next().is_some_and(|first| between.all(|kind| kind == first))
 }
 
-/// Checks that there are devices, but not too many, and that no two have one name.
-fn check_devices(devices: &[Device]) -> Result<(), ClusterError> {
+/// The devices' indices by name. Checks that there are devices, but not too many, and that no two have
+/// one name.
+fn indices(devices: &[Device]) -> Result<BTreeMap<&str, u32>, ClusterError> {
     if devices.is_empty() {
         return Err(ClusterError::Empty);
     }
     if devices.len() > MAX_DEVICES {
         return Err(ClusterError::TooManyDevices { count: devices.len(), limit: MAX_DEVICES });
     }
-    let is_known = |i: usize| devices[..i].iter().any(|other| other.name == devices[i].name);
-    match (0..devices.len()).find(|&i| is_known(i)) {
-        Some(i) => Err(ClusterError::DuplicateDevice(devices[i].name.clone())),
-        None => Ok(()),
+    let mut index = BTreeMap::new();
+    for (i, device) in devices.iter().enumerate() {
+        if index.insert(device.name.as_str(), i as u32).is_some() {
+            return Err(ClusterError::DuplicateDevice(device.name.clone()));
+        }
     }
+    Ok(index)
 }
 
-/// Position of `name`, appended if new. Lists are short (types, channels of a cluster).
+/// Position of `name`, appended if new. The list is short.
 fn index_of(names: &mut Vec<String>, name: &str) -> u32 {
     let found = names.iter().position(|n| n == name);
     found.unwrap_or_else(|| {
         names.push(name.to_owned());
         names.len() - 1
     }) as u32
-}
-
-struct MeshLink {
-    bandwidth: f64,
-    latency: f64,
-    channels: Vec<ChannelId>,
-}
-
-/// The direct links as an adjacency matrix.
-struct Mesh {
-    n: usize,
-    links: Vec<Option<MeshLink>>,
-}
-
-impl Mesh {
-    fn new(devices: &[Device], links: &[Link], names: &mut Vec<String>) -> Result<Self, ClusterError> {
-        let n = devices.len();
-        let mut mesh = Self { n, links: (0..n * n).map(|_| None).collect() };
-        for (i, link) in links.iter().enumerate() {
-            let find = |end: &'static str, name: &String| {
-                devices.iter().position(|d| d.name == *name).ok_or_else(|| ClusterError::UnknownDevice {
-                    link: i,
-                    end,
-                    name: name.clone(),
-                })
-            };
-            let (from, to) = (find("from", &link.from)?, find("to", &link.to)?);
-            let ends = || (link.from.clone(), link.to.clone());
-            if from == to {
-                return Err(ClusterError::SelfLink(link.from.clone()));
-            }
-            // 1 / bandwidth is infinite for a subnormal bandwidth.
-            if !(link.bandwidth > 0.0 && link.bandwidth.is_normal()) {
-                let (from, to) = ends();
-                return Err(ClusterError::BadBandwidth { from, to, bandwidth: link.bandwidth });
-            }
-            if !(link.latency >= 0.0 && link.latency.is_finite()) {
-                let (from, to) = ends();
-                return Err(ClusterError::BadLatency { from, to, latency: link.latency });
-            }
-            if mesh.link(from, to).is_some() {
-                let (from, to) = ends();
-                return Err(ClusterError::DuplicateLink { from, to });
-            }
-            let own = [format!("{}->{}", link.from, link.to)];
-            let used: &[String] = if link.channels.is_empty() { &own } else { &link.channels };
-            let mut channels: Vec<ChannelId> = Vec::with_capacity(used.len());
-            for name in used {
-                let c = ChannelId(index_of(names, name));
-                if !channels.contains(&c) {
-                    channels.push(c);
-                }
-            }
-            mesh.links[from * n + to] =
-                Some(MeshLink { bandwidth: link.bandwidth, latency: link.latency, channels });
-        }
-        Ok(mesh)
-    }
-
-    fn link(&self, from: usize, to: usize) -> Option<&MeshLink> {
-        self.links[from * self.n + to].as_ref()
-    }
-
-    /// The route along a path of devices. Appends the channels on the path, each once, to
-    /// `channels`.
-    fn route(&self, path: &[usize], channels: &mut Vec<ChannelId>) -> Route {
-        let mut route = Route { latency: 0.0, bandwidth: f64::INFINITY };
-        let first = channels.len();
-        for hop in path.windows(2) {
-            let link = self.link(hop[0], hop[1]).expect("a path follows links");
-            route.latency += link.latency;
-            route.bandwidth = route.bandwidth.min(link.bandwidth);
-            for &c in &link.channels {
-                if !channels[first..].contains(&c) {
-                    channels.push(c);
-                }
-            }
-        }
-        route
-    }
-
-    /// The path from one device to each device, itself included; none where no links lead.
-    fn widest_paths(&self, from: usize) -> Vec<Option<Vec<usize>>> {
-        let width = self.widths(from);
-        // One breadth-first search serves all targets of one width.
-        let mut searched: Vec<(f64, Vec<usize>)> = Vec::new();
-        (0..self.n)
-            .map(|to| {
-                if to == from {
-                    return Some(vec![from]);
-                }
-                if self.link(from, to).is_some() {
-                    return Some(vec![from, to]);
-                }
-                let width = width[to];
-                if width == 0.0 {
-                    return None;
-                }
-                if !searched.iter().any(|(w, _)| *w == width) {
-                    searched.push((width, self.parents(from, width)));
-                }
-                let (_, parents) = searched.iter().find(|(w, _)| *w == width)?;
-                let mut path = vec![to];
-                let mut at = to;
-                while at != from {
-                    at = parents[at];
-                    path.push(at);
-                }
-                path.reverse();
-                Some(path)
-            })
-            .collect()
-    }
-
-    /// Largest bottleneck bandwidth from one device to each; 0 where no links lead. O(D^2).
-    fn widths(&self, from: usize) -> Vec<f64> {
-        let mut width = vec![0.0; self.n];
-        let mut done = vec![false; self.n];
-        width[from] = f64::INFINITY;
-        loop {
-            let mut best: Option<usize> = None;
-            for d in 0..self.n {
-                if !done[d] && width[d] > 0.0 && best.is_none_or(|b| width[d] > width[b]) {
-                    best = Some(d);
-                }
-            }
-            let Some(u) = best else { return width };
-            done[u] = true;
-            for v in 0..self.n {
-                if let Some(link) = self.link(u, v) {
-                    width[v] = width[v].max(width[u].min(link.bandwidth));
-                }
-            }
-        }
-    }
-
-    /// Breadth-first parents over links at least `width` wide; smaller indices are found first.
-    fn parents(&self, from: usize, width: f64) -> Vec<usize> {
-        let mut parent = vec![usize::MAX; self.n];
-        parent[from] = from;
-        let mut queue = vec![from];
-        let mut head = 0;
-        while let Some(&u) = queue.get(head) {
-            head += 1;
-            for (v, parent) in parent.iter_mut().enumerate() {
-                if *parent == usize::MAX && self.link(u, v).is_some_and(|l| l.bandwidth >= width) {
-                    *parent = u;
-                    queue.push(v);
-                }
-            }
-        }
-        parent
-    }
 }
 
 #[cfg(test)]
@@ -465,17 +380,17 @@ mod tests {
         (0..n).map(|i| Device { name: format!("d{i}"), type_name: "gpu".into(), memory: 1 << 30 }).collect()
     }
 
-    fn link(from: usize, to: usize, bandwidth: f64, channels: &[&str]) -> Link {
-        Link {
-            from: format!("d{from}"),
-            to: format!("d{to}"),
+    fn link(from: usize, to: usize, bandwidth: f64, channels: &[&str]) -> Links {
+        Links {
+            from: vec![format!("d{from}")],
+            to: vec![format!("d{to}")],
             bandwidth,
             latency: 1e-6,
             channels: channels.iter().map(|c| (*c).to_owned()).collect(),
         }
     }
 
-    fn both(a: usize, b: usize, bandwidth: f64) -> [Link; 2] {
+    fn both(a: usize, b: usize, bandwidth: f64) -> [Links; 2] {
         [link(a, b, bandwidth, &[]), link(b, a, bandwidth, &[])]
     }
 
@@ -514,15 +429,15 @@ mod tests {
             }
         }
         let bridge = Cluster::new(devices(3), &bridge).unwrap();
-        assert_eq!(bridge.channels(), ["pcie"]);
+        assert_eq!((bridge.n_channels(), bridge.channel_name(ChannelId(0))), (1, "pcie".into()));
         let ports = Cluster::new(devices(3), &ports).unwrap();
-        assert_eq!(ports.channels().len(), 3);
+        assert_eq!(ports.n_channels(), 3);
         assert_eq!(ports.route_channels(DeviceId(0), DeviceId(2)).len(), 2);
     }
 
     #[test]
     fn errors_name_the_culprit() {
-        let message = |devices: Vec<Device>, links: &[Link]| {
+        let message = |devices: Vec<Device>, links: &[Links]| {
             Cluster::new(devices, links).expect_err("bad cluster").to_string()
         };
         assert!(message(vec![], &[]).contains("no devices"));
