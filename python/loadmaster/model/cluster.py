@@ -173,6 +173,64 @@ class Mesh:
 
 
 @dataclass(frozen=True)
+class CollectiveTimes:
+    """Measured times of one kind of collective, which stand above what links say.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`loadmaster.fast.COLLECTIVES`.
+    devices, machines : int
+        How many devices took part, as many on each machine.
+    bytes : tuple of int
+        Of the whole tensor, ascending. Of an all-to-all: what all devices send together.
+    seconds : tuple of float
+        One per number of bytes. Times between two numbers lie on a line; below the least they are
+        the least one's; above the most they go on as between the last two.
+    source : str
+        Where the figures come from.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> times = lm.CollectiveTimes("all_reduce", 2, 1, (1000, 3000), (50e-6, 70e-6))
+    >>> two = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+    >>> known = lm.Cluster(two.devices, two.wiring, collectives=[times])
+    >>> known.collective("all_reduce", [0, 1], 2000).algorithm
+    'table'
+    """
+
+    kind: str
+    devices: int
+    machines: int
+    bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"times of {self.kind} on {self.devices} devices"
+        checks.one_of(f"{what}: kind", self.kind, fast.COLLECTIVES)
+        for size in self.bytes:
+            checks.integer(f"{what}: bytes", size, 0)
+        for seconds in self.seconds:
+            checks.not_negative(f"{what}: seconds", seconds)
+        if len(self.bytes) != len(self.seconds):
+            raise InputError(
+                f"{what}: {counted(len(self.bytes), 'number')} of bytes and "
+                f"{counted(len(self.seconds), 'number')} of seconds"
+            )
+
+
+@dataclass(frozen=True)
+class CollectiveWay:
+    """How a collective is done: ``algorithm``, ``seconds``, names of the ``channels`` it holds."""
+
+    algorithm: str
+    seconds: float
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Route:
     """How bytes get from one device to another: ``latency`` (s), ``bandwidth`` (B/s), names of the
     ``channels`` held and of the devices passed (``hops``).
@@ -213,10 +271,13 @@ class Cluster:
         name: str = "",
         description: str = "",
         source: str = "",
+        collectives: Iterable[CollectiveTimes] = (),
     ) -> None:
         self.name = name
         self.description = description
         self.source = source
+        #: Measured times of collectives.
+        self.collectives: tuple[CollectiveTimes, ...] = tuple(collectives)
         self.devices: tuple[Device, ...] = tuple(devices)
         #: The links as they were given: one by one, or many as a :class:`Mesh`.
         self.wiring: tuple[Link | Mesh, ...] = tuple(
@@ -237,6 +298,10 @@ class Cluster:
                     list(row.channels),
                 )
                 for row in self.wiring
+            ],
+            [
+                (t.kind, t.machines, t.devices, list(zip(t.bytes, t.seconds, strict=True)))
+                for t in self.collectives
             ],
         )
         by_name = {t.name: t for t in given}
@@ -306,12 +371,29 @@ class Cluster:
             tuple(self.devices[h].name for h in hops),
         )
 
+    def collective(self, kind: str, devices: Iterable[str | int], size: int | str) -> CollectiveWay:
+        """How a collective of ``size`` bytes among some devices is done.
+
+        ``kind`` is one of :data:`loadmaster.fast.COLLECTIVES`. A broadcast comes from the first
+        device.
+
+        >>> cluster = Cluster.preset("4xV100-PCIe")
+        >>> cluster.collective("all_reduce", range(4), "64MiB").algorithm
+        'halving and doubling'
+        """
+        checks.one_of("kind", kind, fast.COLLECTIVES)
+        members = [self.index(device) for device in devices]
+        found = self._core.collective(kind, members, parse_bytes(size, "size"))
+        algorithm, seconds, channels = found
+        return CollectiveWay(algorithm, seconds, tuple(map(self._core.channel_name, channels)))
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of devices, types and links, without names and sources of the whole."""
         figures = [asdict(d) for d in self.devices], [asdict(t) for t in self.types]
         links = ", ".join(text for row in self.wiring for text in _link_texts(row))
         text = f"[{json.dumps(figures, sort_keys=True)}, [{links}]]"
+        text += json.dumps([asdict(t) for t in self.collectives]) if self.collectives else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -- variations --------------------------------------------------------------------------
@@ -344,7 +426,11 @@ class Cluster:
         kept = [self.devices[self.index(d)] for d in devices]
         names = {d.name for d in kept}
         return Cluster(
-            kept, _among(self.wiring, names), self.types, name=f"{self.name}[{len(kept)}]"
+            kept,
+            _among(self.wiring, names),
+            self.types,
+            name=f"{self.name}[{len(kept)}]",
+            collectives=self.collectives,
         )
 
     def shortfall(self, peak: Iterable[int], room: Sequence[int] | None = None) -> dict[str, int]:
@@ -419,6 +505,8 @@ class Cluster:
     ) -> Cluster:
         """The cluster with the bandwidth of its links times a factor; latencies stay.
 
+        Measured times of collectives are left out: they hold for the links as they were.
+
         Parameters
         ----------
         factor : float
@@ -442,12 +530,12 @@ class Cluster:
             return replace(row, bandwidth=row.bandwidth * factor)
 
         if between is None:
-            return self._changed(self.devices, map(faster, self.wiring), self.types)
+            return self._changed(self.devices, map(faster, self.wiring), self.types, ())
         ends = {self.devices[self.index(d)].name for d in between}
         if not any({k.src, k.dst} == ends for k in self.links):
             raise InputError(f"no direct link joins {' and '.join(sorted(ends))}")
         links = (faster(k) if {k.src, k.dst} == ends else k for k in self.links)
-        return self._changed(self.devices, links, self.types)
+        return self._changed(self.devices, links, self.types, ())
 
     def with_speed(self, factor: float, device: str | int | None = None) -> Cluster:
         """The cluster with one device, or all, so many times as fast at everything they compute.
@@ -478,10 +566,15 @@ class Cluster:
         return self._changed(devices, self.wiring, types.values())
 
     def _changed(
-        self, devices: Sequence[Device], links: Iterable[Link | Mesh], types: Iterable[DeviceType]
+        self,
+        devices: Sequence[Device],
+        links: Iterable[Link | Mesh],
+        types: Iterable[DeviceType],
+        collectives: Iterable[CollectiveTimes] | None = None,
     ) -> Cluster:
         name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
-        return Cluster(devices, links, types, name=name)
+        kept = self.collectives if collectives is None else collectives
+        return Cluster(devices, links, types, name=name, collectives=kept)
 
     def _next_name(self, like: str) -> str:
         """A free name: a device's own with the next free number."""
@@ -517,8 +610,15 @@ class Cluster:
         part = cluster.subset(range(n))
         first = f"The first {n} devices" if n > 1 else "The first device"
         text = f"{first} of {whole}: {cluster.description}"
-        kept = (part.devices, part.wiring, part.types)
-        return Cluster(*kept, name=name, description=text, source=cluster.source)
+        return Cluster(
+            part.devices,
+            part.wiring,
+            part.types,
+            name=name,
+            description=text,
+            source=cluster.source,
+            collectives=part.collectives,
+        )
 
     @classmethod
     def named(cls, name: str) -> Cluster:
@@ -551,6 +651,7 @@ class Cluster:
         :class:`DeviceType`. ``[[link]]`` has ``from`` and ``to``, ``bandwidth``, ``latency``, and
         ``channels``, in which ``{from}`` and ``{to}`` stand for the ends. An end is a device, a
         pattern such as ``"gpu*"``, or a list of these: a pattern or a list gives a :class:`Mesh`.
+        ``[[collective]]`` has the fields of :class:`CollectiveTimes`.
 
         Examples
         --------
@@ -573,7 +674,7 @@ class Cluster:
         with refusing(f"{source} is not valid TOML", tomllib.TOMLDecodeError):
             document = tomllib.loads(text)
         with naming(source):
-            known = {"name", "description", "source", "device", "link", "type"}
+            known = {"name", "description", "source", "device", "link", "type", "collective"}
             _refuse_unknown(document, "cluster", known)
             devices = [
                 d for i, row in enumerate(_tables(document, "device")) for d in _devices(row, i)
@@ -586,6 +687,10 @@ class Cluster:
                 name=str(document.get("name", "")),
                 description=str(document.get("description", "")),
                 source=str(document.get("source", "")),
+                collectives=[
+                    _collective_times(row, i)
+                    for i, row in enumerate(_tables(document, "collective"))
+                ],
             )
 
     def to_toml(self) -> str:
@@ -616,6 +721,7 @@ class Cluster:
                 "type": [table(asdict(t)) for t in self.types],
                 "device": [asdict(d) for d in self.devices],
                 "link": links,
+                "collective": [table(asdict(t)) for t in self.collectives],
             }
         )
         return tomli_w.dumps(document)
@@ -747,6 +853,19 @@ def _numbered(pattern: str) -> Iterator[str]:
             text for pair in zip(texts[:-1:3], map(str, numbers), strict=True) for text in pair
         ]
         yield "".join(given) + texts[-1]
+
+
+def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
+    what = f"collective {i}"
+    _refuse_unknown(row, what, {"kind", "devices", "machines", "bytes", "seconds", "source"})
+    return CollectiveTimes(
+        _field(row, what, "kind", str),
+        _field(row, what, "devices", int),
+        _field(row, what, "machines", int, 1),
+        tuple(_field(row, what, "bytes", list)),
+        tuple(_field(row, what, "seconds", list)),
+        _field(row, what, "source", str, ""),
+    )
 
 
 def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:
