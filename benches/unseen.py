@@ -27,7 +27,6 @@ import multiprocessing
 import resource
 import statistics
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +37,6 @@ from quality import HERE, LEDGER, SPLITTING, package_digest, records, table
 from unseen_nets import FAMILIES, FORWARD_SHARE, Net, recurrent
 
 import loadmaster as lm
-from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, MissingExtraError
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
@@ -53,12 +51,13 @@ AUTO: dict[str, Any] = {"effort": "fast", "threads": 1}
 SLACK = 0.001
 
 #: The range of ops, parameters not counted; of devices; of mean transfer time / mean op time where
-#: links are fast, and where they are slow.
+#: links are fast, where they are slow, and of wavefronts.
 OPS, DEVICES = (1_000, 100_000), (2, 3, 4, 6, 8, 12, 16)
-FAST_LINKS, SLOW_LINKS = (0.02, 0.3), (0.3, 10.0)
+FAST_LINKS, SLOW_LINKS, WAVE_LINKS = (0.02, 0.3), (0.3, 10.0), (0.02, 2.0)
 
-#: Memory of all devices together, over the peak of a sequential run: tight, and loose.
-TIGHT, LOOSE = (1.15, 1.8), (8.0, 20.0)
+#: Bytes of each device where memory is to spare. Where it is tight: so many times what the fullest
+#: device holds in the leanest of some plain plans.
+ENOUGH, TIGHT, PLAIN = 2**50, (1.05, 1.6), ("expert", "m-topo", "round-robin")
 
 #: Layers and devices of recurrent nets that are held against the bound, and the target.
 DEEP, WIDE, TARGET = 8, 8, 1.35
@@ -133,22 +132,24 @@ def drawn(seed: int, index: int, most: int = OPS[1]) -> tuple[str, str, int, Pro
     if is_trained:
         net.trained()
     k = WIDE if is_wavefront else int(random.choice(DEVICES))
-    is_equal, is_fast = random.random() < 0.6, is_wavefront or random.random() < 0.5
+    is_equal, is_fast = random.random() < 0.6, random.random() < 0.5
     is_tight, has_modules = random.random() < 0.4, random.random() < 0.7
     slower = 1.0 if is_equal else float(random.uniform(1.3, 4.0))
-    times = {"fast": 1.0, "slow": slower}
-    graph = net.graph(f"{family}-{seed:x}-{index}", times, has_modules)
-    ratio = between(random, FAST_LINKS if is_fast else SLOW_LINKS)
-    room = float(random.uniform(*(TIGHT if is_tight else LOOSE)))
-    cluster = joined(
-        random, graph, ["slow" if d % 2 and not is_equal else "fast" for d in range(k)]
-    )(ratio, room)
+    graph = net.graph(f"{family}-{seed:x}-{index}", {"fast": 1.0, "slow": slower}, has_modules)
+    types = ["slow" if d % 2 and not is_equal else "fast" for d in range(k)]
+    ratios = FAST_LINKS if is_fast else SLOW_LINKS
+    ratio = between(random, WAVE_LINKS if is_wavefront else ratios)
+    links = linked(random, graph, types, ratio)
+    room = float(random.uniform(*TIGHT))
+    problem = posed(graph, types, links, ENOUGH)
+    if is_tight:
+        problem = posed(graph, types, links, math.ceil(room * leanest(problem)))
     words = (
         f"{'training' if is_trained else 'inference'}, {k} {'equal' if is_equal else 'unequal'}, "
-        f"CCR {ratio:.2g}, memory {room:.3g}x{'' if has_modules else ', no modules'}"
-        + (f", {layers} layers" if layers else "")
+        f"CCR {ratio:.2g}, {f'memory {room:.2f} x' if is_tight else 'memory to spare'}"
+        f"{'' if has_modules else ', no modules'}{f', {layers} layers' if layers else ''}"
     )
-    return family, words, layers, Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    return family, words, layers, problem
 
 
 def between(random: np.random.Generator, ends: tuple[float, float]) -> float:
@@ -156,41 +157,38 @@ def between(random: np.random.Generator, ends: tuple[float, float]) -> float:
     return float(np.exp(random.uniform(np.log(ends[0]), np.log(ends[1]))))
 
 
-def joined(
-    random: np.random.Generator, graph: lm.OpGraph, types: list[str]
-) -> Callable[[float, float], lm.Cluster]:
-    """A cluster of devices of these types for a graph, given the ratio of mean transfer to mean op
-    time and the memory of all devices over the peak of a sequential run.
+def linked(
+    random: np.random.Generator, graph: lm.OpGraph, types: list[str], ratio: float
+) -> list[lm.Link]:
+    """Links between all pairs of devices of these types, over which a mean tensor takes so many
+    times a mean op.
 
     Each pair has channels of its own, or each device sends by one channel and receives by one.
     """
-    reduced = graph.reduced_for(("fast", "slow")).graph
-    peak, _ = fast.peak_bytes(reduced)
-    seconds = graph.time["fast"][graph.time["fast"] > 0].mean()
-    is_shared, latency_share = random.random() < 0.5, random.uniform(0.02, 0.3)
+    sizes = graph.reduced_for(("fast", "slow")).graph.tensor_bytes
+    transfer = ratio * float(graph.time["fast"][graph.time["fast"] > 0].mean())
+    is_shared, latency = random.random() < 0.5, random.uniform(0.02, 0.3) * transfer
+    bandwidth = float(sizes.mean()) / (transfer - latency)
+    names = [f"{type}{i}" for i, type in enumerate(types)]
+    return [
+        lm.Link(a, b, bandwidth, latency, (f"{a}.tx", f"{b}.rx") if is_shared else ())
+        for a in names
+        for b in names
+        if a != b
+    ]
 
-    def cluster(ratio: float, room: float) -> lm.Cluster:
-        transfer = ratio * seconds
-        latency, mean = latency_share * transfer, float(reduced.tensor_bytes.mean())
-        bandwidth = mean / (transfer - latency)
-        each = math.ceil(room * peak / len(types))
-        devices = [lm.Device(f"{type}{i}", type, each) for i, type in enumerate(types)]
-        links = [
-            lm.Link(
-                a.name,
-                b.name,
-                bandwidth,
-                latency,
-                (f"{a.name}.tx", f"{b.name}.rx") if is_shared else (),
-            )
-            for a in devices
-            for b in devices
-            if a != b
-        ]
-        known = [lm.DeviceType(type) for type in ("fast", "slow") if type in types]
-        return lm.Cluster(devices, links, known)
 
-    return cluster
+def posed(graph: lm.OpGraph, types: list[str], links: list[lm.Link], memory: int) -> Problem:
+    """The problem of placing a graph on devices of these types with so many bytes each."""
+    devices = [lm.Device(f"{type}{i}", type, memory) for i, type in enumerate(types)]
+    known = [lm.DeviceType(type) for type in ("fast", "slow") if type in types]
+    cluster = lm.Cluster(devices, links, known)
+    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+
+
+def leanest(problem: Problem) -> int:
+    """Bytes on the fullest device in the plain plan that needs least, so that there is a plan."""
+    return min(int(METHODS[name][0](problem).verdict.peak.max()) for name in PLAIN)
 
 
 # -- planning in a process of its own --------------------------------------------------------------
