@@ -258,7 +258,7 @@ def hubs(net: Net, size: int) -> None:
     width, deep = net.pick(20, 200), net.pick(1, 5)
     branch = [net.large() if net.random.random() < 0.5 else net.small() for _ in range(deep)]
     hub, old = net.large(), [net.source()]
-    for i in range(max(size // (width * deep + 1), 1)):
+    for i in range(max(round(size / (0.75 * width * deep + 1)), 1)):
         net.under(f"stages.{i}")
         ends = [
             net.chain(branch, old[-1], old[net.pick(0, len(old) - 1)])

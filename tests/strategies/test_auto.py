@@ -32,7 +32,8 @@ from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.simple.assigned import on_allowed
 
-METHODS = ("single", *(name for name in registry.METHODS if name in SEEDS))
+#: What auto tries as it is. Its m-sct has favourites without a linear program.
+METHODS = ("single", *(name for name in registry.METHODS if name in {*SEEDS} - {"m-sct"}))
 
 
 def diamonds(n):
@@ -336,7 +337,7 @@ def test_a_seed_that_goes_on_and_on_is_stopped_and_its_best_kept(monkeypatch):
     spent, is_done = Planting(run).sow("tries", 5.5 * seed.cost_of(problem, 1))
     assert not is_done
     assert len(seen) == 6
-    assert spent == run.budget.spent == pytest.approx(seed.cost_of(problem, 5))
+    assert spent == pytest.approx(seed.cost_of(problem, 5))
     assert run.best.assignment.devices.tolist() == [0, 1, 0]
     judged(problem, run.best.assignment)  # Nothing is counted any more.
 

@@ -105,18 +105,6 @@ class Budget:
         """Counts seconds of work."""
         self.spent += seconds
 
-    def leave(self, seconds: float) -> None:
-        """Sees to it that so many seconds of work may still be counted. The clock stays as it is.
-
-        >>> budget = Budget.make("fast", None)
-        >>> budget.spend(2.0)
-        >>> budget.leave(0.5)
-        >>> budget.left
-        0.5
-        """
-        if self.effort is not None:
-            self.effort = max(self.effort, self.spent + seconds)
-
     def lacks(self, seconds: float) -> bool:
         """Whether the clock leaves no time for work of so many seconds. If it does not, but the
         count would, :attr:`is_cut` says so from now on.

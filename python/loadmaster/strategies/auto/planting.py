@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import inf
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.allowance import AllowanceError
@@ -101,13 +100,14 @@ class Planting:
     # -- strategies with an allowance --------------------------------------------------------------
 
     def sow_all(self, is_loose: bool) -> set[str]:
-        """Tries what is cheap on all devices, whatever the effort. Then, with what the effort has
-        left for seeds: what takes long, and seeds on parts of the devices. The names of those that
-        were done with all devices.
+        """Tries what is cheap on all devices, whatever the effort and beside it. Then, with what
+        that left of the effort's share for seeds: what takes long, and seeds on parts of the
+        devices. The names of those that were done with all devices.
         """
         run, shares = self.run, self.shares()
         names = worth_trying(run.problem, is_loose, run.tuning)
-        spent, done = self.sow_whole([name for name in names if name not in LENGTHY])
+        cheap = [name for name in names if name not in LENGTHY]
+        spent, done = self.sow_whole(cheap, shares[False])
         shares[False] -= spent
         ceiling = run.tuning.seed_ceiling * shares[False]
         some = parts(run.problem) if is_dear(run.problem, run.tuning) else []
@@ -116,30 +116,37 @@ class Planting:
                 if run.is_good or not run.has_plan:
                     return done
                 is_few = part is not None
-                first = SEEDS[name].first(part.problem if part else run.problem)
-                left = shares[is_few]
+                problem = part.problem if part else run.problem
+                first, left = SEEDS[name].first(problem), shares[is_few]
                 if first > left or run.budget.lacks(first):
                     continue
-                spent, _ = self.sow(name, min(max(ceiling, first), left), part)
+                granted = min(max(ceiling, first), left, self.whole(name, problem))
+                spent, _ = self.sow(name, granted, part)
+                run.budget.spend(spent)
                 shares[is_few] -= spent
         return done
 
-    def sow_whole(self, names: list[str]) -> tuple[float, set[str]]:
-        """Tries seeds on all devices; the seconds that they spend, and the names of those that were
-        done. Refinement and search keep their share of an effort that is smaller than that.
+    def sow_whole(self, names: list[str], share: float) -> tuple[float, set[str]]:
+        """Tries seeds on all devices; the seconds that they take, and the names of those that were
+        done. Where memory is short, a seed has more than it takes elsewhere, and more still where
+        their share of the effort has it.
         """
-        run, before, done = self.run, self.run.budget.spent, set[str]()
-        rest = (1 - run.tuning.early_share) * min(run.budget.left, run.tuning.early_seconds)
+        run, spent, done = self.run, 0.0, set[str]()
         for name in names:
-            if run.is_good or run.is_near:
+            if run.is_near:
                 break
             if run.has_plan and run.budget.lacks(SEEDS[name].first(run.problem)):
                 continue
-            _, is_done = self.sow(name, inf)
+            most = max(self.whole(name, run.problem), run.tuning.seed_ceiling * (share - spent))
+            took, is_done = self.sow(name, most)
+            spent += took
             if is_done:
                 done.add(name)
-        run.budget.leave(rest)
-        return run.budget.spent - before, done
+        return spent, done
+
+    def whole(self, name: str, problem: Problem) -> float:
+        """Seconds in which a seed is done, unless memory is very short."""
+        return self.run.tuning.retries * SEEDS[name].cost(problem, len(deciders(problem.graph)))
 
     def shares(self) -> dict[bool, float]:
         """Seconds for seeds, by whether they are for fewer devices than there are. Without
@@ -157,15 +164,14 @@ class Planting:
 
     def sow(self, name: str, seconds: float, part: Part | None = None) -> tuple[float, bool]:
         """Tries a seed for some seconds, on a part of the devices or on all: the seconds that it
-        spends, and whether it was done within them and within its limit where memory is short.
+        takes, and whether it was done within them. Once there is a plan, the clock counts, too.
 
         A seed that was not is ended, and the best that it had found until then is kept.
         """
         run, seed = self.run, SEEDS[name]
         problem = part.problem if part else run.problem
-        most = run.tuning.retries * seed.cost(problem, len(deciders(problem.graph)))
-        clock = run.budget.clock
-        granted = min(seconds, most, inf if clock is None or not run.has_plan else clock)
+        clock = run.budget.clock if run.has_plan else None
+        granted = seconds if clock is None else min(seconds, clock)
         is_done, found = True, None
         with problem.meter.allowing(seed.verdicts_in(problem, granted)) as allowance:
             try:
@@ -186,5 +192,4 @@ class Planting:
             spent += run.pace.simulation
         if found is not None:
             self.keep(found, name)
-        run.budget.spend(spent)
         return spent, is_done

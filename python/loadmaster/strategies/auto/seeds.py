@@ -94,6 +94,7 @@ SEEDS: dict[str, Seed] = {
     "m-sct": Seed(m_sct.without_program, 1.4, 1, 2),
     "m-topo": Seed(m_topo.place, 0.2, 1, 0),
     "order-place": Seed(order_place.place, 0.2, 0, 1),
+    "least overflow": Seed(least_overflow.searched, 0.5, 12, 0),
     # A part of its rounds adds nothing to heft, so its rounds count as one.
     "noised": Seed(noised.place, 0.9, 1, 2 * noised.ROUNDS + 2),
 }
@@ -123,6 +124,7 @@ CHEAP_FIRST = (
     "glb",
     "order-place",
     "m-topo",
+    "least overflow",
     "noised",
 )
 DEAR_FIRST = (
@@ -143,12 +145,16 @@ DEAR_FIRST = (
     "glb",
     "order-place",
     "m-topo",
+    "least overflow",
     "noised",
 )
 
 #: Seeds that weigh bytes from the start. They come first where one device cannot hold all ops and
 #: transfers are dear.
 WEIGHING = ("partition", "partitions", "expert")
+
+#: Seeds that make nothing but one device where one device holds all ops.
+FOR_LITTLE = ("least overflow",)
 
 
 def is_dear(problem: Problem, tuning: Tuning = TUNING) -> bool:
@@ -162,7 +168,7 @@ def worth_trying(problem: Problem, is_loose: bool, tuning: Tuning = TUNING) -> l
     dear = is_dear(problem, tuning)
     names = DEAR_FIRST if dear else CHEAP_FIRST
     if is_loose:
-        return [*names]
+        return [name for name in names if name not in FOR_LITTLE]
     first = WEIGHING if dear else ()
     return [*first, *(name for name in names if name not in first)]
 
@@ -171,7 +177,11 @@ def worth_trying(problem: Problem, is_loose: bool, tuning: Tuning = TUNING) -> l
 #: that had to end before they were done, and those that are no seeds.
 LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
     "partition": partitioned.place,
-    **{name: seed.place for name, seed in SEEDS.items() if name != "heft on groups"},
+    **{
+        name: seed.place
+        for name, seed in SEEDS.items()
+        if name not in ("heft on groups", *FOR_LITTLE)
+    },
     "getf": getf.place,
     "least overflow": least_overflow.place,
 }
