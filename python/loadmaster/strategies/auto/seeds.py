@@ -3,6 +3,11 @@
 Where memory is short, a strategy tries again and again with less of it, so what it costs is not
 known beforehand. Each attempt asks for verdicts of the simulator. So a seed's cost is stated per
 verdict, and its verdicts are counted (:mod:`loadmaster.judge.allowance`).
+
+Every method that places whole ops in compiled code is a seed. None needs an optional package, so
+that plans are the same wherever they are made: in the stead of METIS stands Loadmaster's own
+partition, m-SCT has its favourite children without the linear program, and GETF, which is ETF but
+for a linear program, is left to where nothing else fits.
 """
 
 from __future__ import annotations
