@@ -3,9 +3,9 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried in the order of
-   what they are worth, as far as their share of the effort goes; where transfers are dear on fewer
-   devices, too (:mod:`.parts`).
+1. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
+   the effort, before anything is refined. As far as a share of the effort goes, others follow, and
+   the same on fewer devices where transfers are dear (:mod:`.parts`).
 2. Seeds are refined by halves (:mod:`.refinement`): many of them a little, the better half of these
    more, and so on. One refinement is a V-cycle (:mod:`.v_cycle`): it moves groups of ops
    (:mod:`.passes`) on coarse graphs first. On a large graph the best of them is refined again and
@@ -81,7 +81,8 @@ def place(
     effort : "fast", "normal", "max" or a number, optional
         Work that takes about 1, 15 or 60 seconds of the reference machine, or such seconds. Work is
         counted, so the plan is the same on any machine. Absent: "fast", or as far as the time limit
-        goes.
+        goes. Fast strategies are tried whole beside it: a second or two at 10,000 ops, up to ten at
+        50,000.
     gap : float
         A plan is good enough if (makespan - lower bound) / makespan is no more.
     chains : int
