@@ -10,7 +10,7 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use loadmaster_benches::{Layered, Options};
 use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::{Clock, Ticks};
-use loadmaster_core::cluster::{Cluster, Device, Link};
+use loadmaster_core::cluster::{Cluster, Device, Links};
 use loadmaster_core::coarsen::Weights;
 use loadmaster_core::coarsen::contract::contract;
 use loadmaster_core::coarsen::fusion::{Limits, breakpoints, segments};
@@ -105,10 +105,10 @@ fn mesh(count: usize, memory: u64) -> Cluster {
     let devices =
         (0..count).map(|d| Device { name: name(d), type_name: "gpu".into(), memory }).collect::<Vec<_>>();
     let pairs = (0..count * count).map(|i| (i / count, i % count)).filter(|(a, b)| a != b);
-    let links: Vec<Link> = pairs
-        .map(|(a, b)| Link {
-            from: name(a),
-            to: name(b),
+    let links: Vec<Links> = pairs
+        .map(|(a, b)| Links {
+            from: vec![name(a)],
+            to: vec![name(b)],
             bandwidth: 12e9,
             latency: 10e-6,
             channels: Vec::new(),

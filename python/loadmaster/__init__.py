@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from loadmaster.judge.bounds import Bound
     from loadmaster.judge.coarsening import Coarse, coarsen
     from loadmaster.judge.simulation import Simulation, simulate
-    from loadmaster.model.cluster import Cluster, Device, DeviceType, Link, Route, presets
+    from loadmaster.model.cluster import (
+        Cluster,
+        CollectiveTimes,
+        Device,
+        DeviceType,
+        Link,
+        Mesh,
+        Route,
+        presets,
+    )
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.profile import Profile
     from loadmaster.plans.comparison import Comparison
@@ -55,6 +64,7 @@ __all__ = [
     "Check",
     "Cluster",
     "Coarse",
+    "CollectiveTimes",
     "Comparison",
     "Constraints",
     "Costs",
@@ -66,6 +76,7 @@ __all__ = [
     "InputError",
     "Link",
     "LoadmasterError",
+    "Mesh",
     "MissingExtraError",
     "OpGraph",
     "Plan",
@@ -118,7 +129,16 @@ _HOMES = {
     "judge.bounds": ("Bound",),
     "judge.coarsening": ("Coarse", "coarsen"),
     "judge.simulation": ("Simulation", "simulate"),
-    "model.cluster": ("Cluster", "Device", "DeviceType", "Link", "Route", "presets"),
+    "model.cluster": (
+        "Cluster",
+        "CollectiveTimes",
+        "Device",
+        "DeviceType",
+        "Link",
+        "Mesh",
+        "Route",
+        "presets",
+    ),
     "model.graph": ("OpGraph",),
     "model.profile": ("Profile",),
     "plans.comparison": ("Comparison",),

@@ -12,12 +12,13 @@ output); messages without data take ``control_time``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, Unpack, final
+from typing import Any, Final, TypedDict, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "COLLECTIVES",
     "Cluster",
     "Graph",
     "OpGraph",
@@ -68,6 +69,9 @@ _Ids = NDArray[np.int32] | NDArray[np.int64]
 _Sizes = NDArray[np.uint64] | NDArray[np.int64]
 _Seconds = NDArray[np.float64]
 
+#: The kinds of collectives; columns name them by their place here.
+COLLECTIVES: Final[tuple[str, ...]]
+
 class _Bounds(TypedDict):
     critical_path: float
     work: float
@@ -90,8 +94,14 @@ class _GraphColumns(TypedDict, total=False):
     output_bytes: _Sizes | None
     colocation: _Ids | None
     allowed: _Sizes | None
+    collective: _Ids | None
+    collective_kind: _Ids | None
 
-class _OpColumns(TypedDict):
+class _Members(TypedDict, total=False):
+    collective: _Ids
+    collective_kind: _Ids
+
+class _OpColumns(_Members):
     view: NDArray[np.bool_]
     placeholder: NDArray[np.bool_]
     alias_of: _Ids
@@ -180,7 +190,8 @@ class Cluster:
     def __new__(
         cls,
         devices: list[tuple[str, str, int]],
-        links: list[tuple[str, str, float, float, list[str]]],
+        links: list[tuple[str | list[str], str | list[str], float, float, list[str]]],
+        tables: list[tuple[str, int, int, list[tuple[int, float]]]] = ...,
     ) -> Cluster: ...
     @property
     def n_devices(self) -> int:
@@ -195,6 +206,11 @@ class Cluster:
     def channels(self) -> list[str]:
         """Names of the channels."""
     @property
+    def n_channels(self) -> int:
+        """Number of channels."""
+    def channel_name(self, channel: int) -> str:
+        """Name of a channel."""
+    @property
     def mean_link(self) -> tuple[float, float]:
         """Mean over ordered pairs of devices of latency (s) and of seconds per byte."""
     @property
@@ -202,6 +218,13 @@ class Cluster:
         """Largest latency (s) and seconds per byte of any ordered pair of devices."""
     def route(self, src: int, dst: int) -> tuple[float, float, list[int], list[int]]:
         """Latency (s), bandwidth (B/s), channels and devices passed from one device to another."""
+    def collective(self, kind: str, devices: list[int], bytes: int) -> tuple[str, float, list[int]]:
+        """How a collective among some devices is done: the algorithm, seconds, and channels that it
+        holds.
+
+        ``kind`` is one of :data:`COLLECTIVES`, ``bytes`` are those of the whole tensor. A broadcast
+        comes from the first device.
+        """
     def transfer_time(self, src: int, dst: int, bytes: int) -> float:
         """Seconds that some bytes take from one device to another."""
 
@@ -211,7 +234,9 @@ class Schedule:
 
     ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel,
     ``peak`` and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data),
-    op, src, dst, bytes, queued, start, finish. ``blame()`` is the chain of causes, last first:
+    op, src, dst, bytes, queued, start, finish. ``collectives()`` has columns op (the member that
+    arrived last), kind, algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain
+    of causes, last first:
     (op or -1, transfer or -1, start, finish, what it waited for). ``overflow`` is None or
     (device, time, op or -1, bytes over, largest tensors alive as (op, bytes, is a copy)).
     """
@@ -230,7 +255,7 @@ class Schedule:
         """Seconds that each device computes."""
     @property
     def channel_busy(self) -> _Seconds:
-        """Seconds that each channel carries a transfer."""
+        """Seconds that each channel carries a transfer or a collective."""
     @property
     def peak(self) -> NDArray[np.uint64]:
         """Most bytes that each device ever holds."""
@@ -239,10 +264,13 @@ class Schedule:
         """Resident and output bytes of the ops on each device."""
     @property
     def bytes_moved(self) -> int:
-        """Bytes sent between devices."""
+        """Bytes that transfers send between devices."""
     @property
     def n_transfers(self) -> int:
         """Number of transfers."""
+    @property
+    def n_collectives(self) -> int:
+        """Number of collectives."""
     @property
     def overflow(
         self,
@@ -252,12 +280,16 @@ class Schedule:
         """
     def transfers(self) -> dict[str, NDArray[Any]]:
         """Columns of the transfers."""
+    def collectives(self) -> dict[str, Any]:
+        """Columns of the collectives."""
     def blame(self) -> list[tuple[int, int, float, float, str]]:
         """The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited
         for.
         """
     def waited(self, op: int) -> tuple[str, int]:
-        """What one op's start waited for: a word, and the op or transfer."""
+        """What one op's start waited for: a word, and the op or transfer; of a collective, the
+        member that arrived last.
+        """
     def memory(self) -> tuple[_Seconds, NDArray[np.int32], NDArray[np.uint64]]:
         """Memory in use over time: when, on which device, how many bytes from then on."""
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_target, write_bytes
 
 
@@ -48,3 +49,14 @@ def test_a_regular_file_is_replaced_not_overwritten(tmp_path):
     os.link(target, other)
     write_bytes(target, b"new")
     assert (target.read_bytes(), other.read_bytes()) == (b"new", b"old")
+
+
+@pytest.mark.parametrize("act", [check_target, lambda path: write_bytes(path, b"new")])
+def test_a_name_that_is_too_long_is_refused(act, tmp_path):
+    with pytest.raises(InputError, match="File name too long"):
+        act(tmp_path / ("n" * 300))
+
+
+def test_the_longest_name_is_written(tmp_path):
+    write_bytes(tmp_path / ("n" * 255), b"new")
+    assert os.listdir(tmp_path) == ["n" * 255]

@@ -405,7 +405,7 @@ def test_types_stand_in_the_order_of_first_use():
         (lambda: Cluster(named(1) * 2, []), ['two devices are named "d0"']),
         (lambda: Cluster(named(2), []), ['"d0"', '"d1"']),
         (lambda: Cluster(named(2), [Link("d0", "d1", 1.0)]), ['from "d1" to "d0"']),
-        (lambda: Cluster(named(257), []), ["257 devices: at most 256"]),
+        (lambda: Cluster(named(1025), []), ["1025 devices: at most 1024"]),
         (
             lambda: Cluster([Device(f"d{i}", f"t{i}", 1) for i in range(65)], []),
             ["65 device types: at most 64"],

@@ -28,7 +28,7 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(loadmaster.__path__, "loadmaster.")
     if m.name.rpartition(".")[2] not in ("__main__", "fast")
 )
-PUBLIC = sorted(name for name in vars(fast) if not name.startswith("_"))
+PUBLIC = [name for name in fast.__all__ if callable(getattr(fast, name))]
 
 
 def run(text: str, name: str, names: dict | None = None) -> int:

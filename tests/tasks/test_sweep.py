@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import multiprocessing
 import os
+import pickle
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -19,6 +23,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError, MissingExtraError
 from loadmaster.cli import main
 from loadmaster.tasks.sweep_table import COLUMNS, Table
+from loadmaster.tasks.worker_losses import Losses
 
 CHAIN = graph_of({"a": 1, "b": 2}, [("a", "b", 10)], output_bytes=[10, 10])
 OTHER = graph_of({"c": 1, "d": 2}, [("c", "d", 10)], output_bytes=[10, 10])
@@ -300,6 +305,116 @@ def test_parquet_without_its_extra_is_refused(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+# -- several sweeps, one table -----------------------------------------------------------------
+
+APPENDING = """
+import sys
+from dataclasses import replace
+from loadmaster.tasks.sweep_table import Row, Table
+
+row = Row(*"gcm{", 0, *"{wxyz", outcome="done")
+for start in range(0, 1500, 50):
+    table = Table.open(sys.argv[1])
+    for seed in range(start, start + 50):
+        table.append(replace(row, seed=seed, method=sys.argv[2]))
+    table.close()
+"""
+
+
+def test_two_processes_lose_no_row_of_a_table(tmp_path):
+    path = tmp_path / "table.csv"
+    words = [sys.executable, "-c", APPENDING, str(path)]
+    both = [subprocess.Popen([*words, name]) for name in ("one", "two")]
+    assert [process.wait(60) for process in both] == [0, 0]
+    keys = [(line[2], line[4]) for line in lines_of(path)[1:]]
+    assert len(keys) == len(set(keys)) == 3000
+    assert os.listdir(tmp_path) == ["table.csv"]
+
+
+SHARING = """
+import sys, loadmaster as lm
+from concurrent.futures import ThreadPoolExecutor
+seen = lm.sweep("example:lenet", "4xV100-PCIe", "heft", seeds=range(60), out=sys.argv[1],
+                executor=ThreadPoolExecutor(1), workers=1)
+print(len(seen.rows), seen.resumed, seen.unfinished)
+"""
+
+
+def test_two_sweeps_share_the_cases_of_a_table(tmp_path):
+    path = tmp_path / "table.csv"
+    words = [sys.executable, "-c", SHARING, str(path)]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[0].split() for process in both]
+    assert [(rows, unfinished) for rows, _, unfinished in said] == [("60", "0")] * 2
+    # What one has taken over from the table, the other has run: none was run twice.
+    assert sum(int(resumed) for _, resumed, _ in said) == 60
+    assert len(lines_of(path)) == 61
+
+
+def test_a_case_of_a_sweep_that_is_killed_is_taken_over(tmp_path):
+    path = tmp_path / "table.csv"
+    other = (
+        "import sys, pickle, time; from loadmaster.tasks.sweep_table import Table;"
+        "table = Table.open(sys.argv[1]);"
+        "print([table.claim(key) for key in pickle.load(sys.stdin.buffer)], flush=True);"
+        "time.sleep(60)"
+    )
+    words = (CHAIN, ms_mesh(2), ["heft", "single"])
+    keys = [row.key for row in lm.sweep(*words, executor=ThreadPoolExecutor(1)).rows]
+    with subprocess.Popen(
+        [sys.executable, "-c", other, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdin.write(pickle.dumps(keys))
+        process.stdin.close()
+        assert process.stdout.readline() == b"[True, True]\n"
+        executor = Counting()
+        killer = threading.Timer(1.5, process.kill)
+        killer.start()
+        with pytest.warns(UserWarning, match="waiting for 2 cases that are under way in another"):
+            seen = lm.sweep(*words, executor=executor, out=path)
+        assert process.wait(10) == -signal.SIGKILL
+    assert executor.n == 2
+    assert [row.outcome for row in seen.rows] == ["done", "done"]
+
+
+def test_a_table_is_open_once_in_a_process(tmp_path):
+    table = Table.open(tmp_path / "table.csv")
+    with pytest.raises(InputError, match=r"this process works on .*table.csv already"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", out=tmp_path / "table.parquet")
+    table.close()
+    lm.sweep(CHAIN, ms_mesh(2), "heft", executor=Counting(), out=tmp_path / "table.csv")
+
+
+def test_a_system_without_locks_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr("loadmaster.base.locks.fcntl", None)
+    with pytest.warns(UserWarning, match=r"this system has no locks for .*table\.csv"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", executor=Counting(), out=tmp_path / "table.csv")
+    assert len(lines_of(tmp_path / "table.csv")) == 2
+
+
+def test_only_a_torn_line_of_a_table_is_cut(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("my notes, in one line without an end")
+    with pytest.raises(InputError, match="no table of a sweep"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", out=path)
+    assert path.read_text() == "my notes, in one line without an end"
+
+
+def test_a_full_disk_ends_the_sweep_and_leaves_whole_rows(tmp_path):
+    path = tmp_path / "table.csv"
+    words = [sys.executable, "-m", "loadmaster", "sweep", "example:lenet", "--methods", "heft"]
+    words += ["--seeds", ",".join(map(str, range(40))), "--workers", "1", "-o", str(path)]
+
+    def little_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=little_room)
+    assert done.returncode == 2
+    assert done.stderr == f"loadmaster: cannot write {path}: File too large\n"
+    assert path.read_bytes().endswith(b"\n")
+    assert 1 < len(Table.open(path).rows) < 40
+
+
 # -- workers that die ------------------------------------------------------------------------
 
 
@@ -360,6 +475,82 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert done.returncode == 1
     assert 'under if __name__ == "__main__":' in done.stderr
     assert not Table.open(tmp_path / "table.csv").rows
+
+
+def kill_first(n: int) -> threading.Thread:
+    """Kills the first processes that this one starts, as soon as they are there."""
+
+    def kill() -> None:
+        killed: set[int] = set()
+        while len(killed) < n:
+            for child in multiprocessing.active_children():
+                if child.pid and child.pid not in killed:
+                    os.kill(child.pid, signal.SIGKILL)
+                    killed.add(child.pid)
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_worker_that_is_killed_while_the_pool_starts_is_started_again():
+    killer = kill_first(2)
+    seen = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], workers=1)
+    killer.join(10)
+    assert not killer.is_alive()
+    assert [row.outcome for row in seen.rows] == ["done", "done"]
+
+
+def test_workers_that_are_killed_each_time_the_pool_starts_end_the_sweep():
+    killer = kill_first(3)
+    with pytest.raises(LoadmasterError, match=r"3 new executors.*took no case \(BrokenProcessPool"):
+        lm.sweep(CHAIN, ms_mesh(2), "heft", workers=1)
+    killer.join(10)
+    assert not killer.is_alive()
+
+
+class Scheduler(Executor):
+    """Looks like dask's executor: cases wait for workers, which are lost before they do one."""
+
+    def __init__(self, lifetimes) -> None:
+        self._client = self
+        self.cancelled = 0
+        self.lifetimes = lifetimes
+
+    def nthreads(self) -> dict[str, int]:
+        return dict.fromkeys(next(self.lifetimes), 1)
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        return Future()
+
+
+def test_workers_of_a_scheduler_that_die_again_and_again_are_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("loadmaster.tasks.sweep.POLL", 0.01)
+    path = tmp_path / "table.csv"
+    scheduler = Scheduler([f"worker {n}", f"worker {n + 1}"] for n in itertools.count())
+    seen = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], executor=scheduler, out=path)
+    assert [row.outcome for row in seen.rows] == ["crashed", "crashed"]
+    assert "the worker died: 8 workers died in" in seen.rows[0].error
+    again = lm.sweep(CHAIN, ms_mesh(2), ["heft", "single"], executor=Counting(), out=path)
+    assert [row.outcome for row in again.rows] == ["done", "done"]
+
+
+def test_a_scheduler_without_workers_is_waited_for_until_there_have_been_some():
+    moments, lifetimes = itertools.count(0, 50.0), [*[[]] * 9, ["worker"], *[[]] * 3]
+    losses = Losses(iter(lifetimes).__next__, moments.__next__)
+    *early, last = [losses.look() for _ in lifetimes]
+    assert not any(early[:12])
+    assert last == "no worker is left, and none came in 120 s"
+
+
+def test_results_make_losses_forgotten():
+    losses = Losses(([str(n)] for n in itertools.count()).__next__)
+    for _ in range(20):
+        assert not losses.look()
+        assert not losses.look()
+        losses.forget()
+    assert [bool(losses.look()) for _ in range(4)] == [False, False, False, True]
 
 
 # -- sweeps that die -------------------------------------------------------------------------

@@ -24,6 +24,10 @@ Document = TypeVar("Document")
 # A trace of 50,000 ops is packed in a third of the time that level 9 takes, and is 5 % larger.
 _GZIP_LEVEL = 5
 
+#: How temporary names begin. They do not grow with the name that is written to, which may be as
+#: long as the file system allows.
+TEMPORARY = ".loadmaster-"
+
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The contents of a file, unpacked if gzipped (told by content, not by name)."""
@@ -117,19 +121,20 @@ def check_format(
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuses a path that :func:`write_bytes` cannot write to, as far as can be told beforehand."""
     target = Path(path)
-    place = Path(os.path.realpath(target))
-    if not place.parent.is_dir():
-        raise InputError(f"cannot write {target}: there is no folder {place.parent}")
-    if target.is_dir():
-        raise InputError(f"cannot write {target}: it is a folder")
-    if _is_special(target):
-        if not os.access(target, os.W_OK):
-            raise InputError(f"cannot write {target}: it is read-only")
-    elif not os.access(place.parent, os.W_OK):
-        raise InputError(f"cannot write {target}: its folder is read-only")
+    with system_errors(f"cannot write {target}"):
+        place = Path(os.path.realpath(target))
+        if not place.parent.is_dir():
+            raise InputError(f"cannot write {target}: there is no folder {place.parent}")
+        if target.is_dir():
+            raise InputError(f"cannot write {target}: it is a folder")
+        if is_special(target):
+            if not os.access(target, os.W_OK):
+                raise InputError(f"cannot write {target}: it is read-only")
+        elif not os.access(place.parent, os.W_OK):
+            raise InputError(f"cannot write {target}: its folder is read-only")
 
 
-def _is_special(target: Path) -> bool:
+def is_special(target: Path) -> bool:
     """Whether there is something that is no regular file, such as a device or a pipe."""
     return target.exists() and not target.is_file()
 
@@ -147,11 +152,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     if target.name.endswith(".gz"):
         data = gzip.compress(data, _GZIP_LEVEL, mtime=0)
     with system_errors(f"cannot write {target}"):
-        if _is_special(target):
+        if is_special(target):
             target.write_bytes(data)
             return
         place = Path(os.path.realpath(target))
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -10,44 +10,43 @@ Exit codes: 0 done, 1 a check failed, 2 bad input, 3 infeasible, 130 interrupted
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.cli.parser import parser
+from loadmaster.cli.printing import note, open_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    arguments, unknown = parser().parse_known_args(argv)
-    if unknown:
-        arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
-    run: Callable[[argparse.Namespace], int | None] = arguments.run
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            code = run(arguments)
-            sys.stdout.flush()
+            open_streams()
+            return _run(argv) or 0
         except InfeasibleError as error:
             return _fail(error, 3)
         except LoadmasterError as error:
             return _fail(error, 2)
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
+            return _fail("interrupted", 130)
         except BrokenPipeError:
-            # The reader of the output has closed it; the interpreter's exit is kept quiet too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Whoever reads the output has seen enough.
             return 0
-    return code or 0
 
 
-def _fail(error: Exception, code: int) -> int:
-    print(f"loadmaster: {error}", file=sys.stderr)
+def _run(argv: Sequence[str] | None) -> int | None:
+    arguments, unknown = parser().parse_known_args(argv)
+    if unknown:
+        arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    code: int | None = arguments.run(arguments)
+    return code
+
+
+def _fail(why: object, code: int) -> int:
+    note(why)
     return code
 
 
@@ -59,4 +58,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"loadmaster: warning: {message}", file=sys.stderr)
+    note(f"warning: {message}")

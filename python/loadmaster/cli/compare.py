@@ -7,7 +7,7 @@ from typing import Any
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import say_where, show_json
+from loadmaster.cli.printing import put, say_where, show_json
 
 
 def add(commands: Any) -> None:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         plans = {method: document(plan) for method, plan in comparison.plans.items()}
         show_json({"plans": plans, "failures": comparison.failures})
     else:
-        print(comparison_table(comparison))
+        put(comparison_table(comparison))
     say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
     if not comparison.plans:
         raise InfeasibleError("no method made a plan that fits: the reason of each stands above")

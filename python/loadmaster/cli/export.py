@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.cli import options
-from loadmaster.cli.printing import show_json
+from loadmaster.cli.printing import note, put_file, show_json
 
 
 def add(commands: Any) -> None:
@@ -54,13 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
             progress("running the parts and the whole")
             error = check_onnx(arguments.output, arguments.model)
     if arguments.output is None and isinstance(written, str):
-        print(written, end="")
+        put_file(written)
     elif arguments.output is None or arguments.json:
         show_json(written if isinstance(written, dict) else {"written": arguments.output})
     if arguments.check:
-        print(f"loadmaster: parts and whole differ by {error:.2g} at most", file=sys.stderr)
+        note(f"parts and whole differ by {error:.2g} at most")
     if arguments.output is not None:
-        print(f"loadmaster: {arguments.to} written to {arguments.output}", file=sys.stderr)
+        note(f"{arguments.to} written to {arguments.output}")
 
 
 def _names(texts: Sequence[str]) -> dict[str, str]:

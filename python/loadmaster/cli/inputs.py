@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.cli import values
+from loadmaster.cli.printing import note
 
 if TYPE_CHECKING:
     from loadmaster.costs import Costs
@@ -86,7 +86,7 @@ def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Co
     from loadmaster.costs import CostModel
 
     model = CostModel.load(arguments.costs)
-    print(f"loadmaster: {model.join(graph)}".replace("\n", "; "), file=sys.stderr)
+    note(str(model.join(graph)).replace("\n", "; "))
     return model.costs(graph, cluster, explore=arguments.explore)
 
 

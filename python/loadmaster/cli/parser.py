@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
+
+from loadmaster.base.text import escaped
+from loadmaster.cli.printing import put
 
 #: Modules of this package, in the order that help lists them.
 _COMMANDS = (
@@ -34,13 +37,25 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        print(f"loadmaster {version('loadmaster')}")
+        put(f"loadmaster {version('loadmaster')}")
         parser.exit()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints by ``printing``."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Help is a result."""
+        put(self.format_help().rstrip())
+
+    def error(self, message: str) -> NoReturn:
+        """The message has the user's words in it."""
+        super().error(escaped(message))
 
 
 def parser() -> argparse.ArgumentParser:
     """What it parses has the function to run as ``run``, the command's parser as ``command``."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="loadmaster",
         description="Decides on which device every op of a deep-learning graph runs, and when.",
     )

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import check_targets, say_where, show_json
+from loadmaster.cli.printing import check_targets, put, say_where, show_json
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         show_json(document(plan))
     else:
-        print(plan.summary())
+        put(plan.summary())
     say_where(written, "" if arguments.output else "the plan is not saved: -o PLAN.json saves it")
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from loadmaster.cli import options
-from loadmaster.cli.printing import show_columns, show_json
+from loadmaster.cli.printing import put_file, show_columns, show_json
 
 
 def add(commands: Any) -> None:
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.model.cluster import Cluster, presets
 
     if arguments.name:
-        print(Cluster.preset(arguments.name).to_toml(), end="")
+        put_file(Cluster.preset(arguments.name).to_toml())
         return
     clusters = [Cluster.preset(name) for name in presets()]
     if not arguments.json:

@@ -1,12 +1,21 @@
-"""What commands print: results on stdout, where they went on stderr."""
+"""What commands print: results on stdout, where they went on stderr.
+
+All that the command line prints goes through :func:`put` and :func:`note`. These show names of ops,
+devices and modules as they are, whatever a terminal would do with them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, Protocol, TextIO
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.text import escaped
 
 
 class Result(Protocol):
@@ -16,35 +25,95 @@ class Result(Protocol):
         """What ``--json`` prints."""
 
 
+def put(text: object) -> None:
+    """Prints a result, and ends its line."""
+    _put(escaped(f"{text}\n", but="\n\t"))
+
+
+def put_file(text: str) -> None:
+    """Prints the contents of a file: every character where no terminal is."""
+    _put(escaped(text, but="\n\t") if sys.stdout.isatty() else text)
+
+
+def _put(text: str) -> None:
+    """Prints on stdout.
+
+    Raises
+    ------
+    InputError
+        Stdout takes no more: its disk is full, for example.
+    BrokenPipeError
+        Nobody reads stdout any more.
+    """
+    try:
+        _print(text, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def note(text: object) -> None:
+    """Says something on stderr, in one line; nothing where stderr takes no more."""
+    with suppress(OSError):
+        _print(f"loadmaster: {escaped(str(text))}\n", sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Writes at once. Characters that the stream's encoding lacks are escaped."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except OSError:
+        # The stream keeps the text, and would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+def open_streams() -> None:
+    """Opens a closed stderr, for nobody to read, and refuses a closed stdout.
+
+    Raises
+    ------
+    InputError
+        Stdout is closed.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        raise InputError("standard output is closed: send it to a file, or to /dev/null")
+
+
 def show(arguments: argparse.Namespace, result: Result) -> None:
     """A result for a reader, or for machines if they asked."""
     if arguments.json:
         show_json(result.to_document())
     else:
-        print(result)
+        put(result)
 
 
 def show_json(document: Any) -> None:
     """A document for machines."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    put(json.dumps(document, indent=2, allow_nan=False))
 
 
 def show_columns(texts: Mapping[str, str]) -> None:
     """Names on the left, what they are on the right."""
     width = max(map(len, texts))
     for name, text in texts.items():
-        print(f"{name:<{width}}  {text}")
+        put(f"{name:<{width}}  {text}")
 
 
 def say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
     """The last lines: where every result went, and what was not kept, with how to keep it."""
-    sys.stdout.flush()
     lines = [f"{what} written to {path}" for what, path in written]
     lines = lines or ["result written to standard output"]
     if unsaved:
         lines[-1] += f"; {unsaved}"
     for line in lines:
-        print(f"loadmaster: {line}", file=sys.stderr)
+        note(line)
 
 
 def check_targets(*paths: str | None, picture: str | None = None) -> None:

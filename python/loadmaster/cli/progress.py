@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from loadmaster.base.text import escaped
 from loadmaster.base.units import format_seconds
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class ProgressLine:
         if self._time_limit is not None:
             left = max(self._time_limit - (self._clock() - self._began), 0.0)
             parts.append(f"{left:.0f} s left")
-        return " | ".join(parts)
+        return escaped(" | ".join(parts))
 
 
 def _live(line: Callable[[], str]) -> Live:
@@ -98,13 +99,14 @@ def _live(line: Callable[[], str]) -> Live:
     from rich.console import Console
     from rich.live import Live
     from rich.spinner import Spinner
+    from rich.text import Text
 
     class Line:
         def __init__(self) -> None:
             self.spinner = Spinner("dots")
 
         def __rich_console__(self, *_: Any) -> Any:
-            self.spinner.update(text=line())
+            self.spinner.update(text=Text(line()))
             yield self.spinner
 
     return Live(Line(), console=Console(stderr=True), refresh_per_second=4, transient=True)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import show_json
+from loadmaster.cli.printing import put, show_json
 from loadmaster.judge.policies import LINK_ORDERS, POLICIES
 
 
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Simulates, and shows what the simulator saw."""
     from dataclasses import replace
 
+    from loadmaster.base.text import in_lines
     from loadmaster.judge.simulation import run
     from loadmaster.plans.summary import simulation_document, simulation_lines, title
 
@@ -54,5 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
         show_json(simulation_document(simulation, plan.cluster))
         return
     policy = arguments.policy or plan.policy
-    print(f"{title(plan)}, policy {policy}{', no contention' if arguments.no_contention else ''}")
-    print("\n".join(simulation_lines(simulation, plan.cluster, plan.program)))
+    how = f"policy {policy}{', no contention' if arguments.no_contention else ''}"
+    lines = simulation_lines(simulation, plan.cluster, plan.program)
+    put(in_lines([f"{title(plan)}, {how}", *lines]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import say_where, show_json
+from loadmaster.cli.printing import put, say_where, show_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     command.add_argument("--seeds", default="0", help="comma-separated; default: 0")
     command.add_argument(
         "-o", "--output", metavar="TABLE.csv", help="add rows to this table (or .parquet), and "
-        "do not run again what it has"
+        "do not run again what it has; several sweeps may share it"
     )  # fmt: skip
     command.add_argument("--workers", type=int, help="cases at a time; default: one per CPU")
     command.add_argument(
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         rows = [row.to_document() for row in seen.rows]
         show_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
-        print(seen)
+        put(seen)
     if arguments.output:
         say_where([("table", arguments.output)])
     else:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_format, parse_json, read_bytes, write_json
+from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted
 from loadmaster.costs.entry import Entry, entries_of
 from loadmaster.costs.moves import Move, moved
@@ -70,7 +71,7 @@ class Update:
         lines += [f"  {move}" for move in self.moved[:10]]
         if len(self.moved) > 10:
             lines.append(f"  and {len(self.moved) - 10} more")
-        return "\n".join(lines)
+        return in_lines(lines)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Join:
             if names:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
                 lines.append(f"{len(names)} {text}: {', '.join(map(repr, names[:3]))}{more}")
-        return "\n".join(lines)
+        return in_lines(lines)
 
 
 class CostModel:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from loadmaster.base.csv_rows import read_rows
 from loadmaster.base.errors import InputError, refusing
-from loadmaster.base.files import read_text, write_bytes
+from loadmaster.base.files import write_bytes
 
 Floats = NDArray[np.float64]
 
@@ -88,28 +89,30 @@ class TransferTimes:
         Raises
         ------
         InputError
-            A missing column, or a value that is no positive number (the error names the line).
+            A missing column, a value that is no positive number, or a last line that was cut off
+            (the error names the line).
+
+        Warns
+        -----
+        UserWarning
+            The file ends within a line whose last value may have been cut off.
         """
-        reader = csv.DictReader(io.StringIO(read_text(path)))
-        try:
-            head = reader.fieldnames or ()
-            column = next((c for c in ("seconds_one_way", "seconds") if c in head), None)
-            if column is None or "bytes" not in head:
-                raise InputError(
-                    f"{os.fspath(path)} has the columns {', '.join(head) or 'none'}; wants bytes, "
-                    "seconds_one_way, and src, dst and method where they differ"
-                )
-            rows: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
-            for row in reader:
-                key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
-                pair = [_number(row[c], c, path, reader.line_num) for c in ("bytes", column)]
-                for values, value in zip(rows.setdefault(key, ([], [])), pair, strict=True):
-                    values.append(value)
-        except csv.Error as error:
-            raise InputError(f"{os.fspath(path)}, line {reader.line_num}: {error}") from error
-        if not rows:
+        head, rows = read_rows(path, (*COLUMNS, "seconds"))
+        column = next((c for c in ("seconds_one_way", "seconds") if c in head), None)
+        if column is None or "bytes" not in head:
+            raise InputError(
+                f"{os.fspath(path)} has the columns {', '.join(head) or 'none'}; wants bytes, "
+                "seconds_one_way, and src, dst and method where they differ"
+            )
+        found: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
+        for number, row in rows:
+            key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
+            pair = [_number(row[c], c, path, number) for c in ("bytes", column)]
+            for values, value in zip(found.setdefault(key, ([], [])), pair, strict=True):
+                values.append(value)
+        if not found:
             raise InputError(f"{os.fspath(path)} has no rows")
-        return cls.of(rows)  # type: ignore[arg-type]
+        return cls.of(found)  # type: ignore[arg-type]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a CSV file that :meth:`read` reads."""

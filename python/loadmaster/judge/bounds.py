@@ -1,4 +1,8 @@
-"""Lower bounds on the makespan of any placement (design section 7; computed in Rust)."""
+"""Lower bounds on the step time of any plan of a space (design section 7; computed in Rust).
+
+A *space* of plans is what may be done to ops: :data:`WHOLE_OPS` places each on one device,
+:data:`SPLIT_OPS` may also replicate them or cut them into parts. A bound holds for its own space.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,18 @@ from dataclasses import dataclass
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 
+#: Plans that run every op whole, on one device.
+WHOLE_OPS = "whole ops"
+
+#: Plans that may also replicate ops, or cut them into parts.
+SPLIT_OPS = "split ops"
+
+SPACES = (WHOLE_OPS, SPLIT_OPS)
+
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on the makespan of any placement.
+    """A lower bound on the step time of any plan of a space.
 
     Attributes
     ----------
@@ -22,15 +34,18 @@ class Bound:
         "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
         program over device types), "critical path with forced transfers" (at joins and forks),
         "work between heads and tails".
+    space : str
+        The space of plans that it holds for.
     """
 
     seconds: float
     source: str
     parts: dict[str, float]
+    space: str = WHOLE_OPS
 
 
 def bound(problem: Problem) -> Bound:
-    """The bound of a problem."""
+    """The bound of placing the ops of a problem's graph whole."""
     found = fast.bounds(problem.core)
     parts = {
         "critical path": found["critical_path"],
@@ -39,3 +54,15 @@ def bound(problem: Problem) -> Bound:
         "work between heads and tails": found["heads_and_tails"],
     }
     return Bound(found["best"], found["source"], parts)
+
+
+def split_bound(problem: Problem) -> Bound:
+    """The bound of plans that may also replicate the problem's ops, or cut them.
+
+    The parts of an op take as long as the op at least, all together: they do its work, and each is
+    launched. So what all devices together must work is a bound all the same. That an op must run
+    before another one says little: with enough parts every op could be short.
+    """
+    work = fast.bounds(problem.core)["work"]
+    source = "work over capacity"
+    return Bound(work, source, {source: work}, SPLIT_OPS)

@@ -268,12 +268,11 @@ def _device_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
 
 def _channel_busy(problem: Problem, sent: Transfers) -> NDArray[np.float64]:
     """Seconds for which transfers hold each channel."""
-    number = {name: i for i, name in enumerate(problem.cluster.channels)}
-    busy = np.zeros(len(number))
+    busy = np.zeros(problem.cluster.n_channels)
     pairs = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
     for pair, seconds in zip(pairs, (sent.finish - sent.start).tolist(), strict=True):
-        for channel in problem.cluster.route(*pair).channels:
-            busy[number[channel]] += seconds
+        for channel in problem.links.route(*pair)[2]:
+            busy[channel] += seconds
     return busy
 
 

@@ -173,7 +173,7 @@ def solve(
     status, bound = answer["status"], max(answer["bound"] or least, least)
     failure = None if ended.failure is None else f"CP-SAT failed: {ended.failure}"
     if status == "model_invalid":
-        failure, status = f"CP-SAT refused the model:\n{ended.log[-2000:]}", "unknown"
+        failure, status = f"CP-SAT refused the model: {ended.log[-2000:]}", "unknown"
     if status == "unknown" and values is not None:
         status = "feasible"
     return Found(

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from loadmaster.base.files import system_errors
+
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
 GRACE = 10.0
 
@@ -104,12 +106,15 @@ def run(
 
     Raises
     ------
+    InputError
+        The folder for temporary files takes no more.
     Interrupted
         Ctrl-C: the process is gone when this, or whatever ``follow`` raises, arrives.
     """
     with tempfile.TemporaryDirectory(prefix="loadmaster-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / _TASK).write_bytes(pickle.dumps(task))
+        with system_errors(f"cannot write the task of a solver to {folder}"):
+            (folder / _TASK).write_bytes(pickle.dumps(task))
         output = folder / "log.txt"
         try:
             with output.open("wb") as file:
@@ -121,8 +126,8 @@ def run(
         kept = _kept(folder)
         cpu = _cpu_of(folder)
     if failure:
-        tail = "\n".join(text.rstrip().splitlines()[-_TAIL:])
-        failure += f"\nthe last it said:\n{tail}" if tail else "; it said nothing"
+        tail = " | ".join(text.rstrip().splitlines()[-_TAIL:])
+        failure += f"; the last it said: {tail}" if tail else "; it said nothing"
     return Ended(answer, kept, failure, text, cpu)
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import resources
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import loadmaster.fast as fast
@@ -28,6 +29,12 @@ DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
 
 #: A preset's name that begins with how many there are.
 _SIZED = re.compile(r"(\d{1,4})x(.+)")
+
+#: Numbers in the name of many devices, from the first to the last.
+_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+
+#: More devices than any cluster may have.
+_MOST_NAMES = 10_000
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Link:
         Seconds.
     channels : tuple of str
         Channels a transfer holds for its whole duration; each carries one transfer at a time.
-        Empty: a channel of its own.
+        ``{from}`` and ``{to}`` stand for the ends. Empty: a channel of its own.
     source : str
         Where the figures come from.
     """
@@ -111,6 +118,116 @@ class Link:
     latency: float = 0.0
     channels: tuple[str, ...] = ()
     source: str = ""
+
+    @property
+    def ends(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Sources and destinations, as a :class:`Mesh` has them."""
+        return (self.src,), (self.dst,)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A link from every device of ``src`` to every other of ``dst``, all with the same figures.
+
+    It takes the memory of its two lists, where links one by one take that of every pair.
+
+    Attributes
+    ----------
+    src, dst : tuple of str
+        Device names, none twice in one of the two.
+    bandwidth : float
+        B/s of each link.
+    latency : float
+        Seconds.
+    channels : tuple of str
+        As those of :class:`Link`: ``("{from}.tx", "{to}.rx")`` are two ports per device.
+    source : str
+        Where the figures come from.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> all_of = ("a", "b", "c")
+    >>> mesh = lm.Mesh(all_of, all_of, 25e9, channels=("{from}.tx", "{to}.rx"))
+    >>> devices = [lm.Device(name, "gpu", "16GiB") for name in all_of]
+    >>> lm.Cluster(devices, [mesh]).route("c", "a").channels
+    ('c.tx', 'a.rx')
+    """
+
+    src: tuple[str, ...]
+    dst: tuple[str, ...]
+    bandwidth: float
+    latency: float = 0.0
+    channels: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def ends(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Sources and destinations."""
+        return self.src, self.dst
+
+    @property
+    def joins(self) -> bool:
+        """Whether there is a link in it: two different devices."""
+        return bool(self.src and self.dst) and len({*self.src, *self.dst}) > 1
+
+
+@dataclass(frozen=True)
+class CollectiveTimes:
+    """Measured times of one kind of collective, which stand above what links say.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`loadmaster.fast.COLLECTIVES`.
+    devices, machines : int
+        How many devices took part, as many on each machine.
+    bytes : tuple of int
+        Of the whole tensor, ascending. Of an all-to-all: what all devices send together.
+    seconds : tuple of float
+        One per number of bytes. Times between two numbers lie on a line; below the least they are
+        the least one's; above the most they go on as between the last two.
+    source : str
+        Where the figures come from.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> times = lm.CollectiveTimes("all_reduce", 2, 1, (1000, 3000), (50e-6, 70e-6))
+    >>> two = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
+    >>> known = lm.Cluster(two.devices, two.wiring, collectives=[times])
+    >>> known.collective("all_reduce", [0, 1], 2000).algorithm
+    'table'
+    """
+
+    kind: str
+    devices: int
+    machines: int
+    bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"times of {self.kind} on {self.devices} devices"
+        checks.one_of(f"{what}: kind", self.kind, fast.COLLECTIVES)
+        for size in self.bytes:
+            checks.integer(f"{what}: bytes", size, 0)
+        for seconds in self.seconds:
+            checks.not_negative(f"{what}: seconds", seconds)
+        if len(self.bytes) != len(self.seconds):
+            raise InputError(
+                f"{what}: {counted(len(self.bytes), 'number')} of bytes and "
+                f"{counted(len(self.seconds), 'number')} of seconds"
+            )
+
+
+@dataclass(frozen=True)
+class CollectiveWay:
+    """How a collective is done: ``algorithm``, ``seconds``, names of the ``channels`` it holds."""
+
+    algorithm: str
+    seconds: float
+    channels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -148,25 +265,44 @@ class Cluster:
     def __init__(
         self,
         devices: Sequence[Device],
-        links: Iterable[Link],
+        links: Iterable[Link | Mesh],
         types: Iterable[DeviceType] = (),
         *,
         name: str = "",
         description: str = "",
         source: str = "",
+        collectives: Iterable[CollectiveTimes] = (),
     ) -> None:
         self.name = name
         self.description = description
         self.source = source
+        #: Measured times of collectives.
+        self.collectives: tuple[CollectiveTimes, ...] = tuple(collectives)
         self.devices: tuple[Device, ...] = tuple(devices)
-        self.links: tuple[Link, ...] = tuple(links)
+        #: The links as they were given: one by one, or many as a :class:`Mesh`.
+        self.wiring: tuple[Link | Mesh, ...] = tuple(
+            row for row in links if isinstance(row, Link) or row.joins
+        )
         given = list(types)
         for i, t in enumerate(given):
             if any(other.name == t.name for other in given[:i]):
                 raise InputError(f"two device types are named {t.name!r}")
         self._core = fast.Cluster(
             [(d.name, d.type, d.memory) for d in self.devices],
-            [(k.src, k.dst, k.bandwidth, k.latency, list(k.channels)) for k in self.links],
+            [
+                (
+                    list(row.ends[0]),
+                    list(row.ends[1]),
+                    row.bandwidth,
+                    row.latency,
+                    list(row.channels),
+                )
+                for row in self.wiring
+            ],
+            [
+                (t.kind, t.machines, t.devices, list(zip(t.bytes, t.seconds, strict=True)))
+                for t in self.collectives
+            ],
         )
         by_name = {t.name: t for t in given}
         #: Types in use, in the order in which columns of time matrices stand.
@@ -186,10 +322,20 @@ class Cluster:
         """Index into :attr:`types` per device."""
         return self._core.device_types
 
-    @property
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The links one by one."""
+        return tuple(link for row in self.wiring for link in _one_by_one(row))
+
+    @cached_property
     def channels(self) -> list[str]:
         """Names of the channels."""
         return self._core.channels
+
+    @property
+    def n_channels(self) -> int:
+        """Number of channels."""
+        return self._core.n_channels
 
     @property
     def memory(self) -> list[int]:
@@ -198,35 +344,56 @@ class Cluster:
 
     def __repr__(self) -> str:
         devices = counted(self.n_devices, "device")
-        return f"Cluster({self.name!r}, {devices}, {counted(len(self.channels), 'channel')})"
+        return f"Cluster({self.name!r}, {devices}, {counted(self.n_channels, 'channel')})"
 
     def index(self, device: str | int) -> int:
         """Index of a device given by name or index."""
-        for i, d in enumerate(self.devices):
-            if device in (i, d.name):
-                return i
+        if device in self._index:
+            return self._index[device]
         known = ", ".join(d.name for d in self.devices)
         raise InputError(f"no device {device!r} in cluster {self.name!r}; it has {known}")
+
+    @cached_property
+    def _index(self) -> dict[str | int, int]:
+        """Index per device, by index and by name."""
+        index: dict[str | int, int] = {}
+        for i, device in enumerate(self.devices):
+            index[i] = index[device.name] = i
+        return index
 
     def route(self, src: str | int, dst: str | int) -> Route:
         """The route between two devices, by name or index."""
         latency, bandwidth, channels, hops = self._core.route(self.index(src), self.index(dst))
-        names = self.channels
         return Route(
             latency,
             bandwidth,
-            tuple(names[c] for c in channels),
+            tuple(map(self._core.channel_name, channels)),
             tuple(self.devices[h].name for h in hops),
         )
+
+    def collective(self, kind: str, devices: Iterable[str | int], size: int | str) -> CollectiveWay:
+        """How a collective of ``size`` bytes among some devices is done.
+
+        ``kind`` is one of :data:`loadmaster.fast.COLLECTIVES`. A broadcast comes from the first
+        device.
+
+        >>> cluster = Cluster.preset("4xV100-PCIe")
+        >>> cluster.collective("all_reduce", range(4), "64MiB").algorithm
+        'halving and doubling'
+        """
+        checks.one_of("kind", kind, fast.COLLECTIVES)
+        members = [self.index(device) for device in devices]
+        found = self._core.collective(kind, members, parse_bytes(size, "size"))
+        algorithm, seconds, channels = found
+        return CollectiveWay(algorithm, seconds, tuple(map(self._core.channel_name, channels)))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of devices, types and links, without names and sources of the whole."""
         figures = [asdict(d) for d in self.devices], [asdict(t) for t in self.types]
-        links = [
-            (k.src, k.dst, float(k.bandwidth), float(k.latency), k.channels) for k in self.links
-        ]
-        text = json.dumps([figures, links], sort_keys=True)
+        links = ", ".join(text for row in self.wiring for text in _link_texts(row))
+        text = f"[{json.dumps(figures, sort_keys=True)}, [{links}]]"
+        text += json.dumps([asdict(t) for t in self.collectives]) if self.collectives else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -- variations --------------------------------------------------------------------------
@@ -250,17 +417,21 @@ class Cluster:
         device_type = type if isinstance(type, DeviceType) else DeviceType(type)
         size = parse_bytes(memory, "memory")
         devices = [Device(f"gpu{i}", device_type.name, size) for i in range(n_devices)]
-        links = [
-            Link(a.name, b.name, bandwidth, latency) for a in devices for b in devices if a != b
-        ]
+        names = tuple(d.name for d in devices)
+        links = [Mesh(names, names, bandwidth, latency)]
         return cls(devices, links, [device_type], name=name or f"{n_devices}x{device_type.name}")
 
     def subset(self, devices: Iterable[str | int]) -> Cluster:
         """The cluster with only some devices; their links stay, routes are found anew."""
         kept = [self.devices[self.index(d)] for d in devices]
         names = {d.name for d in kept}
-        links = [k for k in self.links if k.src in names and k.dst in names]
-        return Cluster(kept, links, self.types, name=f"{self.name}[{len(kept)}]")
+        return Cluster(
+            kept,
+            _among(self.wiring, names),
+            self.types,
+            name=f"{self.name}[{len(kept)}]",
+            collectives=self.collectives,
+        )
 
     def shortfall(self, peak: Iterable[int], room: Sequence[int] | None = None) -> dict[str, int]:
         """Bytes that devices lack where each holds so many at its peak: by name, those that lack
@@ -327,12 +498,14 @@ class Cluster:
         which = range(self.n_devices) if device is None else [self.index(device)]
         size = parse_bytes(memory, "memory")
         devices = [replace(d, memory=size) if i in which else d for i, d in enumerate(self.devices)]
-        return self._changed(devices, self.links, self.types)
+        return self._changed(devices, self.wiring, self.types)
 
     def with_link_speed(
         self, factor: float, between: tuple[str | int, str | int] | None = None
     ) -> Cluster:
         """The cluster with the bandwidth of its links times a factor; latencies stay.
+
+        Measured times of collectives are left out: they hold for the links as they were.
 
         Parameters
         ----------
@@ -352,16 +525,17 @@ class Cluster:
         2000000000.0
         """
         factor = checks.positive("link speed: factor", factor)
-        ends = None
-        if between is not None:
-            ends = {self.devices[self.index(d)].name for d in between}
-            if not any({k.src, k.dst} == ends for k in self.links):
-                raise InputError(f"no direct link joins {' and '.join(sorted(ends))}")
-        links = [
-            replace(k, bandwidth=k.bandwidth * factor) if ends in (None, {k.src, k.dst}) else k
-            for k in self.links
-        ]
-        return self._changed(self.devices, links, self.types)
+
+        def faster(row: Any) -> Any:
+            return replace(row, bandwidth=row.bandwidth * factor)
+
+        if between is None:
+            return self._changed(self.devices, map(faster, self.wiring), self.types, ())
+        ends = {self.devices[self.index(d)].name for d in between}
+        if not any({k.src, k.dst} == ends for k in self.links):
+            raise InputError(f"no direct link joins {' and '.join(sorted(ends))}")
+        links = (faster(k) if {k.src, k.dst} == ends else k for k in self.links)
+        return self._changed(self.devices, links, self.types, ())
 
     def with_speed(self, factor: float, device: str | int | None = None) -> Cluster:
         """The cluster with one device, or all, so many times as fast at everything they compute.
@@ -389,13 +563,18 @@ class Cluster:
             if types.setdefault(name, faster) != faster:
                 raise InputError(f"another device type is already named {name!r}")
             devices[i] = replace(devices[i], type=name)
-        return self._changed(devices, self.links, types.values())
+        return self._changed(devices, self.wiring, types.values())
 
     def _changed(
-        self, devices: Sequence[Device], links: Iterable[Link], types: Iterable[DeviceType]
+        self,
+        devices: Sequence[Device],
+        links: Iterable[Link | Mesh],
+        types: Iterable[DeviceType],
+        collectives: Iterable[CollectiveTimes] | None = None,
     ) -> Cluster:
         name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
-        return Cluster(devices, links, types, name=name)
+        kept = self.collectives if collectives is None else collectives
+        return Cluster(devices, links, types, name=name, collectives=kept)
 
     def _next_name(self, like: str) -> str:
         """A free name: a device's own with the next free number."""
@@ -431,8 +610,15 @@ class Cluster:
         part = cluster.subset(range(n))
         first = f"The first {n} devices" if n > 1 else "The first device"
         text = f"{first} of {whole}: {cluster.description}"
-        kept = (part.devices, part.links, part.types)
-        return Cluster(*kept, name=name, description=text, source=cluster.source)
+        return Cluster(
+            part.devices,
+            part.wiring,
+            part.types,
+            name=name,
+            description=text,
+            source=cluster.source,
+            collectives=part.collectives,
+        )
 
     @classmethod
     def named(cls, name: str) -> Cluster:
@@ -460,27 +646,55 @@ class Cluster:
     def from_toml(cls, text: str, source: str = "cluster") -> Cluster:
         """From TOML text; ``source`` is named in errors.
 
-        ``[[device]]`` has ``name``, ``type``, ``memory``; ``[[type]]`` the fields of
-        :class:`DeviceType`; ``[[link]]`` has ``from`` and ``to`` (a device or a list: then every
-        pair of the two), ``bandwidth``, ``latency``, and ``channels``, in which ``{from}`` and
-        ``{to}`` stand for the ends.
+        ``[[device]]`` has ``name``, ``type``, ``memory``; ``{0..7}`` in its name stands for the
+        numbers from 0 to 7, and for as many devices. ``[[type]]`` has the fields of
+        :class:`DeviceType`. ``[[link]]`` has ``from`` and ``to``, ``bandwidth``, ``latency``, and
+        ``channels``, in which ``{from}`` and ``{to}`` stand for the ends. An end is a device, a
+        pattern such as ``"gpu*"``, or a list of these: a pattern or a list gives a :class:`Mesh`.
+        ``[[collective]]`` has the fields of :class:`CollectiveTimes`.
+
+        Examples
+        --------
+        >>> rack = Cluster.from_toml('''
+        ... [[device]]
+        ... name = "node{0..1}.gpu{0..499}"
+        ... type = "gpu"
+        ... memory = "80GiB"
+        ... [[link]]
+        ... from = "*"
+        ... to = "*"
+        ... bandwidth = 25e9
+        ... channels = ["{from}.tx", "{to}.rx"]
+        ... ''')
+        >>> rack
+        Cluster('', 1000 devices, 2000 channels)
+        >>> rack.route("node0.gpu0", "node1.gpu499").channels
+        ('node0.gpu0.tx', 'node1.gpu499.rx')
         """
         with refusing(f"{source} is not valid TOML", tomllib.TOMLDecodeError):
             document = tomllib.loads(text)
         with naming(source):
-            known = {"name", "description", "source", "device", "link", "type"}
+            known = {"name", "description", "source", "device", "link", "type", "collective"}
             _refuse_unknown(document, "cluster", known)
+            devices = [
+                d for i, row in enumerate(_tables(document, "device")) for d in _devices(row, i)
+            ]
+            known_devices = {d.name: None for d in devices}
             return cls(
-                [_device(row, i) for i, row in enumerate(_tables(document, "device"))],
-                [k for i, row in enumerate(_tables(document, "link")) for k in _links(row, i)],
+                devices,
+                [_wired(row, i, known_devices) for i, row in enumerate(_tables(document, "link"))],
                 [_device_type(row, i) for i, row in enumerate(_tables(document, "type"))],
                 name=str(document.get("name", "")),
                 description=str(document.get("description", "")),
                 source=str(document.get("source", "")),
+                collectives=[
+                    _collective_times(row, i)
+                    for i, row in enumerate(_tables(document, "collective"))
+                ],
             )
 
     def to_toml(self) -> str:
-        """As TOML that :meth:`from_toml` reads back; links one by one."""
+        """As TOML that :meth:`from_toml` reads back."""
         import tomli_w
 
         def table(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -489,15 +703,15 @@ class Cluster:
         links = [
             table(
                 {
-                    "from": k.src,
-                    "to": k.dst,
-                    "bandwidth": float(k.bandwidth),
-                    "latency": float(k.latency),
-                    "channels": list(k.channels),
-                    "source": k.source,
+                    "from": row.src if isinstance(row, Link) else list(row.src),
+                    "to": row.dst if isinstance(row, Link) else list(row.dst),
+                    "bandwidth": float(row.bandwidth),
+                    "latency": float(row.latency),
+                    "channels": list(row.channels),
+                    "source": row.source,
                 }
             )
-            for k in self.links
+            for row in self.wiring
         ]
         document = table(
             {
@@ -507,6 +721,7 @@ class Cluster:
                 "type": [table(asdict(t)) for t in self.types],
                 "device": [asdict(d) for d in self.devices],
                 "link": links,
+                "collective": [table(asdict(t)) for t in self.collectives],
             }
         )
         return tomli_w.dumps(document)
@@ -548,6 +763,37 @@ def _preset(name: str) -> tuple[str, int, int]:
     )
 
 
+def _one_by_one(row: Link | Mesh) -> Iterator[Link]:
+    """The links that a row stands for, with their channels' own names."""
+    sources, destinations = row.ends
+    for src in sources:
+        for dst in destinations:
+            if src != dst:
+                names = (c.replace("{from}", src).replace("{to}", dst) for c in row.channels)
+                yield Link(src, dst, row.bandwidth, row.latency, tuple(names), row.source)
+
+
+def _link_texts(row: Link | Mesh) -> Iterator[str]:
+    """The links that a row stands for, each as JSON, without its source."""
+    sources, destinations = (list(map(json.dumps, names)) for names in row.ends)
+    figures = json.dumps((float(row.bandwidth), float(row.latency), row.channels))[1:]
+    for src in sources:
+        there = figures.replace("{from}", src[1:-1])
+        for dst in destinations:
+            if src != dst:
+                yield f"[{src}, {dst}, {there.replace('{to}', dst[1:-1])}"
+
+
+def _among(rows: Iterable[Link | Mesh], names: Container[str]) -> Iterator[Link | Mesh]:
+    """The links whose ends are both among some devices."""
+    for row in rows:
+        src, dst = (tuple(name for name in side if name in names) for side in row.ends)
+        if isinstance(row, Mesh):
+            yield replace(row, src=src, dst=dst)
+        elif src and dst:
+            yield row
+
+
 def _renamed(link: Link, old: str, new: str) -> Link:
     """A link with a device's name replaced, in its ends and as a word of its channels."""
     word = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(old)}(?![A-Za-z0-9_])")
@@ -583,13 +829,43 @@ def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
         )
 
 
-def _device(row: Mapping[str, Any], i: int) -> Device:
+def _devices(row: Mapping[str, Any], i: int) -> Iterator[Device]:
     what = f"device {row.get('name', i)!r}"
     _refuse_unknown(row, what, {"name", "type", "memory"})
-    name = _field(row, what, "name", str)
+    pattern = _field(row, what, "name", str)
     if "memory" not in row:
         raise InputError(f"{what} has no 'memory'")
-    return Device(name, _field(row, what, "type", str, name), row["memory"])
+    kind = _field(row, what, "type", str, "") or None
+    for name in _numbered(pattern):
+        yield Device(name, kind or name, row["memory"])
+
+
+def _numbered(pattern: str) -> Iterator[str]:
+    """The names that a pattern with ranges stands for; the last range runs fastest."""
+    texts = _RANGE.split(pattern)
+    ranges = [range(int(a), int(b) + 1) for a, b in zip(texts[1::3], texts[2::3], strict=True)]
+    if not 0 < math.prod(map(len, ranges)) <= _MOST_NAMES:
+        raise InputError(
+            f"device {pattern!r}: its ranges must go up, and give at most {_MOST_NAMES} names"
+        )
+    for numbers in product(*ranges):
+        given = [
+            text for pair in zip(texts[:-1:3], map(str, numbers), strict=True) for text in pair
+        ]
+        yield "".join(given) + texts[-1]
+
+
+def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
+    what = f"collective {i}"
+    _refuse_unknown(row, what, {"kind", "devices", "machines", "bytes", "seconds", "source"})
+    return CollectiveTimes(
+        _field(row, what, "kind", str),
+        _field(row, what, "devices", int),
+        _field(row, what, "machines", int, 1),
+        tuple(_field(row, what, "bytes", list)),
+        tuple(_field(row, what, "seconds", list)),
+        _field(row, what, "source", str, ""),
+    )
 
 
 def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:
@@ -604,28 +880,46 @@ def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:
     )
 
 
-def _links(row: Mapping[str, Any], i: int) -> list[Link]:
+def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None]) -> Link | Mesh:
     what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
     _refuse_unknown(row, what, {"from", "to", "bandwidth", "latency", "channels", "source"})
+    figures = (
+        float(_field(row, what, "bandwidth", (int, float))),
+        float(_field(row, what, "latency", (int, float), 0.0)),
+        tuple(map(str, _field(row, what, "channels", list, []))),
+        str(row.get("source", "")),
+    )
+    ends = [_field(row, what, key, (str, list)) for key in ("from", "to")]
+    src, dst = (_matching(end, what, devices) for end in ends)
+    if all(isinstance(end, str) and (end in devices or "*" not in end) for end in ends):
+        return Link(src[0], dst[0], *figures)
+    return Mesh(src, dst, *figures)
 
-    def ends(key: str) -> list[str]:
-        value = _field(row, what, key, (str, list))
-        return [value] if isinstance(value, str) else [str(v) for v in value]
 
-    bandwidth = float(_field(row, what, "bandwidth", (int, float)))
-    latency = float(_field(row, what, "latency", (int, float), 0.0))
-    channels = _field(row, what, "channels", list, [])
-    lists = isinstance(row.get("from"), list) or isinstance(row.get("to"), list)
-    return [
-        Link(
-            a,
-            b,
-            bandwidth,
-            latency,
-            tuple(str(c).replace("{from}", a).replace("{to}", b) for c in channels),
-            str(row.get("source", "")),
-        )
-        for a in ends("from")
-        for b in ends("to")
-        if a != b or not lists
-    ]
+def _matching(end: str | list[Any], what: str, devices: Mapping[str, None]) -> tuple[str, ...]:
+    """The devices that one end of a row of links names: each by its name, or by a pattern."""
+    names: dict[str, None] = {}
+    for pattern in [end] if isinstance(end, str) else map(str, end):
+        if pattern in devices or "*" not in pattern:
+            if pattern in names:
+                raise InputError(f"{what}: one end has {pattern!r} twice")
+            names[pattern] = None
+            continue
+        matching = [name for name in devices if _matches(name, pattern)]
+        if not matching:
+            raise InputError(f"{what}: no device's name matches {pattern!r}")
+        names.update(dict.fromkeys(matching))
+    return tuple(names)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name is a pattern with any text for each of its stars."""
+    first, *middle, last = pattern.split("*")
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for part in middle:
+        if (found := name.find(part, at)) < 0:
+            return False
+        at = found + len(part)
+    return name[at:].endswith(last)

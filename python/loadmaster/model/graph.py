@@ -36,7 +36,16 @@ ANY_TYPE = "*"
 #: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
 TIME_SOURCES = "time_sources"
 
-_TEXT_COLUMNS = ("name", "kind", "module", "phase", "colocation", "output", "device_types")
+_TEXT_COLUMNS = (
+    "name",
+    "kind",
+    "module",
+    "phase",
+    "colocation",
+    "output",
+    "device_types",
+    "collective",
+)
 SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
 _OP_COLUMNS = (*_TEXT_COLUMNS, *SIZE_COLUMNS, "view", "alias_of", "time")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
@@ -111,9 +120,12 @@ class OpGraph:
         ``name`` (unique str; the only required one), ``kind``, ``module``, ``phase`` ("f", "b" or
         "o"), ``colocation`` (ops with the same non-empty string share a device), ``output`` (dtype
         and shape, as ``"f32[8,16]"``), ``device_types`` (comma-separated types an op may run on;
-        empty: all), ``flops``, ``bytes_accessed``, ``output_bytes``, ``param_bytes``,
-        ``workspace`` (bytes needed while the op runs), ``view`` (0 or 1), ``alias_of`` (op index or
-        -1), ``time`` (mapping of device type, or "*" for every type, to seconds per op).
+        empty: all), ``collective`` (the collective that an op is a member of: its kind, one of
+        ``all_reduce``, ``reduce_scatter``, ``all_gather``, ``all_to_all``, ``broadcast``, a slash,
+        and any name; empty: none), ``flops``, ``bytes_accessed``, ``output_bytes``,
+        ``param_bytes``, ``workspace`` (bytes needed while the op runs), ``view`` (0 or 1),
+        ``alias_of`` (op index or -1), ``time`` (mapping of device type, or "*" for every type, to
+        seconds per op).
     edges : mapping of columns, one value per edge
         ``src``, ``dst`` (op indices), ``tensor`` (id; -1: control edge; absent: one tensor per
         op), ``bytes``.
@@ -163,6 +175,7 @@ class OpGraph:
         self.colocation = texts("colocation")
         self.outputs = texts("output")
         self.device_types = texts("device_types")
+        self.collectives = texts("collective")
         self.flops = sizes("flops")
         self.bytes_accessed = sizes("bytes_accessed")
         self.output_bytes = sizes("output_bytes")
@@ -211,6 +224,7 @@ class OpGraph:
             output_bytes=self.output_bytes,
             resident=self.param_bytes,
             workspace=self.workspace,
+            **_members(self.collectives, self.names),
         )
 
     # -- size and lookup ---------------------------------------------------------------------
@@ -285,6 +299,7 @@ class OpGraph:
             "colocation": self.colocation,
             "output": self.outputs,
             "device_types": self.device_types,
+            "collective": self.collectives,
         }
 
     @cached_property
@@ -581,6 +596,23 @@ def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
     distinct.pop("", None)
     numbers = {"": -1} | {label: number for number, label in enumerate(distinct)}
     return np.fromiter(map(numbers.__getitem__, labels), np.int64, len(labels))
+
+
+def _members(labels: Sequence[str], names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """The columns that say which ops are members of which collective; none if no op is."""
+    if not any(labels):
+        return {}
+    kinds = {kind: number for number, kind in enumerate(fast.COLLECTIVES)}
+    codes = np.zeros(len(labels), dtype=np.int64)
+    for at, label in enumerate(labels):
+        kind, slash, name = label.partition("/")
+        if label and not (slash and name and kind in kinds):
+            raise InputError(
+                f"ops.collective of {names[at]!r} is {label!r}: wants one of "
+                f"{', '.join(kinds)}, a slash and a name"
+            )
+        codes[at] = kinds.get(kind, 0)
+    return {"collective": _codes(labels), "collective_kind": codes}
 
 
 def _node_aliases(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 
@@ -133,7 +133,7 @@ class Difference:
                 for load in self.loads
             ),
         ]
-        return "\n".join(
+        return in_lines(
             [
                 f"step time    {before} by {self.methods[0]} -> {after} by {self.methods[1]}: "
                 f"{self.speedup:.3g} x as fast, {_signed(self.gain, 'faster', 'slower')}",

@@ -20,6 +20,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_format, naming
 from loadmaster.costs import PROVENANCES, Costs
+from loadmaster.judge.bounds import SPACES
 from loadmaster.judge.policies import PLAN_POLICIES
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import reduced_assignment
@@ -29,6 +30,7 @@ from loadmaster.model.program import COLUMNS, ROLES, Program, Split
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.version_1 import constraints_of_version_1
 from loadmaster.rules.constraints import Constraints
+from loadmaster.strategies.candidate import Best
 
 FORMAT = "loadmaster-plan"
 VERSION = 2
@@ -52,6 +54,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "excess": verdict.excess,
         "lower_bound": plan.lower_bound,
         "bound_source": plan.bound_source,
+        "space": plan.space,
+        "bounds": dict(plan.bounds),
+        "offers": [[one.space, one.what, one.seconds] for one in plan.offers],
         "notes": list(plan.notes),
         "planning_seconds": plan.planning_seconds,
         "estimate": plan.estimate,
@@ -161,6 +166,7 @@ class _Reader:
             options=document["options"],
             lower_bound=self._lower_bound(verdict.step_time),
             bound_source=document["bound_source"],
+            **self._spaces(),
             notes=tuple(document["notes"]),
             planning_seconds=float(document["planning_seconds"]),
             constraints=self._constraints(own_graph),
@@ -279,6 +285,30 @@ class _Reader:
             f"lower_bound is {found!r} where the plan takes {makespan} s",
         )
         return float(found)
+
+    def _spaces(self) -> dict[str, Any]:
+        """What is said of spaces of plans; documents of before say nothing."""
+        if "space" not in self.document:
+            return {}
+        space, bounds = self.document["space"], self.document["bounds"]
+        offers = tuple(Best(*row) for row in self.document["offers"])
+        self.expect(space in SPACES, f"space is {space!r}: wants one of {SPACES}")
+        self.expect(
+            isinstance(bounds, Mapping)
+            and set(bounds) <= set(SPACES)
+            and all(checks.is_number(seconds) and seconds >= 0 for seconds in bounds.values()),
+            "bounds are no seconds by space",
+        )
+        self.expect(
+            all(
+                offer.space in SPACES
+                and isinstance(offer.what, str)
+                and checks.is_number(offer.seconds)
+                for offer in offers
+            ),
+            "offers are no list of space, words and seconds",
+        )
+        return {"space": space, "bounds": dict(bounds), "offers": offers}
 
     def _constraints(self, graph: OpGraph) -> Constraints:
         found = Constraints.from_document(self.document.get("constraints", {}), self.source)

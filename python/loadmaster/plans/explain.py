@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.text import escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.simulation import MEASURED
 from loadmaster.judge.verdict import Verdict
@@ -93,7 +94,7 @@ class Explanation:
         kind = f" ({self.kind})" if self.kind else ""
         if self.parts:
             head = f"{self.op}{kind} has {counted(len(self.parts), 'part')}, on {self.device}"
-            return "\n".join([head, *map(str, self.parts)])
+            return "\n".join([escaped(head), *map(str, self.parts)])
         lines = [
             f"{self.op}{kind} is on {self.device}, "
             f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
@@ -102,7 +103,7 @@ class Explanation:
         ]
         for other in self.alternatives:
             lines.append(f"on {other.device}: {self._verdict(other)}")
-        return "\n".join(lines)
+        return in_lines(lines)
 
     def _verdict(self, other: Alternative) -> str:
         if other.makespan is None or other.bytes_moved is None:

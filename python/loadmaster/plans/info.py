@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted, format_bytes, format_count, format_seconds
 from loadmaster.judge.coarsening import Report, coarsen_problem
 from loadmaster.judge.problem import Problem, parallelism
@@ -96,7 +97,7 @@ class Info:
             f"parameters   {format_bytes(self.parameter_bytes)} (with buffers, optimizer state)",
         ]
         if self.work is None or self.reduced is None or self.coarse is None:
-            return "\n".join([*lines, f"no times: {self.missing}"])
+            return in_lines([*lines, f"no times: {self.missing}"])
         lines += [
             f"on {self.cluster}: {format_seconds(self.work)} of work, "
             f"{format_bytes(self.peak_bytes or 0)} at the peak of one device",
@@ -108,7 +109,7 @@ class Info:
                 f"{label:<12} {shape.ops:<8} {shape.edges:<8} {shape.ccr:<8.3g} "
                 f"{shape.parallelism:<12.2f} {shape.largest_share:.1%}"
             )
-        return "\n".join([*lines, str(self.parallel)] if self.parallel else lines)
+        return "\n".join([in_lines(lines), *([str(self.parallel)] if self.parallel else [])])
 
 
 def info(graph: OpGraph, cluster: Cluster) -> Info:

@@ -20,7 +20,7 @@ from loadmaster.base.files import parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import bound
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.objective import STEP
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
@@ -31,6 +31,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program, Split
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
+from loadmaster.strategies.candidate import Best
 
 if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
@@ -73,9 +74,16 @@ class Plan:
     method, options
         How it was made.
     lower_bound : float
-        Seconds below which no placement of the graph that runs that obeys the constraints can go.
+        Seconds below which no plan of the space that its method searched can go, if it obeys the
+        constraints.
     bound_source : str
         The argument behind the bound.
+    space : str
+        That space: one of :data:`loadmaster.judge.bounds.SPACES`.
+    bounds : mapping of space to seconds
+        The bound of every space.
+    offers : tuple of Best
+        What each space had to offer, where its method searched several.
     notes : tuple of str
         What came up on the way.
     planning_seconds : float
@@ -96,6 +104,9 @@ class Plan:
     options: Mapping[str, Any]
     lower_bound: float
     bound_source: str
+    space: str = WHOLE_OPS
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    offers: tuple[Best, ...] = ()
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
     constraints: Constraints = field(default_factory=Constraints)
@@ -229,9 +240,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """1 - lower bound / makespan: no placement of the graph that runs can be faster by more
-        than this.
-        """
+        """1 - lower bound / makespan: no plan of its space can be faster by more."""
         return STEP.gap(self.verdict, self.lower_bound)
 
     @property
@@ -355,13 +364,22 @@ class Plan:
             seed=self.seed,
             source_costs=given.user_costs if same else as_costs(None, program.source, cluster),
         )
-        found = bound(problem)
+        whole = (
+            problem
+            if program.is_plain
+            else Problem.make(program.source, cluster, problem.user_costs)
+        )
+        found = {WHOLE_OPS: bound(whole), SPLIT_OPS: split_bound(whole)}
+        space = self.space if program.is_plain else SPLIT_OPS
         return replace(
             self,
             problem=problem,
             verdict=problem.verdict(self.assignment),
-            lower_bound=found.seconds,
-            bound_source=found.source,
+            lower_bound=found[space].seconds,
+            bound_source=found[space].source,
+            space=space,
+            bounds={name: one.seconds for name, one in found.items()},
+            offers=(),
             constraints=Constraints(),
             observed=None,
         )

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.bounds import SPACES, WHOLE_OPS
 from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.strategies.candidate import Best
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -29,16 +31,21 @@ def title(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str | None:
-    """A sentence that says that several devices cannot be faster than one; None: they may be."""
+    """A sentence that says that whole ops on several devices cannot be faster than on one.
+
+    None: they may be, or the plan's ops are not whole.
+    """
+    if not plan.program.is_plain:
+        return None
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
     if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
         return None
     gain = max(ratio - 1, 0.0)
-    at_most = "no split is" if gain < 0.005 else f"no split is more than {gain:.0%}"
+    at_most = "none of them is" if gain < 0.005 else f"none of them is more than {gain:.0%}"
     why = f"work / critical path is {ratio:.2f}, so {at_most} faster than one device"
     if plan.single is None:
-        return f"Splitting buys memory, not time: {why}."
-    return f"Splitting cannot help time: {why}; everything fits one device."
+        return f"Placing whole ops on several devices buys memory, not time: {why}."
+    return f"Placing whole ops on several devices cannot help time: {why}; everything fits one."
 
 
 def summary(plan: Plan) -> str:
@@ -48,6 +55,7 @@ def summary(plan: Plan) -> str:
         f"{title(plan)} by {plan.method}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
+        *_offers(plan),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.program),
@@ -59,13 +67,32 @@ def summary(plan: Plan) -> str:
         lines.append(sentence)
     elif plan.notes:
         lines.append(f"note         {'; '.join(plan.notes)}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def no_placement(plan: Plan) -> str:
-    """The words "no placement", and of which graph where the user's graph was transformed."""
-    changes = plan.program.changes
-    return f"no placement of the {changes} graph" if changes else "no placement"
+    """What the plan's bound speaks of, in the words "no placement of whole ops" or "no plan"."""
+    if plan.space == WHOLE_OPS:
+        return "no placement of whole ops"
+    return "no plan, with ops whole, replicated or split,"
+
+
+def _offers(plan: Plan) -> list[str]:
+    """A line for the best of each space that was searched."""
+    lines = []
+    for space in SPACES:
+        best = min((one for one in plan.offers if one.space == space), key=_seconds, default=None)
+        if best is not None:
+            left = 1 - plan.bounds[space] / best.seconds if best.seconds else 0.0
+            lines.append(
+                f"{space:<12} {format_seconds(best.seconds)} ({best.what}): at most {left:.1%} "
+                "better is possible"
+            )
+    return lines
+
+
+def _seconds(one: Best) -> float:
+    return one.seconds
 
 
 def _against_single(plan: Plan) -> str:
@@ -169,6 +196,11 @@ def document(plan: Plan) -> dict[str, Any]:
         "single_device": plan.single,
         "lower_bound": plan.lower_bound,
         "bound_source": plan.bound_source,
+        "space": plan.space,
+        "bounds": dict(plan.bounds),
+        "offers": [
+            {"space": one.space, "what": one.what, "seconds": one.seconds} for one in plan.offers
+        ],
         "gap": plan.gap,
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
         "planning_seconds": plan.planning_seconds,
@@ -202,4 +234,4 @@ def comparison_table(comparison: Comparison) -> str:
         )
     lines = aligned(rows)
     lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
-    return "\n".join(lines)
+    return in_lines(lines)

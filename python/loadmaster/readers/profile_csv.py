@@ -6,20 +6,21 @@ Columns: ``op`` and ``seconds`` (or ``ms``, ``us``); optionally ``kind``, ``step
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
+from loadmaster.base.csv_rows import read_rows
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import naming, read_text
+from loadmaster.base.files import naming
 from loadmaster.model.graph import ANY_TYPE
 from loadmaster.model.profile import Profile
 
 _UNITS = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6}
+
+_COLUMNS = (*_UNITS, "op", "kind", "step", "batch", "device_type", "output_bytes")
 
 #: Bytes of an op, where none are told.
 _UNTOLD = -1
@@ -76,7 +77,13 @@ def read(
     Raises
     ------
     InputError
-        A column that is missing, a value that is none, an op twice in a step; the line is named.
+        A column that is missing, a value that is none, an op twice in a step, a last line that was
+        cut off; the line is named.
+
+    Warns
+    -----
+    UserWarning
+        The file ends within a line whose last value may have been cut off.
 
     Examples
     --------
@@ -88,21 +95,17 @@ def read(
     [(2, 2), (4, 1)]
     """
     source = os.fspath(path)
-    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff")))
+    head, rows = read_rows(path, _COLUMNS)
+    unit = next((u for u in _UNITS if u in head), None)
+    if "op" not in head or unit is None:
+        raise InputError(
+            f"{source} has the columns {', '.join(head) or 'none'}; wants op and seconds (or "
+            "ms, us), and if known kind, step, batch, device_type, output_bytes"
+        )
     tables: dict[tuple[str, int | None], _Table] = {}
-    try:
-        head = reader.fieldnames or ()
-        unit = next((u for u in _UNITS if u in head), None)
-        if "op" not in head or unit is None:
-            raise InputError(
-                f"{source} has the columns {', '.join(head) or 'none'}; wants op and seconds (or "
-                "ms, us), and if known kind, step, batch, device_type, output_bytes"
-            )
-        for row in reader:
-            with naming(f"{source}, line {reader.line_num}"):
-                _take(row, unit, tables, batch, device_type)
-    except csv.Error as error:
-        raise InputError(f"{source}, line {reader.line_num}: {error}") from error
+    for number, row in rows:
+        with naming(f"{source}, line {number}"):
+            _take(row, unit, tables, batch, device_type)
     if not tables:
         raise InputError(f"{source} has no rows")
     return [table.profile(*key) for key, table in tables.items()]

@@ -6,12 +6,31 @@ from dataclasses import dataclass, replace
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import Bound
+from loadmaster.judge.bounds import WHOLE_OPS, Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 
 #: What a plan says whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best plan that was found in a space.
+
+    Attributes
+    ----------
+    space : str
+        One of :data:`loadmaster.judge.bounds.SPACES`.
+    what : str
+        The plan in a few words.
+    seconds : float
+        Its step time.
+    """
+
+    space: str
+    what: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,11 @@ class Candidate:
     notes : tuple of str
         What the user should know about how it came about.
     bound : Bound or None
-        A lower bound on every placement that came with it.
+        A lower bound on every plan of a space that came with it.
+    space : str
+        The space of plans that it is the best known of.
+    offers : tuple of Best
+        What each space had to offer, where several were searched.
     """
 
     problem: Problem
@@ -36,6 +59,8 @@ class Candidate:
     verdict: Verdict
     notes: tuple[str, ...] = ()
     bound: Bound | None = None
+    space: str = WHOLE_OPS
+    offers: tuple[Best, ...] = ()
 
     @property
     def fits(self) -> bool:

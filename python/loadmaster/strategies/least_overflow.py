@@ -44,7 +44,7 @@ GROUPS = (16, 64, 256)
 
 
 def place(problem: Problem, start: Candidate | None = None) -> Candidate:
-    """The best placement found, where it fits or best effort will do.
+    """The best placement found, where it fits or best effort will do; it says where it came from.
 
     Parameters
     ----------
@@ -69,6 +69,18 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     >>> lm.place(graph, lm.Cluster(devices, both), "m-topo").devices.tolist()
     [1, 0]
     """
+    found = searched(problem, start)
+    return replace(found, notes=(NOTE,)) if found.fits else found
+
+
+def searched(problem: Problem, start: Candidate | None = None) -> Candidate:
+    """The same, but that it says nothing: of several placements, one more.
+
+    Raises
+    ------
+    InfeasibleError
+        None was found that fits.
+    """
     allowed = allowed_devices(problem)
     priorities = [ranks(make(problem.graph)) for make in ORDERS]
     is_hopeless = proof(problem) is not None
@@ -81,8 +93,7 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
         if not is_hopeless:
             best = _walked(problem, best, allowed, priorities)
     found = accepted(problem, Outcome(best, 1.0))
-    better = problem.objective.better(found, ordered(problem, found.assignment.devices))
-    return replace(better, notes=(NOTE,)) if better.fits else better
+    return problem.objective.better(found, ordered(problem, found.assignment.devices))
 
 
 def _every(allowed: NDArray[np.bool_], count: int) -> NDArray[np.int32]:

@@ -20,8 +20,10 @@ WAYS_OUT = (
 def proof(problem: Problem) -> str | None:
     """Why no placement can fit, in whatever order; None: that is not known. O(V devices)."""
     graph, capacity = problem.graph, problem.capacity
-    may = problem.allowed_types[:, problem.cluster.device_types]
-    for some in np.vstack([np.ones_like(may[:1]), np.unique(may, axis=0)]):
+    types = problem.cluster.device_types
+    may = problem.allowed_types[:, types]
+    different = np.unique(problem.allowed_types, axis=0)[:, types]
+    for some in np.vstack([np.ones_like(may[:1]), different]):
         kept = int(graph.resident[~may[:, ~some].any(axis=1)].sum())
         if kept > sum(np.array(problem.memory, dtype=object)[some]):
             which = ", ".join(np.array([d.name for d in problem.cluster.devices])[some])

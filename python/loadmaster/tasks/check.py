@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
 from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
@@ -57,7 +58,7 @@ class Check:
         return {"ok": self.ok, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.verdicts))
+        return in_lines(map(str, self.verdicts))
 
 
 def check(

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
@@ -123,7 +123,7 @@ class Fit:
         if self.remedies:
             lines.append("What would help:")
             lines += [f"  {remedy.text}" for remedy in self.remedies]
-        return "\n".join(lines)
+        return in_lines(lines)
 
     def _verdict(self) -> str:
         n = self.plan.cluster.n_devices

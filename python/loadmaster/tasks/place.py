@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraErro
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
-from loadmaster.judge.bounds import bound
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.judge.verdict import Verdict
@@ -67,7 +68,8 @@ def place(
     graph, cluster
     method : str
         A name in :data:`loadmaster.strategies.METHODS`, which says what each method does.
-        ``"auto"`` searches for the best plan within its time. Others are ``"celeritas"``,
+        ``"auto"`` searches for the best plan, replicas among them; with ``split="none"`` it places
+        every op whole. Others are ``"celeritas"``,
         ``"heft"``, ``"m-sct"``, ``"metis"``, ...
     costs : Costs, CostModel, Regression, or float64 [n_ops] or [n_ops, n_types], optional
         Seconds. If absent: measured times where the graph has them, else the roofline.
@@ -96,12 +98,12 @@ def place(
         bound and the gap), or None.
     options
         Options of the method. For ``auto``: ``effort`` ("fast", "normal" or "max": about 1, 15 or
-        60 s of work), ``gap``, ``chains``, ``threads``. For ``celeritas``, ``order-place`` and
-        ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share of the smallest
-        memory, 0.25), ``max_time`` (seconds of
-        compute in a group; none). For list schedulers: ``contention=False`` for the classic model
-        of unlimited channels. For all but a few: ``memory="static"``, which charges resident and
-        output bytes for the whole step, as the papers do.
+        60 s of work), ``split``, ``gap``, ``chains``, ``threads``. For ``celeritas``,
+        ``order-place`` and ``glb``: ``max_ops`` (the paper's R, 200), ``max_bytes`` (M, as a share
+        of the smallest memory, 0.25), ``max_time`` (seconds of compute in a group; none). For list
+        schedulers: ``contention=False`` for the classic model of unlimited channels. For all but a
+        few: ``memory="static"``, which charges resident and output bytes for the whole step, as the
+        papers do. For ``data-parallel``: ``aggregation``, ``shards``, ``replicas``.
 
     Returns
     -------
@@ -179,6 +181,8 @@ def plan_for(
     problem = binding.problem
     if constraints.contiguous:
         Stages.of(problem)  # Refuses the impossible before any work.
+        if takes(function, "split"):
+            options.setdefault("split", "none")  # A stage holds its ops whole.
     start = None if warm_start is None else carried_over(warm_start, problem)
     told(method, None)
     tell = _beside_bound(problem, progress)
@@ -186,7 +190,8 @@ def plan_for(
         "time_limit": lambda: time_limit,
         "progress": lambda: tell,
         "warm_start": lambda: start,
-        "start_search": lambda: METHODS[DEFAULT][0],
+        # Methods that start from a search place ops whole.
+        "start_search": lambda: partial(METHODS[DEFAULT][0], split="none"),
     }
     asked: dict[str, Any] = {k: value() for k, value in searching.items() if takes(function, k)}
     try:
@@ -205,8 +210,8 @@ def plan_for(
             raise
         raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
     candidate = problem.objective.best(rivals)
-    if made.problem is problem:
-        candidate = replace(candidate, bound=made.bound)
+    if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
+        candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = candidate.noted(came)
@@ -273,10 +278,10 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
 def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
     """Tells step times as incumbents, if there is somebody to tell.
 
-    Each step time stands beside the bound of its own problem: the bound of one graph does not hold
-    for what a transform made of it.
+    What a transform made of a problem stands beside the bound of plans that may split ops: that of
+    whole ops does not hold for it.
     """
-    least: dict[int, float] = {}
+    least: dict[bool, float] = {}
 
     def tell(stage: str, makespan: float | None, problem: Problem = given) -> None:
         if told is None:
@@ -284,9 +289,10 @@ def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
         if makespan is None:
             told(stage, None)
             return
-        if id(problem) not in least:
-            least[id(problem)] = bound(problem).seconds
-        told(stage, Incumbent(makespan, least[id(problem)]))
+        is_whole = problem.program is given.program
+        if is_whole not in least:
+            least[is_whole] = (bound if is_whole else split_bound)(given).seconds
+        told(stage, Incumbent(makespan, least[is_whole]))
 
     return tell
 
@@ -296,9 +302,9 @@ def _plan(
 ) -> Plan:
     """The plan on the user's cluster, not on the constrained one."""
     placed = binding.released(candidate.problem)
-    found = bound(candidate.problem)
-    if candidate.bound is not None:
-        found = max(found, candidate.bound, key=lambda one: one.seconds)
+    bounds = _bounds(binding.problem, candidate)
+    searched = candidate.space if placed.program is binding.given.program else SPLIT_OPS
+    found = bounds[searched]
     return Plan(
         problem=placed,
         assignment=candidate.assignment,
@@ -307,10 +313,22 @@ def _plan(
         options=options,
         lower_bound=found.seconds,
         bound_source=found.source,
+        space=searched,
+        bounds={space: one.seconds for space, one in bounds.items()},
+        offers=candidate.offers,
         notes=candidate.notes,
         planning_seconds=seconds,
         constraints=binding.constraints,
     )
+
+
+def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
+    """The bound of each space of plans for a problem, that of the candidate's maker among them."""
+    bounds = {WHOLE_OPS: bound(problem), SPLIT_OPS: split_bound(problem)}
+    came = candidate.bound
+    if came is not None:
+        bounds[came.space] = max(bounds[came.space], came, key=lambda one: one.seconds)
+    return bounds
 
 
 def compare(

@@ -15,9 +15,11 @@ import gzip
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +41,9 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
@@ -49,6 +52,7 @@ from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of
 from loadmaster.tasks.place import place
 from loadmaster.tasks.sweep_table import Key, Row, Table
+from loadmaster.tasks.worker_losses import Losses
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -65,6 +69,17 @@ IN_FLIGHT = 256
 
 #: Most times that a case whose worker died is run again.
 RETRIES = 2
+
+#: Executors that are made, one after the other, until one takes a case.
+STARTS = 3
+
+#: Seconds between looks at what does not call: other sweeps of the table, and dask's workers.
+POLL = 0.5
+
+_UNGUARDED = (
+    "a sweep starts processes, which read the script again: it needs its statements under "
+    'if __name__ == "__main__":, and cannot be read from stdin'
+)
 
 #: Options that :func:`loadmaster.place` takes for any method.
 _OF_PLACE = ("time_limit", "on_oom", "refine")
@@ -115,7 +130,7 @@ class Sweep:
     rows : tuple of Row
         One per case that is done, in the order of the cases: graphs, clusters, methods, seeds.
     resumed : int
-        Number of rows that the table already had.
+        Number of rows that the table already had, or that another sweep has added meanwhile.
     unfinished : int
         Cases without a row, since the sweep was interrupted.
     """
@@ -142,7 +157,7 @@ class Sweep:
             lines.append(
                 f"interrupted: {counted(self.unfinished, 'case is', 'cases are')} not done"
             )
-        return "\n".join(lines)
+        return in_lines(lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -205,7 +220,10 @@ def sweep(
     out : path, optional
         The file of the table. Each row is appended to a ``.csv`` file at once, and flushed to disk.
         A ``.parquet`` file (the ``parquet`` extra) is written at the end, from the ``.csv`` file
-        beside it. Cases that the table has are not run again, except those whose worker died. A
+        beside it. Cases that the table has are not run again, except those whose worker died.
+        Several sweeps may share a table at the same time: a file with ``.lock`` behind the name
+        says which cases are under way, and is gone when the last of them ends. Windows lacks such
+        locks, and a warning says so. A
         case is known by the hashes of its graph, its cluster and the plan that it starts from, by
         its method, options, seed and constraints, and by the version of Loadmaster. Of several rows
         of a case, the last one counts.
@@ -224,12 +242,19 @@ def sweep(
     InputError
         A graph, cluster, table or constraints that cannot be read; an unknown method or option; a
         bad number; a plan to start from whose ops no graph has; two plans to start from with the
-        same ops. All these are found before any case runs.
+        same ops; a table that another sweep of this process has open. All these are found before
+        any case runs. Also a table that cannot be written any more, which then has the rows so far.
     MissingExtraError
         Parquet without pyarrow.
     LoadmasterError
         The executor takes no more cases, or no process can be started. The table has the rows so
         far.
+
+    Warns
+    -----
+    UserWarning
+        Only cases that another sweep is at are left, and their rows are waited for. Or the system
+        has no locks.
 
     Examples
     --------
@@ -249,44 +274,76 @@ def sweep(
     obeyed = as_constraints(constraints)
     starts = _starts(warm_start)
     with closing(Table.open(out)) as table:
-        return _swept(
-            _cases(graphs, clusters, chosen, numbers, obeyed, starts),
-            table,
-            lambda todo: _Crew(executor, workers, todo),
-            retries,
-            progress,
-        )
+        cases = _cases(graphs, clusters, chosen, numbers, obeyed, starts)
+        ledger = _Ledger(cases, table, progress)
+        return _swept(ledger, lambda todo: _Crew(executor, workers, todo), retries)
 
 
-def _swept(
-    cases: Mapping[Key, Case],
-    table: Table,
-    crew_for: Callable[[int], _Crew],
-    retries: int,
-    progress: SweepProgress | None,
-) -> Sweep:
-    """Runs the cases that the table lacks, and those whose worker died when they last ran."""
-    known = ((key, table.rows.get(key)) for key in cases)
-    found = {key: row for key, row in known if row is not None and row.outcome != "crashed"}
-    resumed = len(found)
+class _Ledger:
+    """The cases of a sweep, and which of them have their row, in this sweep or in its table."""
 
-    def record(row: Row) -> None:
-        table.append(row)
-        found[row.key] = row
-        if progress is not None:
-            progress(len(found), len(cases), row)
+    def __init__(
+        self, cases: Mapping[Key, Case], table: Table, progress: SweepProgress | None
+    ) -> None:
+        self.cases = cases
+        self.table = table
+        self._progress = progress
+        self._waits = False
+        known = ((key, table.rows.get(key)) for key in cases)
+        self.found = {k: row for k, row in known if row is not None and row.outcome != "crashed"}
+        self.resumed = len(self.found)
 
-    todo = [case for key, case in cases.items() if key not in found]
+    def todo(self) -> list[Case]:
+        """Cases without a row, and those whose worker died when they last ran."""
+        return [case for key, case in self.cases.items() if key not in self.found]
+
+    def record(self, row: Row) -> None:
+        """Keeps the row of a case that ran here."""
+        self.table.append(row)
+        self._note(row)
+
+    def look_around(self) -> None:
+        """Notes rows of this sweep's cases that other sweeps have added to the table."""
+        for row in self.table.news():
+            if row.key in self.cases and row.key not in self.found:
+                self.resumed += 1
+                self._note(row)
+
+    def say_that_it_waits(self, cases: int) -> None:
+        """Warns once that only cases of other sweeps are left.
+
+        Raises
+        ------
+        LoadmasterError
+            This sweep is run by the import of a script in a worker of the very sweep that it would
+            wait for.
+        """
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise LoadmasterError(_UNGUARDED)
+        if not self._waits:
+            self._waits = True
+            left = counted(cases, "case that is", "cases that are")
+            warn(f"waiting for {left} under way in another sweep of the same table")
+
+    def _note(self, row: Row) -> None:
+        self.found[row.key] = row
+        if self._progress is not None:
+            self._progress(len(self.found), len(self.cases), row)
+
+
+def _swept(ledger: _Ledger, crew_for: Callable[[int], _Crew], retries: int) -> Sweep:
+    """Runs the cases that the table lacks."""
+    todo = ledger.todo()
     crew = crew_for(len(todo))
     try:
-        _drive(todo, crew, retries, record)
+        _drive(todo, crew, retries, ledger)
     except KeyboardInterrupt:
         crew.abandon()
     except BaseException:
         crew.abandon()
         raise
-    rows = tuple(found[key] for key in cases if key in found)
-    return Sweep(rows, resumed, len(cases) - len(rows))
+    rows = tuple(ledger.found[key] for key in ledger.cases if key in ledger.found)
+    return Sweep(rows, ledger.resumed, len(ledger.cases) - len(rows))
 
 
 # -- cases -------------------------------------------------------------------------------------
@@ -448,7 +505,9 @@ def run_case(case: Case) -> Row:
 def _follow(lifeline: Connection) -> None:
     """Ends a worker as soon as its sweep ends, even if the sweep was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.formatwarning = lambda message, *_, **__: f"loadmaster: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: (
+        escaped(f"loadmaster: warning: {message}") + "\n"
+    )
 
     def watch() -> None:
         # Nothing is ever sent, so the wait ends when the other end closes.
@@ -474,6 +533,12 @@ class _Crew:
         self._given = given
         self._lifeline: Connection | None = None
         self._executor: Executor | None = given if isinstance(given, Executor) else None
+        self.losses = Losses.of(self._executor)
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether a case that has failed is under way, which is to be alone."""
+        return any(failed for _, failed in self.flying.values())
 
     def submit(self, case: Case, failed: int) -> None:
         """Hands over a case that has failed ``failed`` times.
@@ -483,10 +548,11 @@ class _Crew:
         LoadmasterError
             The executor takes no case, and no other can be made.
         """
-        for _ in range(2):
-            if self._executor is None:
-                self._executor = self._made()
+        for _ in range(STARTS):
             try:
+                if self._executor is None:
+                    self._start()
+                assert self._executor is not None
                 future = self._executor.submit(run_case, case)
             except (BrokenExecutor, RuntimeError) as error:
                 if isinstance(self._given, Executor):
@@ -499,28 +565,49 @@ class _Crew:
             else:
                 self.flying[future] = case, failed
                 return
-        raise LoadmasterError(f"a new executor takes no case: {_said(refused)}") from refused
+        why = f"{STARTS} new executors, one after the other, took no case ({_said(refused)})"
+        if self._given is None:
+            why += f": {_UNGUARDED}"
+        raise LoadmasterError(why) from refused
 
-    def _made(self) -> Executor:
+    def _start(self) -> None:
+        """Makes an executor; one of its own has a process that runs."""
         if self._given is not None:
             assert not isinstance(self._given, Executor)
-            return self._given()
-        import multiprocessing
+            self._executor = self._given()
+            self.losses = Losses.of(self._executor)
+            return
         from concurrent.futures import ProcessPoolExecutor
 
         spawn = multiprocessing.get_context("spawn")
         followed, self._lifeline = spawn.Pipe(duplex=False)
-        made = ProcessPoolExecutor(
+        self._executor = ProcessPoolExecutor(
             self._processes, mp_context=spawn, initializer=_follow, initargs=(followed,)
         )
-        try:
-            made.submit(os.getpid).result()
-        except BrokenExecutor as error:
-            raise LoadmasterError(
-                "a process of its own cannot be started for the sweep: a script that is run needs "
-                'its statements under if __name__ == "__main__":, and cannot be read from stdin'
-            ) from error
-        return made
+        self._executor.submit(os.getpid).result()
+
+    def landed(self, timeout: float | None) -> set[Future[Row]]:
+        """Waits for cases; those that are done, none after so many seconds.
+
+        All cases of a broken executor are done.
+        """
+        if not self.flying:
+            time.sleep(timeout or 0.0)
+            return set()
+        done = wait(self.flying, timeout, return_when=FIRST_COMPLETED).done
+        if any(isinstance(_failure(future), BrokenExecutor) for future in done):
+            # The other cases of a broken executor are lost, and fail as well.
+            done = wait(self.flying).done
+            self.retire()
+        return done
+
+    def drop(self) -> list[tuple[Case, int]]:
+        """Cancels the cases that are under way; each, and how often it failed before."""
+        for future in self.flying:
+            future.cancel()
+        dropped = list(self.flying.values())
+        self.flying.clear()
+        return dropped
 
     def retire(self, *, wait_for_it: bool = False) -> None:
         """Shuts the executor down unless it is the user's; ends the sweep's own processes."""
@@ -536,38 +623,66 @@ class _Crew:
         self._executor = None
 
     def abandon(self) -> None:
-        """Drops the cases that are under way."""
-        for future in self.flying:
-            future.cancel()
+        """Drops the cases that are under way, and what ran them."""
+        self.drop()
         self.retire()
 
 
-def _drive(todo: Sequence[Case], crew: _Crew, retries: int, record: Callable[[Row], None]) -> None:
-    """Runs cases until each has a row."""
+def _drive(todo: Sequence[Case], crew: _Crew, retries: int, ledger: _Ledger) -> None:
+    """Runs cases, or leaves them to other sweeps that are at them, until each has a row."""
     waiting = deque(todo)
     suspects: deque[tuple[Case, int]] = deque()
     while waiting or suspects or crew.flying:
         if suspects and not crew.flying:
             crew.submit(*suspects.popleft())
-        while waiting and not suspects and len(crew.flying) < crew.size:
-            crew.submit(waiting[0], 0)
-            waiting.popleft()
-        done = wait(crew.flying, return_when=FIRST_COMPLETED).done
-        if any(isinstance(_failure(future), BrokenExecutor) for future in done):
-            # The other cases of a broken executor are lost, and fail as well.
-            done = wait(crew.flying).done
-            crew.retire()
+        elif not suspects and not crew.is_retrying:
+            _hand_out(waiting, crew, ledger)
+        polls = crew.losses is not None or (waiting and len(crew.flying) < crew.size)
+        done = crew.landed(POLL if polls else None)
         for future in done:
             case, failed = crew.flying.pop(future)
             error = _failure(future)
             if error is None:
-                record(replace(future.result(), tries=failed + 1))
+                ledger.record(replace(future.result(), tries=failed + 1))
             elif failed == retries:
-                why = f"the worker died: {_said(error)}"
-                record(replace(case.row("crashed", why), tries=failed + 1))
+                ledger.record(_crashed(case, failed, _said(error)))
             else:
                 suspects.append((case, failed + 1))
+        _look_at_workers(crew, ledger, bool(done))
+        ledger.look_around()
     crew.retire(wait_for_it=True)
+
+
+def _hand_out(waiting: deque[Case], crew: _Crew, ledger: _Ledger) -> None:
+    """Hands over as many cases as the crew takes; cases of other sweeps go on waiting."""
+    for _ in range(len(waiting)):
+        if len(crew.flying) == crew.size:
+            return
+        case = waiting.popleft()
+        if case.key in ledger.found:
+            continue
+        if ledger.table.claim(case.key):
+            crew.submit(case, 0)
+        else:
+            waiting.append(case)
+    if waiting and not crew.flying:
+        ledger.say_that_it_waits(len(waiting))
+
+
+def _look_at_workers(crew: _Crew, ledger: _Ledger, is_done: bool) -> None:
+    """Gives the cases that are under way up if workers are lost again and again."""
+    if crew.losses is None or not crew.flying:
+        return
+    if is_done:
+        crew.losses.forget()
+    elif why := crew.losses.look():
+        crew.losses.forget()
+        for case, failed in crew.drop():
+            ledger.record(_crashed(case, failed, why))
+
+
+def _crashed(case: Case, failed: int, why: str) -> Row:
+    return replace(case.row("crashed", f"the worker died: {why}"), tries=failed + 1)
 
 
 def _failure(future: Future[Row]) -> BaseException | None:

@@ -3,19 +3,25 @@
 Rows are appended to a CSV file. A Parquet file is written whole, from the CSV file beside it. No
 row has a line break in it. So if the last line has no end, the machine stopped while it was being
 written. This line is dropped, and its case is run again.
+
+Several sweeps may work on one table. A lock file beside it has two kinds of locks: one for all
+that changes the table, and one for each case, held by the sweep that runs the case.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from loadmaster.base.errors import InputError, importing, refusing
-from loadmaster.base.files import read_bytes, system_errors, write_bytes
+from loadmaster.base.files import check_target, is_special, system_errors, write_bytes
+from loadmaster.base.locks import FIRST, LockFile
 
 #: Most characters of an error or a name in the table.
 _MOST_TEXT = 4000
@@ -113,13 +119,27 @@ _PARSERS: dict[str, Any] = {
 }
 
 
+#: The byte of the lock file that whoever changes the table holds; cases have those behind it.
+_CHANGING = FIRST
+
+
 class Table:
-    """Rows by key, and the file that rows are appended to, if any."""
+    """Rows by key, and the file that rows are appended to, if any.
+
+    Attributes
+    ----------
+    rows : dict of Key to Row
+        Also those that other sweeps have added to the file, as far as it has been read.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[Key, Row] = {}
-        self._file: BinaryIO | None = None
+        self._path = Path()
         self._parquet: Path | None = None
+        self._file: io.FileIO | None = None
+        self._locks: LockFile | None = None
+        self._bytes, self._lines = 0, 0
+        self._news: dict[Key, Row] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None) -> Table:
@@ -128,8 +148,8 @@ class Table:
         Raises
         ------
         InputError
-            A name that ends in neither .csv nor .parquet; a file that is no table of a sweep, or
-            that cannot be written.
+            A name that ends in neither .csv nor .parquet; a file that is no table of a sweep, that
+            cannot be written, or that another sweep of this process has open.
         MissingExtraError
             Parquet without pyarrow.
         """
@@ -142,40 +162,125 @@ class Table:
         if target.suffix == ".parquet":
             _pyarrow()
             table._parquet = target
-        table._open_csv(target.with_suffix(".csv"))
+        try:
+            table._open_csv(target.with_suffix(".csv"))
+        except BaseException:
+            table._let_go()
+            raise
         return table
 
     def _open_csv(self, path: Path) -> None:
-        whole = b""
-        if path.exists():
-            data = read_bytes(path)
-            whole = data[: data.rfind(b"\n") + 1]
-            self.rows = {row.key: row for row in _parsed(whole, path)}
+        check_target(path)
+        place = Path(os.path.realpath(path))
+        if is_special(place):
+            raise InputError(f"cannot write {path}: a table is a regular file")
+        self._path = path
+        self._locks = LockFile(place.with_name(f"{place.name}.lock"), os.fspath(path))
         with system_errors(f"cannot write {path}"):
-            self._file = path.open("ab")
-            self._file.truncate(len(whole))
-        if not whole:
-            self._write(COLUMNS)
+            self._file = io.FileIO(place, "a+")
+        with self._locks.held(_CHANGING):
+            torn = self._catch_up()
+            if self._lines == 0:
+                if not _line(COLUMNS).startswith(torn):
+                    raise InputError(_no_table(path))
+                self._write(COLUMNS)
+        self._news.clear()
 
-    def append(self, row: Row) -> None:
-        """Adds a row; the row is on disk when this returns."""
-        self.rows[row.key] = row
-        if self._file is not None:
-            self._write(["" if v is None else v for v in row.to_document().values()])
+    def _catch_up(self) -> bytes:
+        """Takes in the lines that the file has got; returns what is behind the last whole one."""
+        assert self._file is not None
+        with system_errors(f"cannot read {self._path}"):
+            if os.fstat(self._file.fileno()).st_size < self._bytes:
+                raise InputError(f"{self._path} has lost lines that it had: something else cut it")
+            self._file.seek(self._bytes)
+            data = self._file.readall()
+        whole = data[: data.rfind(b"\n") + 1]
+        for row in _parsed(whole, self._path, self._lines):
+            self.rows[row.key] = self._news[row.key] = row
+        self._bytes += len(whole)
+        self._lines += whole.count(b"\n")
+        return data[len(whole) :]
 
     def _write(self, cells: Any) -> None:
+        """Puts a line behind the last whole one; if that fails, the file is as it was."""
         assert self._file is not None
-        self._file.write(_line(cells))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = _line(cells)
+        with system_errors(f"cannot write {self._path}"):
+            self._file.truncate(self._bytes)
+            try:
+                left = memoryview(line)
+                while left:
+                    left = left[self._file.write(left) :]
+            except BaseException:
+                self._file.truncate(self._bytes)
+                raise
+        self._bytes += len(line)
+        self._lines += 1
+
+    def news(self) -> list[Row]:
+        """Rows that other sweeps have added since this was last asked."""
+        if self._file is not None:
+            self._catch_up()
+        rows = list(self._news.values())
+        self._news.clear()
+        return rows
+
+    def claim(self, key: Key) -> bool:
+        """Whether this sweep is to run a case: no other is at it, or has added its row since.
+
+        Other sweeps leave the case alone until its row is added here, or this process ends.
+        """
+        if self._locks is None:
+            return True
+        if not self._locks.take(_byte(key)):
+            return False
+        self._catch_up()
+        if key in self._news:
+            self._locks.release(_byte(key))
+            return False
+        return True
+
+    def append(self, row: Row) -> None:
+        """Adds a row; the row is on disk when this returns.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written. It is then as it was.
+        """
+        if self._locks is not None and self._file is not None:
+            with self._locks.held(_CHANGING):
+                self._catch_up()
+                self._write(["" if v is None else v for v in row.to_document().values()])
+            with system_errors(f"cannot write {self._path}"):
+                os.fsync(self._file.fileno())
+            self._locks.release(_byte(row.key))
+        self.rows[row.key] = row
 
     def close(self) -> None:
         """Closes the file, and writes the Parquet file if one was asked for."""
+        try:
+            if self._parquet is not None and self._locks is not None:
+                with self._locks.held(_CHANGING):
+                    self._catch_up()
+                    if self.rows:
+                        write_bytes(self._parquet, _as_parquet(list(self.rows.values())))
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._parquet is not None and self.rows:
-            write_bytes(self._parquet, _as_parquet(list(self.rows.values())))
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
+
+
+def _byte(key: Key) -> int:
+    """The byte of the lock file that stands for a case; two cases share one with chance 2^-56."""
+    digest = hashlib.sha256(json.dumps(key).encode()).digest()
+    return _CHANGING + 1 + int.from_bytes(digest[:7])
 
 
 def _line(cells: Any) -> bytes:
@@ -184,29 +289,33 @@ def _line(cells: Any) -> bytes:
     return text.getvalue().encode()
 
 
-def _parsed(data: bytes, path: Path) -> list[Row]:
-    """The rows of a table.
+def _parsed(data: bytes, path: Path, before: int) -> list[Row]:
+    """The rows in whole lines of a table, with ``before`` lines before them.
 
     Raises
     ------
     InputError
         Another header, or a line that is no row; its number is named.
     """
-    if not data:
-        return []
-    if not data.startswith(_line(COLUMNS)):
-        raise InputError(
-            f"{path} is no table of a sweep by this version: its first line wants to be "
-            f"{','.join(COLUMNS)}; give another name"
-        )
+    lines = data.splitlines(keepends=True)
+    if lines and before == 0:
+        if lines[0] != _line(COLUMNS):
+            raise InputError(_no_table(path))
+        lines, before = lines[1:], 1
     rows = []
-    lines = data.splitlines()[1:]
-    for number, line in enumerate(lines, start=2):
+    for number, line in enumerate(lines, start=before + 1):
         what = f"{path}, line {number} is no row of a sweep"
         with refusing(what, ValueError, KeyError, csv.Error):
             [cells] = csv.reader([line.decode()])
             rows.append(_row(cells))
     return rows
+
+
+def _no_table(path: Path) -> str:
+    return (
+        f"{path} is no table of a sweep by this version: its first line wants to be "
+        f"{','.join(COLUMNS)}; give another name"
+    )
 
 
 def _row(cells: list[str]) -> Row:

@@ -18,7 +18,7 @@ from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import naming
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.text import aligned
+from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
@@ -128,7 +128,7 @@ class WhatIf:
             f"{self.before.method}",
             *aligned([head, *(self._row(p) for p in self.prospects)]),
         ]
-        return "\n".join([*lines, *(f"{p.name}: {p.why_not}" for p in self.prospects if p.why_not)])
+        return in_lines([*lines, *(f"{p.name}: {p.why_not}" for p in self.prospects if p.why_not)])
 
     def _row(self, prospect: Prospect) -> tuple[str, ...]:
         plan, gain = prospect.plan, self.gain(prospect)

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.costs.program import least_positive
 from loadmaster.model.graph import OpGraph
@@ -45,13 +44,6 @@ def build(
         }
     graph = OpGraph(filled, edges, name=before.name, meta={**before.meta, **(meta or {})})
     return Program.made(before, graph, **columns)
-
-
-def even_shares(total: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-    """``n`` shares of every value that add up to it, uint64 [n, len(total)]; larger ones first."""
-    each, rest = np.divmod(total, np.uint64(n))
-    part = np.arange(n, dtype=np.uint64)[:, None]
-    return each + (part < rest).astype(np.uint64)
 
 
 def shares(total: int, chunks: Sequence[int]) -> list[int]:

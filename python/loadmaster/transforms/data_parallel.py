@@ -1,445 +1,172 @@
-"""Data parallelism as a transform: FastT (Yi et al., Middleware 2020), section 5.2.
+"""Data parallelism: a replica of the model on every device, each on its share of the batch.
 
-OS-DPOS starts from this graph. The model is replicated k times, and each replica works on 1/k of
-the batch. A parameter has one home; every replica reads the parameter there, which stands for the
-paper's broadcast. An op that the transform adds sums the replicas' gradients of a parameter. The
-optimizer runs once per parameter.
+How the replicas' gradients are added up is the ``aggregation``. What runs today is "all-reduce" and
+"reduce-scatter" (:mod:`loadmaster.transforms.replicas`). The papers of 2018 to 2020 mean
+"parameter-server" (:mod:`loadmaster.transforms.parameter_server`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from loadmaster.base import checks
-from loadmaster.model.batch import batch_of
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.program import COLLECTIVE, Program, user_roles
-from loadmaster.model.roles import Roles
-from loadmaster.transforms.base import (
-    AGGREGATE,
-    Shape,
-    build,
-    elements,
-    even_shares,
-    format_output,
-    parse_output,
-)
+from loadmaster.model.program import Program
+from loadmaster.transforms.parameter_server import with_parameter_server
+from loadmaster.transforms.replicas import BUCKET_BYTES, Replication, replicated
+from loadmaster.transforms.shares import batch_size
+
+#: How gradients are added up.
+Aggregation = Literal["all-reduce", "reduce-scatter", "parameter-server"]
+
+#: How a sharded optimizer is cut.
+Shards = Literal["flat", "parameters"]
 
 
 def data_parallel(graph: OpGraph, k: int) -> OpGraph:
-    """The graph replicated ``k`` times over the batch, with gradients aggregated.
-
-    Parameters
-    ----------
-    graph : OpGraph
-        For training or inference; inference replicas have nothing to aggregate.
-    k : int
-        Replicas, at least 1. With 1 the graph comes back as it is.
-
-    Returns
-    -------
-    OpGraph
-        Replicated ops are named ``name@r0``, ``name@r1``, ...; the sum of what the replicas of
-        ``name`` hand to the optimizer is ``name@aggregate``. ``meta["data_parallel"]`` has
-        ``replicas``, ``batch`` (None: unknown) and what the transform adds: ``aggregation_flops``,
-        ``aggregation_bytes`` (accessed) and ``copied_param_bytes``.
-
-    Raises
-    ------
-    InputError
-        ``k`` is no positive integer, or names with ``@r0`` are taken.
-
-    Notes
-    -----
-    *What is replicated.* Inputs, and all ops that depend on them or on nothing at all. What follows
-    from parameters, buffers and constants alone is computed once, as is what writes them in place
-    and the optimizer (``phase`` "o"). A view goes with what it shows. A graph without inputs is
-    replicated but for its parameters and optimizer.
-
-    *What a replica costs.* FLOPs, workspace and the bytes that depend on the batch are divided in
-    whole numbers that add up to the original. Weights that are read and weight gradients that are
-    written are whole in each replica, and ``bytes_accessed`` counts them so. A measured time is
-    divided by k; an op that only adds up weight gradients keeps it whole.
-
-    *Weight gradients* are what the optimizer, or whatever updates a parameter, reads from the
-    replicas; and, backwards through ops without FLOPs, tensors as large that are read for nothing
-    else (sums of gradients over time steps or tied weights).
-
-    *Aggregation* of k tensors of b bytes: k - 1 FLOPs per element and (k + 1) b bytes accessed. It
-    is no part of the model's own FLOPs, whose sum does not change; parameter bytes do not either.
-
-    *Weights that an op holds itself*, not a parameter of their own, are whole in each replica: no
-    edge could bring them there. But for these copies, parameter bytes add up to the model's.
-
-    State written by replicated ops (batch norm's running statistics) is written by replica 0, which
-    stays with it; as in TensorFlow's own data parallelism, other replicas only read it.
-
-    O(V + E).
+    """The graph of :func:`replicate`, without what its ops serve.
 
     Examples
     --------
     >>> import loadmaster as lm
     >>> g = lm.read("example:lenet")
     >>> twice = lm.transforms.data_parallel(g, 2)
-    >>> twice.n_ops > g.n_ops, int(twice.param_bytes.sum()) == int(g.param_bytes.sum())
-    (True, True)
     >>> twice.index("convolution@r1") > 0
     True
     """
     return replicate(graph, k).graph
 
 
-def replicate(graph: OpGraph, k: int) -> Program:
-    """The program of :func:`data_parallel`: its graph, and the op that each of its ops serves."""
+def replicate(
+    graph: OpGraph,
+    k: int,
+    *,
+    rows: Sequence[int] | None = None,
+    aggregation: Aggregation = "all-reduce",
+    shards: Shards = "flat",
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Program:
+    """The graph replicated ``k`` times over the batch.
+
+    Parameters
+    ----------
+    graph : OpGraph
+        For training or inference; inference replicas have nothing to add up.
+    k : int
+        Replicas, at least 1. With 1 the graph comes back as it is.
+    rows : sequence of int, optional
+        Samples of the batch per replica, at least 1 each; they add up to the batch. Absent: as even
+        as whole samples allow. Where a graph does not say its batch, shares are equal.
+    aggregation : "all-reduce" (default), "reduce-scatter" or "parameter-server"
+        "all-reduce": every replica has all weights and the optimizer; gradients are summed in
+        buckets. "reduce-scatter" (ZeRO-1: Rajbhandari et al. 2020): the optimizer is sharded, each
+        replica gets its part of the sums, and what it updates is gathered. "parameter-server"
+        (FastT): each parameter is on one device, which sums whole gradients and from which the
+        others read it in every step.
+    shards : "flat" (default) or "parameters"
+        How "reduce-scatter" shards the optimizer: every tensor into ``k`` equal parts, or whole
+        parameters, each updated by one replica.
+    bucket_bytes : int
+        The most bytes of gradients that one collective sums, 25 MB by default (as PyTorch's
+        DistributedDataParallel). A gradient larger than that has a bucket of its own.
+
+    Returns
+    -------
+    Program
+        Replicas of ``name`` are ``name@r0``, ``name@r1``, ...
+
+    Raises
+    ------
+    InputError
+        ``k`` or ``rows`` out of range: more replicas than samples, rows that do not add up to the
+        batch; an unknown aggregation; names with ``@r0`` that are taken.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> g = lm.read("example:lenet")
+    >>> program = lm.transforms.replicate(g, 2)
+    >>> int(program.graph.param_bytes.sum()) == 2 * int(g.param_bytes.sum())
+    True
+    >>> [label for label in program.graph.collectives if label]
+    ['all_reduce/gradients0', 'all_reduce/gradients0']
+    """
     checks.integer("k", k)
+    checks.integer("bucket_bytes", bucket_bytes)
+    if aggregation not in get_args(Aggregation):
+        known = ", ".join(get_args(Aggregation))
+        raise InputError(f"aggregation {aggregation!r}: known are {known}")
+    if shards not in get_args(Shards):
+        raise InputError(f"shards {shards!r}: known are {', '.join(get_args(Shards))}")
     if k == 1:
         return Program.of(graph)
-    roles = Roles.of(graph)
-    return _Replicas(graph, int(k), roles).build()
+    if rows is None:
+        samples = share_out(batch_size(graph) or int(k), np.zeros(k), np.ones(k))
+    else:
+        samples = _checked(graph, int(k), rows)
+    if aggregation == "parameter-server":
+        return with_parameter_server(graph, int(k), samples)
+    how = Replication(samples, aggregation == "reduce-scatter", shards, int(bucket_bytes))
+    return replicated(graph, how)
 
 
-class _Replicas:
-    """The columns of the replicated graph.
+def share_out(
+    batch: int,
+    fixed: ArrayLike,
+    per_sample: ArrayLike,
+    most: ArrayLike | None = None,
+) -> tuple[int, ...]:
+    """Samples of a batch per replica, so that the slowest replica ends as early as can be.
 
-    Ops keep their order. A replicated op takes ``k`` places, another op takes one. The sums of the
-    tensors that replicas hand to ops that are not replicated come right after the replicas.
+    Replica r takes ``fixed[r] + per_sample[r] * samples`` seconds. Samples are whole, one at least
+    and ``most[r]`` at most, if that is given. First come the samples that each replica has done by
+    the time at which all would be done if samples could be cut, then the rest one by one.
+    O(k (batch + k)) at worst.
+
+    Raises
+    ------
+    InputError
+        Fewer samples than replicas, or fewer places than samples.
+
+    Examples
+    --------
+    >>> share_out(256, [0, 0, 0], [1, 1, 1]), share_out(256, [0, 0], [1, 3])
+    ((86, 85, 85), (192, 64))
+    >>> share_out(256, [0, 64], [1, 1]), share_out(8, [0, 0], [1, 1], [8, 2])
+    ((160, 96), (6, 2))
     """
-
-    def __init__(self, graph: OpGraph, k: int, roles: Roles) -> None:
-        self.graph, self.k, self.roles = graph, k, roles
-        self.batch = _batch(graph)
-        #: Bytes of weights that an op holds itself. Every replica holds all of them.
-        is_input = np.fromiter((kind == "input" for kind in graph.kinds), bool, graph.n_ops)
-        self.own_weights = np.where(is_input, np.uint64(0), graph.param_bytes)
-        many, tensor = roles.many, roles.tensor
-        from_many, to_many = many[graph.src], many[graph.dst]
-        crossing = np.flatnonzero(from_many & ~to_many & (tensor >= 0))
-        # One sum per tensor, placed after the op that makes the tensor.
-        self.summed, first, self.sum_of = np.unique(
-            tensor[crossing], return_index=True, return_inverse=True
+    a, b = np.asarray(fixed, dtype=np.float64), np.asarray(per_sample, dtype=np.float64)
+    k = len(a)
+    limit = np.full(k, batch) if most is None else np.asarray(most)
+    if not k <= batch <= limit.sum():
+        raise InputError(
+            f"{counted(k, 'replica')} of a batch of {counted(batch, 'sample')}: each needs one, "
+            f"and there are places for {int(limit.sum())}"
         )
-        self.crossing = crossing
-        self.sum_source = graph.src[crossing[first]]
-        self.sum_bytes = graph.bytes[crossing[first]]
-        self.copies = np.where(many, k, 1)
-        sums = np.bincount(self.sum_source, minlength=graph.n_ops)
-        places = self.copies + sums
-        self.start = np.concatenate([[0], np.cumsum(places)[:-1]])
-        self.n = int(places.sum())
-        by_source = np.argsort(self.sum_source, kind="stable")
-        within = np.arange(len(by_source)) - np.searchsorted(
-            self.sum_source[by_source], self.sum_source[by_source]
-        )
-        self.sum_at = np.empty(len(by_source), dtype=np.int64)
-        source = self.sum_source[by_source]
-        self.sum_at[by_source] = self.start[source] + self.copies[source] + within
-        self.sum_rank = np.empty(len(by_source), dtype=np.int64)
-        self.sum_rank[by_source] = within
-
-    def build(self) -> Program:
-        graph, k, n = self.graph, self.k, self.n
-        origin = np.full(n, -1, dtype=np.int32)
-        replica = np.full(n, -1, dtype=np.int64)
-        copy = np.repeat(np.arange(graph.n_ops), self.copies)
-        number = np.arange(len(copy)) - np.repeat(np.cumsum(self.copies) - self.copies, self.copies)
-        at = self.start[copy] + number
-        origin[at] = copy
-        replica[at] = np.where(self.roles.many[copy], number, -1)
-        self.origin, self.replica = origin, replica
-
-        whole_accessed, whole_output = self._whole_bytes()
-        share = np.ones(n)
-        only_gradients = self._only_gradients()
-        divided = (origin >= 0) & (replica >= 0)
-        share[divided & ~only_gradients[origin]] = 1.0 / k
-        ops = self._texts() | {
-            "flops": self._divided(graph.flops, np.zeros_like(graph.flops)),
-            "bytes_accessed": self._divided(graph.bytes_accessed, whole_accessed),
-            "output_bytes": self._divided(graph.output_bytes, whole_output),
-            "param_bytes": self._divided(graph.param_bytes, self.own_weights),
-            "workspace": self._divided(graph.workspace, np.zeros_like(graph.workspace)),
-            "view": np.where(origin >= 0, graph.view[origin], False).astype(np.int64),
-            "alias_of": self._aliases(),
-        }
-        flops, accessed = self._aggregation(ops)
-        summary = {
-            "replicas": k,
-            "batch": self.batch,
-            "aggregation_flops": flops,
-            "aggregation_bytes": accessed,
-            "copied_param_bytes": (k - 1) * int(self.own_weights[self.roles.many].sum()),
-        }
-        return build(
-            graph,
-            ops,
-            self._edges(),
-            meta={"data_parallel": summary},
-            share=share,
-            replica=replica.astype(np.int32),
-            **self._served(),
-            notes=self._notes(),
-        )
-
-    def _served(self) -> dict[str, NDArray[Any]]:
-        """Columns ``serves`` and ``role``. A sum serves the op whose tensors it sums."""
-        serves = self.origin.copy()
-        serves[self.sum_at] = self.sum_source
-        role = user_roles(self.graph)[serves]
-        role[self.sum_at] = COLLECTIVE
-        return {"serves": serves, "role": role}
-
-    def _notes(self) -> tuple[str, ...]:
-        if self.batch is None or self.batch % self.k == 0:
-            return ()
-        return (
-            f"the batch of {self.batch} is no multiple of {self.k} replicas: their shares of the "
-            "work are taken to be equal all the same, and their shapes are left out",
-        )
-
-    # -- ops -----------------------------------------------------------------------------------
-
-    def _divided(self, total: NDArray[np.uint64], whole: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """A column in which every replica has the ``whole`` bytes and a share of the others."""
-        parts = even_shares(total - whole, self.k) + whole
-        column = np.where(self.replica >= 0, parts[self.replica, self.origin], total[self.origin])
-        column[self.origin < 0] = 0
-        return column
-
-    def _whole_bytes(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Per op, bytes that every replica accesses whole, and those that it outputs whole."""
-        graph, many, gradient = self.graph, self.roles.many, self.roles.gradient
-        data = self.roles.tensor >= 0
-        sizes = np.where(data, graph.bytes, np.uint64(0)).astype(np.float64)
-
-        def total(ends: NDArray[np.int64], which: NDArray[np.bool_]) -> NDArray[np.uint64]:
-            return np.bincount(ends[which], sizes[which], graph.n_ops).astype(np.uint64)
-
-        weights = total(graph.dst, data & ~many[graph.src]) + self.own_weights
-        summands = total(graph.dst, data & gradient & many[graph.src])
-        # A tensor counts once, however many read it.
-        _, once = np.unique(self.roles.tensor, return_index=True)
-        first = np.zeros(graph.n_edges, dtype=bool)
-        first[once] = True
-        written = total(graph.src, data & gradient & first & ~graph.view[graph.src])
-        output = np.minimum(written, graph.output_bytes)
-        read = weights + summands + written
-        # An op that accesses less than its inputs (a look-up) does not read its weights whole.
-        accessed = np.where(
-            read <= graph.bytes_accessed, read, np.minimum(written, graph.bytes_accessed)
-        )
-        return accessed, output
-
-    def _only_gradients(self) -> NDArray[np.bool_]:
-        """Ops that work on weight gradients alone: a replica does as much work as the original."""
-        graph, many = self.graph, self.roles.many
-        data = self.roles.tensor >= 0
-        other = data & ~self.roles.gradient
-        reads_batch = np.bincount(graph.dst[other & many[graph.src]], minlength=graph.n_ops) > 0
-        makes_batch = np.bincount(graph.src[other], minlength=graph.n_ops) > 0
-        reads = np.bincount(graph.dst[data & many[graph.src]], minlength=graph.n_ops) > 0
-        return reads & ~reads_batch & ~makes_batch
-
-    def _aliases(self) -> NDArray[np.int64]:
-        """The ``alias_of`` column: an owner that is replicated is the one in the same replica."""
-        graph, origin = self.graph, self.origin
-        of = np.where(origin >= 0, graph.alias_of[origin], -1)
-        inside = np.where(self.roles.many[of], np.maximum(self.replica, 0), 0)
-        return np.where(of >= 0, self.start[of] + inside, -1)
-
-    def _texts(self) -> dict[str, list[str]]:
-        graph, replica = self.graph, self.replica.tolist()
-        origin = self.origin.tolist()
-
-        def column(values: list[str]) -> list[str]:
-            return [values[i] if i >= 0 else "" for i in origin]
-
-        names = [
-            "" if i < 0 else graph.names[i] if r < 0 else f"{graph.names[i]}@r{r}"
-            for i, r in zip(origin, replica, strict=True)
-        ]
-        # A colocation set that has an op which is not replicated stays with replica 0.
-        shared = {c for c, m in zip(graph.colocation, self.roles.many, strict=True) if c and not m}
-        colocation = [
-            c if not c or r < 0 or (r == 0 and c in shared) else f"{c}@r{r}"
-            for c, r in zip(column(graph.colocation), replica, strict=True)
-        ]
-        shapes = self._shapes()
-        texts = {key: column(values) for key, values in graph.texts.items()} | {
-            "name": names,
-            "colocation": colocation,
-            "output": [
-                "" if i < 0 else graph.outputs[i] if r < 0 else shapes[i]
-                for i, r in zip(origin, replica, strict=True)
-            ],
-        }
-        for at, source, rank in zip(
-            self.sum_at.tolist(), self.sum_source.tolist(), self.sum_rank.tolist(), strict=True
-        ):
-            label = f"{graph.names[source]}@{AGGREGATE}"
-            texts["name"][at] = label if rank == 0 else f"{label}{rank}"
-            texts["kind"][at] = AGGREGATE
-            for key in ("module", "phase", "output", "device_types"):
-                texts[key][at] = graph.texts[key][source]
-        return texts
-
-    def _aggregation(self, ops: dict[str, Any]) -> tuple[int, int]:
-        """Fills in what the sums cost; the total FLOPs and bytes accessed."""
-        dtypes = [parse_output(self.graph.outputs[i])[0][0] for i in self.sum_source.tolist()]
-        added = [
-            (self.k - 1) * elements(size, dtype)
-            for size, dtype in zip(self.sum_bytes.tolist(), dtypes, strict=True)
-        ]
-        accessed = self.sum_bytes * np.uint64(self.k + 1)
-        ops["flops"][self.sum_at] = np.array(added, dtype=np.uint64)
-        ops["bytes_accessed"][self.sum_at] = accessed
-        ops["output_bytes"][self.sum_at] = self.sum_bytes
-        return sum(added), int(accessed.sum())
-
-    # -- shapes --------------------------------------------------------------------------------
-
-    def _shapes(self) -> list[str]:
-        """The ``output`` of a replica of each op: the batch's axis divided by k."""
-        graph, batch = self.graph, self.batch
-        out: dict[int, dict[int, bool]] = defaultdict(dict)
-        for s, t, g in zip(
-            graph.src.tolist(),
-            self.roles.tensor.tolist(),
-            self.roles.gradient.tolist(),
-            strict=True,
-        ):
-            if t >= 0:
-                out[s][t] = g
-        flipped = self._transposed()
-        cache: dict[tuple[str, tuple[bool, ...], int], str] = {}
-        texts = []
-        for i, text in enumerate(graph.outputs):
-            flags = tuple(g for _, g in sorted(out[i].items())) if i in out else ()
-            key = (text, flags, flipped[i])
-            if key not in cache:
-                cache[key] = _share_of(text, flags, batch, self.k, flipped[i])
-            texts.append(cache[key])
-        return texts
-
-    def _transposed(self) -> list[int]:
-        """The batch's axis of the output of 2-d transposes (``aten.t``), -1 for other ops.
-
-        Both axes may be as long as the batch, so sizes alone do not tell which one it is.
-        """
-        graph = self.graph
-        source = dict(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
-        axes = [-1] * graph.n_ops
-        for i, kind in enumerate(graph.kinds):
-            flips, at = 0, i
-            while graph.kinds[at] == "aten.t.default" and at in source:
-                at, flips = source[at], flips + 1
-            if kind == "aten.t.default":
-                sizes = parse_output(graph.outputs[at])[0][1]
-                axis = _batch_axis(sizes or (), self.batch)
-                if axis is not None and len(sizes or ()) == 2:
-                    axes[i] = (axis + flips) % 2
-        return axes
-
-    # -- edges ---------------------------------------------------------------------------------
-
-    def _edges(self) -> dict[str, NDArray[Any]]:
-        graph, k, many = self.graph, self.k, self.roles.many
-        tensor, gradient = self.roles.tensor, self.roles.gradient
-        from_many, to_many = many[graph.src], many[graph.dst]
-        data = tensor >= 0
-        parts = np.where(gradient, graph.bytes, even_shares(graph.bytes, k))
-        # Replica r's tensor ids are the model's plus r strides; the sums' ids come after all.
-        stride = int(tensor.max(initial=-1)) + 1
-        summing = from_many & ~to_many & data
-        rows: tuple[list[Any], ...] = ([], [], [], [], [])
-
-        def add(at: Any, s: Any, d: Any, t: Any, b: Any) -> None:
-            for column, values in zip(rows, (at, s, d, t, b), strict=True):
-                column.append(values)
-
-        alone = np.flatnonzero(~from_many & ~to_many)
-        source, sink = self.start[graph.src], self.start[graph.dst]
-        add(alone, source[alone], sink[alone], tensor[alone], graph.bytes[alone])
-        copied = np.flatnonzero((from_many | to_many) & ~summing)
-        own = from_many[copied]
-        for r in range(k):
-            add(
-                copied,
-                source[copied] + r * own,
-                sink[copied] + r * to_many[copied],
-                np.where(own & data[copied], tensor[copied] + r * stride, tensor[copied]),
-                np.where(own, parts[r, copied], graph.bytes[copied]),
-            )
-        crossing = self.crossing
-        pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
-        into, first = np.unique(pairs, axis=0, return_index=True)
-        for r in range(k):
-            add(
-                crossing[first],
-                self.start[into[:, 0]] + r,
-                self.sum_at[into[:, 1]],
-                self.summed[into[:, 1]] + r * stride,
-                self.sum_bytes[into[:, 1]],
-            )
-        sums = self.sum_at[self.sum_of]
-        add(crossing, sums, sink[crossing], k * stride + self.sum_of, graph.bytes[crossing])
-        # Edges are in the order of the model's: an op tells its arguments apart by that order.
-        at, src, dst, ids, sizes = map(np.concatenate, rows)
-        order = np.argsort(at, kind="stable")
-        _, compact = np.unique(ids, return_inverse=True)
-        compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
-        return {
-            "src": src[order],
-            "dst": dst[order],
-            "tensor": compact[order],
-            "bytes": sizes[order],
-        }
+    # All would end together at this time; a replica that takes longer for none gets one sample.
+    end = (batch + (a / b).sum()) / (1 / b).sum()
+    rows = np.clip(np.floor((end - a) / b), 1, limit).astype(np.int64)
+    while rows.sum() > batch:
+        last = np.where(rows > 1, a + b * rows, -np.inf)
+        rows[len(rows) - 1 - int(np.argmax(last[::-1]))] -= 1
+    while rows.sum() < batch:
+        rows[int(np.argmin(np.where(rows < limit, a + b * (rows + 1), np.inf)))] += 1
+    return tuple(rows.tolist())
 
 
-def _batch(graph: OpGraph) -> int | None:
-    """Rows of the batch: as the graph's meta says, else the commonest first size of its inputs."""
-    said = batch_of(graph)
-    if said is not None:
-        return said
-    firsts: Counter[int] = Counter()
-    for kind, text in zip(graph.kinds, graph.outputs, strict=True):
-        sizes = parse_output(text)[0][1] if kind == "input" else None
-        if sizes:
-            firsts[sizes[0]] += 1
-    return firsts.most_common(1)[0][0] if firsts else None
-
-
-def _batch_axis(sizes: tuple[int, ...], batch: int | None) -> int | None:
-    """The axis as long as the batch, else the first that is a multiple of it (rows x steps)."""
-    if batch is None or batch < 2:
-        return None
-    if batch in sizes:
-        return sizes.index(batch)
-    multiples = [axis for axis, size in enumerate(sizes) if size and size % batch == 0]
-    return multiples[0] if multiples else None
-
-
-def _share_of(text: str, whole: tuple[bool, ...], batch: int | None, k: int, axis: int) -> str:
-    """The ``output`` of one replica; ``whole``: per tensor, whether it is a weight gradient."""
-    shapes = parse_output(text)
-    flags = whole if len(whole) == len(shapes) else (bool(whole) and all(whole),) * len(shapes)
-    return format_output(
-        [
-            shape if keep else _cut(shape, batch, k, axis)
-            for shape, keep in zip(shapes, flags, strict=True)
-        ]
-    )
-
-
-def _cut(shape: Shape, batch: int | None, k: int, axis: int) -> Shape:
-    dtype, sizes = shape
-    if not sizes:
-        return shape
-    at = axis if axis >= 0 else _batch_axis(sizes, batch)
-    if at is None or batch is None or batch % k:
-        # Which axis is the batch's is unknown, so the sizes are left out.
-        return dtype, None
-    return dtype, (*sizes[:at], sizes[at] // k, *sizes[at + 1 :])
+def _checked(graph: OpGraph, k: int, rows: Sequence[int]) -> tuple[int, ...]:
+    """Samples per replica as they were given."""
+    if len(rows) != k:
+        raise InputError(f"rows has {counted(len(rows), 'value')} for {counted(k, 'replica')}")
+    for r, samples in enumerate(rows):
+        checks.integer(f"rows[{r}]", samples)
+    batch = batch_size(graph)
+    if batch is not None and sum(rows) != batch:
+        raise InputError(f"rows add up to {sum(rows)}, and the batch is {batch}")
+    return tuple(int(samples) for samples in rows)

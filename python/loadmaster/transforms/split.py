@@ -147,6 +147,8 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
         return "it holds weights itself, of which no rule says what each part needs"
     if graph.colocation[at]:
         return f"it must stay with the ops of colocation set {graph.colocation[at]!r}"
+    if graph.collectives[at]:
+        return f"it is a member of collective {graph.collectives[at]!r}"
     if not rules_for(graph.kinds[at]):
         return f"there are no split rules for its kind, {graph.kinds[at] or 'which is unknown'!r}"
     return ""
@@ -204,7 +206,7 @@ class _Split:
         graph, at = self.graph, self.at
         block = self._block()
         ops: dict[str, Any] = {}
-        everywhere = ("module", "phase", "colocation", "device_types")
+        everywhere = ("module", "phase", "colocation", "device_types", "collective")
         for column, values in graph.texts.items():
             new = [values[at]] * self.block if column in everywhere else block[column]
             ops[column] = [*values[:at], *new, *values[at + 1 :]]

@@ -238,6 +238,23 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// Members of one collective that do two things.
+    #[error("{first} and {second} are members of one collective, but of two kinds")]
+    TwoKinds {
+        /// A member.
+        first: OpRef,
+        /// A member of another kind.
+        second: OpRef,
+    },
+    /// A member of a collective that is a view, a placeholder or no op of its own.
+    #[error("{op} is a member of a collective: it can be no view and no placeholder")]
+    BadMember {
+        /// The op.
+        op: OpRef,
+    },
+    /// Collectives that wait for each other.
+    #[error("collectives wait for each other, members taken for one op: {0}")]
+    CollectiveDeadlock(OpRefs),
     /// A quotient that is not acyclic.
     #[error("merging these groups makes a cycle: {0}")]
     CyclicGroups(OpRefs),
@@ -316,6 +333,14 @@ pub enum ClusterError {
         /// The most that are supported.
         limit: usize,
     },
+    /// Measured times of collectives that cannot be used.
+    #[error("times of {kind}: {reason}")]
+    BadTable {
+        /// The kind of collective.
+        kind: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
     /// Two devices of one name.
     #[error("two devices are named {0:?}")]
     DuplicateDevice(String),
@@ -335,6 +360,16 @@ pub enum ClusterError {
         /// "from" or "to".
         end: &'static str,
         /// The bad name.
+        name: String,
+    },
+    /// A row of links that names a device twice at one end.
+    #[error("link {link} has {end} {name:?} twice")]
+    RepeatedDevice {
+        /// The link's index.
+        link: usize,
+        /// "from" or "to".
+        end: &'static str,
+        /// The name.
         name: String,
     },
     /// A link from a device to itself.
@@ -363,8 +398,22 @@ pub enum ClusterError {
         /// The bad value.
         latency: f64,
     },
+    /// Routes over too many links.
+    #[error(
+        "the routes between {devices} devices hold more than {limit} channels in all: join more of the \
+         devices by links of their own"
+    )]
+    LongRoutes {
+        /// How many devices there are.
+        devices: usize,
+        /// The most channels that are supported.
+        limit: usize,
+    },
     /// A pair of devices that no route joins.
-    #[error("no link or chain of links leads from {from:?} to {to:?}")]
+    #[error(
+        "no link or chain of links leads from {from:?} to {to:?}; a link leads one way: the [[link]] that \
+         joins two devices both ways says\nfrom = [{to:?}, {from:?}]\nto = [{to:?}, {from:?}]"
+    )]
     Unreachable {
         /// Source device.
         from: String,
@@ -403,11 +452,16 @@ impl Error {
             | Self::ControlFanout { op, .. }
             | Self::ForbiddenDevice { op, .. }
             | Self::DoesNotFit { op, .. }
+            | Self::BadMember { op }
             | Self::NoAllowedDevice { op } => vec![op],
             Self::TwoProducers { first, second, .. }
             | Self::NoCommonType { first, second }
+            | Self::TwoKinds { first, second }
             | Self::SplitColocation { first, second, .. } => vec![first, second],
-            Self::Cycle(ops) | Self::CyclicGroups(ops) | Self::Deadlock(ops) => ops.0.iter_mut().collect(),
+            Self::Cycle(ops)
+            | Self::CyclicGroups(ops)
+            | Self::CollectiveDeadlock(ops)
+            | Self::Deadlock(ops) => ops.0.iter_mut().collect(),
             Self::EmptyGraph
             | Self::TooMany { .. }
             | Self::WrongLength { .. }

@@ -10,6 +10,7 @@ pub mod bounds;
 pub mod clock;
 pub mod cluster;
 pub mod coarsen;
+pub mod collective;
 pub mod colocate;
 pub mod csr;
 pub mod error;

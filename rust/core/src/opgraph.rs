@@ -3,6 +3,7 @@
 //! Validated once, then immutable. Algorithms do not run on it but on what [`crate::reduce`] makes
 //! of it.
 
+use crate::collective::{Collectives, MemberColumns};
 use crate::error::Error;
 use crate::graph::{Graph, edges_of};
 use crate::ids::{OpId, TensorId};
@@ -34,6 +35,18 @@ pub struct OpColumns {
     pub resident: Vec<u64>,
     /// Bytes needed only while the op runs.
     pub workspace: Vec<u64>,
+    /// The collective that each op is a member of, negative: none. Empty: there are none.
+    pub collective: Vec<i64>,
+    /// What each member's collective does, an index into
+    /// [`Kind::NAMED`](crate::collective::Kind::NAMED).
+    pub collective_kind: Vec<u8>,
+}
+
+impl OpColumns {
+    /// The columns of collectives.
+    pub fn members(&self) -> MemberColumns<'_> {
+        MemberColumns { group: &self.collective, kind: &self.collective_kind }
+    }
 }
 
 /// A validated model graph.
@@ -66,6 +79,7 @@ impl OpGraph {
         check_names(&columns.name)?;
         check_aliases(columns)?;
         check_producers(columns, &graph)?;
+        check_members(columns, &graph)?;
         let tensor_bytes = tensor_bytes(columns, &graph)?;
         Ok((graph, tensor_bytes))
     }
@@ -165,6 +179,16 @@ fn check_aliases(c: &OpColumns) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Members of collectives run; what else must hold of them does.
+fn check_members(c: &OpColumns, graph: &Graph) -> Result<(), Error> {
+    Collectives::of(graph, c.members(), |_| (0, 0))?;
+    let is_wrong = |u: &usize| c.collective[*u] >= 0 && (c.view[*u] || c.placeholder[*u]);
+    match (0..c.collective.len()).find(is_wrong) {
+        Some(u) => Err(Error::BadMember { op: OpId::new(u).into() }),
+        None => Ok(()),
+    }
 }
 
 /// A tensor id has one owner; views that read it may pass it on.

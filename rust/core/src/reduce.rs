@@ -15,6 +15,7 @@
 //! model's topological order is one of its own. O(V + E), but for control edges that views
 //! multiply. These are counted first, and refused past eight times the size of the graph.
 
+use crate::collective::{Collectives, MemberColumns};
 use crate::colocate;
 use crate::csr::Csr;
 use crate::error::Error;
@@ -294,7 +295,7 @@ impl<'a> Walk<'a> {
         };
         let allowed: Vec<u64> = op_of.iter().map(|u| homes.allowed[u.ix()]).collect();
         let lead = colocate::leads(&graph, &set_of, &sets, reader, &allowed);
-        let work = Workload {
+        let mut work = Workload {
             graph,
             tensor_bytes,
             tensor_storage,
@@ -306,7 +307,9 @@ impl<'a> Walk<'a> {
             sets,
             allowed,
             lead,
+            collectives: Collectives::default(),
         };
+        work.collectives = collectives(model, &work, &op_of)?;
         Ok(Reduced { work, map, op_of, shows: self.real })
     }
 
@@ -460,6 +463,20 @@ impl<'a> Walk<'a> {
         }
         Ok(Homes { set_of, sets, reader, anchor, allowed })
     }
+}
+
+/// The collectives of the model, whose members are ops of the reduced graph.
+fn collectives(model: &OpGraph, work: &Workload, op_of: &[OpId]) -> Result<Collectives, Error> {
+    let columns = model.columns.members();
+    if columns.group.is_empty() {
+        return Ok(Collectives::default());
+    }
+    let by_index = work.graph.numbering().by_index(op_of.to_vec());
+    let group: Vec<i64> = by_index.iter().map(|op| columns.group[op.ix()]).collect();
+    let kind: Vec<u8> = by_index.iter().map(|op| columns.kind[op.ix()]).collect();
+    let members = MemberColumns { group: &group, kind: &kind };
+    let found = Collectives::of(&work.graph, members, |op| work.sent(op));
+    found.map_err(|error| error.with_indices(|index| by_index[index.ix()].0))
 }
 
 /// With which ops the ops of the model are placed.

@@ -7,6 +7,7 @@
 use crate::border::{first_wrong, is_no_time};
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
+use crate::collective::{Collectives, MemberColumns};
 use crate::csr::{Csr, Filling};
 use crate::error::Error;
 use crate::graph::Graph;
@@ -64,6 +65,8 @@ pub struct Workload {
     /// The op whose placement decides where each op goes: itself, the first of its set, or the first
     /// reader of the parameter its set updates. Never a chain.
     pub lead: Vec<OpId>,
+    /// Ops that stand for one member each of a collective.
+    pub collectives: Collectives,
 }
 
 /// The storage for what an op allocates beside its tensors, given the `bytes` that it allocates in
@@ -93,6 +96,8 @@ pub struct Columns<'a> {
     pub colocation: &'a [i64],
     /// Mask of allowed device types per op.
     pub allowed: &'a [u64],
+    /// Which ops are members of collectives.
+    pub members: MemberColumns<'a>,
 }
 
 impl Columns<'_> {
@@ -199,7 +204,7 @@ impl Workload {
         } else {
             crate::colocate::leads(&graph, &set_of, &sets, |_| None, &allowed)
         };
-        Ok(Self {
+        let mut made = Self {
             tensor_bytes,
             tensor_storage,
             storages,
@@ -210,8 +215,19 @@ impl Workload {
             sets,
             allowed,
             lead,
+            collectives: Collectives::default(),
             graph,
-        })
+        };
+        made.collectives = Collectives::of(&made.graph, columns.members, |op| made.sent(op))?;
+        Ok(made)
+    }
+
+    /// Bytes of the tensors with data that an op reads, each once, and bytes that it makes: what a
+    /// member of a collective brings and gets.
+    pub(crate) fn sent(&self, op: OpId) -> (u64, u64) {
+        let read = self.graph.inputs(op).iter().chain(self.graph.pulls(op));
+        let read = read.fold(0u64, |sum, t| sum.saturating_add(self.tensor_bytes[t.ix()]));
+        (read, self.output_bytes(op))
     }
 
     /// Number of ops.
@@ -313,7 +329,10 @@ impl Workload {
             let readers = self.graph.consumers(t).len() as f64;
             (latency + self.tensor_bytes[t.ix()] as f64 * inverse) * readers
         };
-        Clock::for_horizon(work + self.graph.tensors().map(sent).sum::<f64>())
+        let together = self.collectives.all().iter().enumerate().map(|(c, collective)| {
+            cluster.longest_collective(self.collectives.members(c).len(), collective.bytes)
+        });
+        Clock::for_horizon(work + self.graph.tensors().map(sent).sum::<f64>() + together.sum::<f64>())
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use common::{Case, cases_of, graph, mesh, micros, on, plain, plain_works};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::{Source, bounds};
-use loadmaster_core::cluster::{Cluster, Link};
+use loadmaster_core::cluster::{Cluster, Links};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::simulate::{LinkOrder, Options, Simulator};
 use loadmaster_core::workload::{Columns, Times, Workload};
@@ -217,8 +217,8 @@ fn the_least_transfer_is_over_devices_that_both_may_use() {
     // Types a, a, b. Ops 0 and 1 must be on a, op 2 on b; a tensor of 6 bytes takes 1 us from device 1 to
     // 2, 6 us from 0 to 2. By the fast link both arrive at 3 + 1; where the types allow no transfer
     // between two devices of type b, what b makes stays.
-    let fast = |from: usize, to: usize| Link { bandwidth: 6e6, ..common::link(from, to, 0.0, &[]) };
-    let links: Vec<Link> = common::pairs(3)
+    let fast = |from: usize, to: usize| Links { bandwidth: 6e6, ..common::link(from, to, 0.0, &[]) };
+    let links: Vec<Links> = common::pairs(3)
         .map(|(a, b)| if (a, b) == (1, 2) { fast(a, b) } else { common::link(a, b, 0.0, &[]) })
         .collect();
     let devices = vec![common::device(0, "a", 0), common::device(1, "a", 0), common::device(2, "b", 0)];

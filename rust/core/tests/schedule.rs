@@ -257,7 +257,7 @@ impl<'a> PlainEngine<'a> {
     /// When transfers end that queue first come, first served.
     fn served(&self, transfers: &BTreeMap<Turn, Transfer>) -> BTreeMap<Turn, Ticks> {
         let cluster = &self.p.case.cluster;
-        let mut free = vec![0; cluster.channels().len()];
+        let mut free = vec![0; cluster.n_channels()];
         let mut ends = BTreeMap::new();
         for (&turn, &(_, from, length, _)) in transfers {
             let route = cluster.route_channels(from, turn.2);

@@ -170,7 +170,7 @@ fn devices_work(s: &Seen<'_>) -> Result<(), TestCaseError> {
 /// One transfer at a time per channel, each holding all of its route; none waits without a cause.
 fn channels_work(s: &Seen<'_>) -> Result<(), TestCaseError> {
     let transfers = &s.schedule.transfers;
-    for c in (0..s.case.cluster.channels().len()).map(ChannelId::new) {
+    for c in (0..s.case.cluster.n_channels()).map(ChannelId::new) {
         let held = (0..transfers.len()).filter(|&i| s.channels(i).contains(&c));
         let intervals: Vec<_> = held.map(|i| (transfers[i].start, transfers[i].finish)).collect();
         let busy: Ticks = intervals.iter().map(|(a, b)| b - a).sum();

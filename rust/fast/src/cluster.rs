@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use loadmaster_core::cluster::{Cluster as Core, Device, Link};
-use loadmaster_core::ids::DeviceId;
-use pyo3::exceptions::PyIndexError;
+use loadmaster_core::cluster::{Cluster as Core, Device, Links};
+use loadmaster_core::collective::table::Table;
+use loadmaster_core::collective::{Group, Kind};
+use loadmaster_core::ids::{ChannelId, DeviceId};
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::Raised;
@@ -15,12 +17,19 @@ use crate::errors::Raised;
 /// ----------
 /// devices : list of (name, type, bytes of memory)
 /// links : list of (from, to, bandwidth in B/s, latency in s, list of channel names)
-///     Directed. Without channel names, the link has a channel of its own.
+///     Directed. Where an end is a list of devices, one link joins every device of `from` and every other of
+///     `to`. In names of channels, `{from}` and `{to}` stand for the ends. Without names, each link has a
+///     channel of its own.
+/// tables : list of (kind, machines, devices, list of (bytes, seconds)), optional
+///     Measured times of collectives, which stand above what the links say. ``kind`` is one of
+///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each.
 ///
 /// Raises
 /// ------
 /// InputError
 ///     Duplicate names or links, unknown ends, bad figures, unreachable pairs; each named.
+/// ValueError
+///     An unknown kind of collective.
 ///
 /// Examples
 /// --------
@@ -34,19 +43,57 @@ pub struct Cluster {
 }
 
 type DeviceRow = (String, String, u64);
-type LinkRow = (String, String, f64, f64, Vec<String>);
+type LinkRow = (End, End, f64, f64, Vec<String>);
+type TableRow = (String, usize, usize, Vec<(u64, f64)>);
+
+/// One end of a row of links.
+#[derive(FromPyObject)]
+enum End {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<End> for Vec<String> {
+    fn from(end: End) -> Self {
+        match end {
+            End::One(name) => vec![name],
+            End::Many(names) => names,
+        }
+    }
+}
+
+/// The kind of a collective that is called so.
+fn kind_named(name: &str) -> PyResult<Kind> {
+    let found = Kind::NAMED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let known = Kind::NAMED.map(|(name, _)| name).join(", ");
+        PyValueError::new_err(format!("collective {name:?}: known are {known}"))
+    })
+}
 
 #[pymethods]
 impl Cluster {
     #[new]
-    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>) -> PyResult<Self> {
+    #[pyo3(signature = (devices, links, tables=Vec::new()))]
+    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>, tables: Vec<TableRow>) -> PyResult<Self> {
         let devices =
             devices.into_iter().map(|(name, type_name, memory)| Device { name, type_name, memory }).collect();
-        let links: Vec<Link> = links
+        let links: Vec<Links> = links
             .into_iter()
-            .map(|(from, to, bandwidth, latency, channels)| Link { from, to, bandwidth, latency, channels })
+            .map(|(from, to, bandwidth, latency, channels)| Links {
+                from: from.into(),
+                to: to.into(),
+                bandwidth,
+                latency,
+                channels,
+            })
             .collect();
-        Ok(Self { core: Arc::new(Core::new(devices, &links).map_err(Raised::from)?) })
+        let table = |(kind, machines, devices, points): TableRow| {
+            Ok(Table { kind: kind_named(&kind)?, machines, devices, points })
+        };
+        let tables = tables.into_iter().map(table).collect::<PyResult<_>>()?;
+        let core = Core::new(devices, &links).and_then(|core| core.with_tables(tables));
+        Ok(Self { core: Arc::new(core.map_err(Raised::from)?) })
     }
 
     /// Number of devices.
@@ -70,7 +117,23 @@ impl Cluster {
     /// Names of the channels.
     #[getter]
     fn channels(&self) -> Vec<String> {
-        self.core.channels().to_vec()
+        (0..self.core.n_channels()).map(|c| self.core.channel_name(ChannelId::new(c))).collect()
+    }
+
+    /// Number of channels.
+    #[getter]
+    fn n_channels(&self) -> usize {
+        self.core.n_channels()
+    }
+
+    /// Name of a channel.
+    fn channel_name(&self, channel: usize) -> PyResult<String> {
+        let n = self.core.n_channels();
+        if channel < n {
+            Ok(self.core.channel_name(ChannelId::new(channel)))
+        } else {
+            Err(PyIndexError::new_err(format!("channel {channel} of {n}")))
+        }
     }
 
     /// Mean latency (s) and mean seconds per byte, over ordered pairs of devices.
@@ -92,6 +155,27 @@ impl Cluster {
         let channels = self.core.route_channels(src, dst).iter().map(|c| c.ix()).collect();
         let hops = self.core.route_hops(src, dst).iter().map(|d| d.ix()).collect();
         Ok((latency, bandwidth, channels, hops))
+    }
+
+    /// How a collective among some devices is done: the algorithm, seconds, and channels that it holds.
+    ///
+    /// ``kind`` is one of :data:`COLLECTIVES`, ``bytes`` are those of the whole tensor. A broadcast comes
+    /// from the first device.
+    fn collective(
+        &self,
+        kind: &str,
+        devices: Vec<usize>,
+        bytes: u64,
+    ) -> PyResult<(&'static str, f64, Vec<usize>)> {
+        let mut members = Vec::with_capacity(devices.len());
+        for index in devices {
+            let device = self.device(index)?;
+            if !members.contains(&device) {
+                members.push(device);
+            }
+        }
+        let way = Group::new(&self.core, kind_named(kind)?, &members).way(bytes);
+        Ok((way.algorithm.name(), way.seconds, way.channels.iter().map(|c| c.ix()).collect()))
     }
 
     /// Seconds that some bytes take from one device to another.

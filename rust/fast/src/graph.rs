@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_core::Error;
 use loadmaster_core::coarsen::contract;
+use loadmaster_core::collective::MemberColumns;
 use loadmaster_core::graph::Graph as CoreGraph;
 use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph as CoreOpGraph};
@@ -21,10 +22,33 @@ pub type Ids<'py> = Bound<'py, PyArray1<i32>>;
 pub type Floats<'py> = Bound<'py, PyArray1<f64>>;
 
 /// Columns that [`Graph`] and [`OpGraph`] take by keyword.
-const GRAPH_COLUMNS: &[&str] =
-    &["tensor_bytes", "resident", "workspace", "output_bytes", "colocation", "allowed"];
-const OP_COLUMNS: &[&str] =
-    &["view", "placeholder", "alias_of", "colocation", "output_bytes", "resident", "workspace"];
+const GRAPH_COLUMNS: &[&str] = &[
+    "tensor_bytes",
+    "resident",
+    "workspace",
+    "output_bytes",
+    "colocation",
+    "allowed",
+    "collective",
+    "collective_kind",
+];
+const OP_COLUMNS: &[&str] = &[
+    "view",
+    "placeholder",
+    "alias_of",
+    "colocation",
+    "output_bytes",
+    "resident",
+    "workspace",
+    "collective",
+    "collective_kind",
+];
+
+/// Codes of kinds of collectives; a number that is no code becomes one that is none.
+fn kinds(name: &str, values: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let codes = convert::integers(name, values)?;
+    Ok(codes.into_iter().map(|code| u8::try_from(code).unwrap_or(u8::MAX)).collect())
+}
 
 /// Columns given by keyword, each taken out by its name.
 struct GivenColumns<'a, 'py> {
@@ -103,6 +127,11 @@ pub type Names = Arc<dyn Fn(u32) -> Option<String> + Send + Sync>;
 ///     Ops with the same number >= 0 share a device.
 /// allowed : uint64 [n_ops], optional
 ///     Bit k: may run on device type k.
+/// collective : int [n_ops], optional
+///     Ops with the same number >= 0 are the members of one collective.
+/// collective_kind : int [n_ops], optional
+///     What each member's collective does: an index into :data:`COLLECTIVES`. Wanted with
+///     ``collective``.
 ///
 /// Raises
 /// ------
@@ -159,6 +188,8 @@ impl Graph {
         let workspace = given.optional("workspace", convert::sizes)?;
         let output_bytes = given.optional("output_bytes", convert::sizes)?;
         let allowed = given.optional("allowed", convert::sizes)?;
+        let group = given.optional("collective", convert::integers)?;
+        let kind = given.optional("collective_kind", kinds)?;
         let work = py.detach(|| {
             let graph = CoreGraph::numbered(n_ops, &src, &dst, tensor.as_deref())?;
             let columns = Columns {
@@ -168,6 +199,7 @@ impl Graph {
                 output_bytes: &output_bytes,
                 colocation: &colocation,
                 allowed: &allowed,
+                members: MemberColumns { group: &group, kind: &kind },
             };
             Workload::plain(graph, &columns)
         });
@@ -331,6 +363,8 @@ impl Graph {
 ///     Per edge; ``tensor`` may be None.
 /// view, placeholder, alias_of, colocation, output_bytes, resident, workspace
 ///     Per op.
+/// collective, collective_kind : optional
+///     Per op, as of :class:`Graph`.
 ///
 /// Raises
 /// ------
@@ -380,6 +414,8 @@ impl OpGraph {
             output_bytes: given.required("output_bytes", convert::sizes)?,
             resident: given.required("resident", convert::sizes)?,
             workspace: given.required("workspace", convert::sizes)?,
+            collective: given.optional("collective", convert::integers)?,
+            collective_kind: given.optional("collective_kind", kinds)?,
         };
         let core = py.detach(|| CoreOpGraph::new(columns)).map_err(Raised::from)?;
         Ok(Self { core: Arc::new(core) })

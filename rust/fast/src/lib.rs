@@ -31,6 +31,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod fast {
     use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
 
     #[pymodule_export]
     use super::cluster::Cluster;
@@ -65,9 +66,10 @@ mod fast {
     use super::weights::Weights;
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::keep_freed_memory();
-        Ok(())
+        let names = loadmaster_core::collective::Kind::NAMED.map(|(name, _)| name);
+        module.add("COLLECTIVES", PyTuple::new(module.py(), names)?)
     }
 }
 

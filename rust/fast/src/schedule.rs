@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
-use loadmaster_core::simulate::{Schedule as Core, Transfer, Waited};
+use loadmaster_core::simulate::{Schedule as Core, Together, Transfer, Waited};
 use loadmaster_core::workload::Workload;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyIndexError;
@@ -17,7 +17,8 @@ use crate::graph::{Floats, Ids, ids};
 ///
 /// ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel, ``peak``
 /// and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data), op, src, dst,
-/// bytes, queued, start, finish. ``blame()`` is the chain of causes, last first: (op or -1, transfer or
+/// bytes, queued, start, finish. ``collectives()`` has columns op (the member that arrived last), kind,
+/// algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain of causes, last first: (op or -1, transfer or
 /// -1, start, finish, what it waited for). ``overflow`` is None or (device, time, op or -1, bytes over,
 /// largest tensors alive as (op, bytes, is a copy)).
 ///
@@ -67,7 +68,7 @@ impl Schedule {
         self.seconds(py, &self.core.device_busy)
     }
 
-    /// Seconds that each channel carries a transfer.
+    /// Seconds that each channel carries a transfer or a collective.
     #[getter]
     fn channel_busy<'py>(&self, py: Python<'py>) -> Floats<'py> {
         self.seconds(py, &self.core.channel_busy)
@@ -86,7 +87,7 @@ impl Schedule {
         sums.into_pyarray(py)
     }
 
-    /// Bytes sent between devices.
+    /// Bytes that transfers send between devices.
     #[getter]
     fn bytes_moved(&self) -> u64 {
         self.core.bytes_moved
@@ -120,6 +121,32 @@ impl Schedule {
         Ok(columns)
     }
 
+    /// Number of collectives.
+    #[getter]
+    fn n_collectives(&self) -> usize {
+        self.core.together.len()
+    }
+
+    /// Columns of the collectives.
+    fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (all, facts) = (&self.core.together, self.work.collectives.all());
+        let column = |of: fn(&Together) -> Ticks| {
+            all.iter().map(|t| self.clock.seconds(of(t))).collect::<Vec<f64>>().into_pyarray(py)
+        };
+        let channels = |t: &Together| t.channels.iter().map(|c| c.ix()).collect::<Vec<usize>>();
+        let columns = PyDict::new(py);
+        columns.set_item("op", ids(py, all.iter().map(|t| self.work.graph.index(t.last))))?;
+        columns.set_item("kind", facts.iter().map(|c| c.kind.name()).collect::<Vec<_>>())?;
+        columns.set_item("algorithm", all.iter().map(|t| t.algorithm.name()).collect::<Vec<_>>())?;
+        let bytes: Vec<u64> = facts.iter().map(|c| c.bytes).collect();
+        columns.set_item("bytes", bytes.into_pyarray(py))?;
+        columns.set_item("queued", column(|t| t.queued))?;
+        columns.set_item("start", column(|t| t.start))?;
+        columns.set_item("finish", column(|t| t.finish))?;
+        columns.set_item("channels", all.iter().map(channels).collect::<Vec<_>>())?;
+        Ok(columns)
+    }
+
     /// The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited for.
     fn blame(&self) -> Vec<(i64, i64, f64, f64, &'static str)> {
         let row = |b: loadmaster_core::simulate::Blame| {
@@ -128,13 +155,14 @@ impl Schedule {
                 b.transfer.map_or(-1, i64::from),
                 self.clock.seconds(b.start),
                 self.clock.seconds(b.finish),
-                word(b.waited),
+                self.word(b.waited),
             )
         };
         self.core.blame(&self.work.graph).into_iter().map(row).collect()
     }
 
-    /// What one op's start waited for: a word, and the op or transfer.
+    /// What one op's start waited for: a word, and the op or transfer; of a collective, the member that
+    /// arrived last.
     fn waited(&self, op: u32) -> PyResult<(&'static str, i64)> {
         if op as usize >= self.work.n_ops() {
             return Err(PyIndexError::new_err(format!("op {op}")));
@@ -143,9 +171,12 @@ impl Schedule {
         let index = match waited {
             Waited::Nothing => -1,
             Waited::Op(op) | Waited::Device(op) => self.index(op),
-            Waited::Transfer(t) | Waited::Channel(t) => i64::from(t),
+            Waited::Transfer(t) | Waited::Channel(t) => match self.collective(t) {
+                Some(collective) => self.index(collective.last),
+                None => i64::from(t),
+            },
         };
-        Ok((word(waited), index))
+        Ok((self.word(waited), index))
     }
 
     /// Memory in use over time: when, on which device, how many bytes from then on.
@@ -188,14 +219,20 @@ impl Schedule {
     fn seconds<'py>(&self, py: Python<'py>, ticks: &[Ticks]) -> Floats<'py> {
         self.clock.seconds_of(ticks).into_pyarray(py)
     }
-}
 
-fn word(waited: Waited) -> &'static str {
-    match waited {
-        Waited::Nothing => "nothing",
-        Waited::Op(_) => "op",
-        Waited::Transfer(_) => "transfer",
-        Waited::Device(_) => "device",
-        Waited::Channel(_) => "channel",
+    /// The collective that a message is of, if it is of no transfer.
+    fn collective(&self, message: u32) -> Option<&Together> {
+        self.core.together.get((message as usize).checked_sub(self.core.transfers.len())?)
+    }
+
+    fn word(&self, waited: Waited) -> &'static str {
+        match waited {
+            Waited::Nothing => "nothing",
+            Waited::Op(_) => "op",
+            Waited::Transfer(_) => "transfer",
+            Waited::Device(_) => "device",
+            Waited::Channel(t) if self.collective(t).is_some() => "collective",
+            Waited::Channel(_) => "channel",
+        }
     }
 }

@@ -3,9 +3,9 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried in the order of
-   what they are worth, as far as their share of the effort goes; where transfers are dear on fewer
-   devices, too (:mod:`.parts`).
+1. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
+   the effort, before anything is refined. As far as a share of the effort goes, others follow, and
+   the same on fewer devices where transfers are dear (:mod:`.parts`).
 2. Seeds are refined by halves (:mod:`.refinement`): many of them a little, the better half of these
    more, and so on. One refinement is a V-cycle (:mod:`.v_cycle`): it moves groups of ops
    (:mod:`.passes`) on coarse graphs first. On a large graph the best of them is refined again and
@@ -13,6 +13,7 @@ Loadmaster's own. Its stages, each in a file of its own:
 3. The best is searched from, on a small graph the best few (:mod:`.search`).
 4. Before the search and at the end, ops that have no reason to be apart from their inputs go back
    to them (:mod:`.gathering`).
+5. Replicas are judged beside it (:mod:`.replicas`): the plan is the best of both spaces.
 
 A search that ends early leaves the rest of the effort to searches from other seeds. What is found
 is simulated before it counts, so the plan is never worse than the best strategy tried, nor than one
@@ -27,19 +28,27 @@ user gave can cut the search; the plan then says so. The shares and rates are :m
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import Literal, get_args
 
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget, Effort
-from loadmaster.base.progress import Progress
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
+from loadmaster.strategies.auto.replicas import replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
-from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
 from loadmaster.strategies.registry import strategy
+
+#: Whether ops may be replicated.
+Split = Literal["auto", "none"]
 
 
 @strategy(
@@ -57,11 +66,12 @@ def place(
     gap: float = 0.0,
     chains: int = 1,
     threads: int | None = None,
+    split: Split = "auto",
     time_limit: float | None = None,
     warm_start: Assignment | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
-    """The best of many strategies, improved by local search.
+    """The best of many strategies, improved by local search, and of replicas.
 
     Ends when its effort or its time is spent, when the plan is within the gap, or when nothing gets
     better. Ctrl-C ends the search, not the program: the best so far is returned.
@@ -71,7 +81,8 @@ def place(
     effort : "fast", "normal", "max" or a number, optional
         Work that takes about 1, 15 or 60 seconds of the reference machine, or such seconds. Work is
         counted, so the plan is the same on any machine. Absent: "fast", or as far as the time limit
-        goes.
+        goes. Fast strategies are tried whole beside it: a second or two at 10,000 ops, up to ten at
+        50,000.
     gap : float
         A plan is good enough if (makespan - lower bound) / makespan is no more.
     chains : int
@@ -79,6 +90,8 @@ def place(
     threads : int, optional
         How many of them run at a time, and how many seeds are refined at a time; as many as there
         are cores if absent. Changes no result.
+    split : "auto" (default) or "none"
+        Whether replicas are considered. "none": every op runs whole, on one device.
     time_limit : float, optional
         Seconds on the clock; a stage under way is finished first. Absent: no limit.
     warm_start : Assignment, optional
@@ -91,6 +104,7 @@ def place(
     InfeasibleError
         No strategy tried fits.
     """
+    checks.one_of("split", split, get_args(Split))
     run = Run(
         problem,
         Budget.make(effort, time_limit),
@@ -100,6 +114,35 @@ def place(
     )
     if progress is not None:
         run.progress = progress
+    if split == "none" or not problem.program.is_plain:
+        return _of_whole_ops(run, warm_start)
+    return _of_all_spaces(run, warm_start)
+
+
+def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
+    """The best of whole ops and of replicas, with what each space had to offer."""
+    best: Candidate | None = None
+    offers: list[Best] = []
+    refused: InfeasibleError | None = None
+    try:
+        best = _of_whole_ops(run, warm_start)
+        offers.append(Best(WHOLE_OPS, "whole ops", best.verdict.step_time))
+    except InfeasibleError as error:
+        refused = error
+    for found, offer in replicas(run.problem, best):
+        offers.append(offer)
+        if best is None or run.problem.objective.better(best, found) is found:
+            run.progress(offer.what, Incumbent(offer.seconds))
+            best = found
+    if best is None:
+        assert refused is not None
+        raise refused
+    return replace(best, bound=split_bound(run.problem), space=SPLIT_OPS, offers=tuple(offers))
+
+
+def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
+    """The best placement of whole ops that the effort buys."""
+    problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES
     try:
         seeds = Planting(run).plant(warm_start)

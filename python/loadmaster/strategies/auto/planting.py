@@ -12,7 +12,13 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies import warm
 from loadmaster.strategies.auto.parts import Part, parts
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.auto.seeds import LAST_RESORTS, SEEDS, Seed, is_dear, worth_trying
+from loadmaster.strategies.auto.seeds import (
+    LAST_RESORTS,
+    LENGTHY,
+    SEEDS,
+    is_dear,
+    worth_trying,
+)
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.simple import single
@@ -93,38 +99,53 @@ class Planting:
     # -- strategies with an allowance --------------------------------------------------------------
 
     def sow_all(self, is_loose: bool) -> set[str]:
-        """Tries seeds on all devices and, once a plan fits, on parts of them, as far as there are
-        seconds for each; the names of those that were done with all devices.
-
-        A seed is begun if there are seconds for its first plan. While nothing fits, the whole
-        budget counts.
+        """Tries what is cheap on all devices, whatever the effort and beside it. Then, with what
+        that left of the effort's share for seeds: what takes long, and seeds on parts of the
+        devices. The names of those that were done with all devices.
         """
-        run, shares, done = self.run, self.shares(), set[str]()
+        run, shares = self.run, self.shares()
+        names = worth_trying(run.problem, is_loose, run.tuning)
+        cheap = [name for name in names if name not in LENGTHY]
+        spent, done = self.sow_whole(cheap, shares[False])
+        shares[False] -= spent
         ceiling = run.tuning.seed_ceiling * shares[False]
-        ways = len(deciders(run.problem.graph))
         some = parts(run.problem) if is_dear(run.problem, run.tuning) else []
-        for name in worth_trying(run.problem, is_loose, run.tuning):
-            seed = SEEDS[name]
-            for part in (None, *some):
-                if run.is_good:
+        for name in names:
+            for part in (None, *some) if name in LENGTHY else some:
+                if run.is_good or not run.has_plan:
                     return done
                 is_few = part is not None
-                if is_few and not run.has_plan:
-                    break
                 problem = part.problem if part else run.problem
-                first = seed.first(problem)
-                left = shares[is_few] if run.has_plan else max(shares[is_few], run.budget.left)
-                if first > left or (run.has_plan and run.budget.lacks(first)):
+                first, left = SEEDS[name].first(problem), shares[is_few]
+                if first > left or run.budget.lacks(first):
                     continue
-                granted = max(ceiling, first)
-                if run.has_plan:
-                    most = run.tuning.retries * seed.cost(problem, ways)
-                    granted = min(granted, left, most)
-                spent, is_done = self.sow(name, seed, granted, part)
+                granted = min(max(ceiling, first), left, self.whole(name, problem))
+                spent, _ = self.sow(name, granted, part)
+                run.budget.spend(spent)
                 shares[is_few] -= spent
-                if is_done and not is_few:
-                    done.add(name)
         return done
+
+    def sow_whole(self, names: list[str], share: float) -> tuple[float, set[str]]:
+        """Tries seeds on all devices; the seconds that they take, and the names of those that were
+        done. Where memory is short, a seed has more than it takes elsewhere, and more still where
+        their share of the effort has it.
+        """
+        run, spent, done = self.run, 0.0, set[str]()
+        for name in names:
+            if run.is_near:
+                break
+            if run.has_plan and run.budget.lacks(SEEDS[name].first(run.problem)):
+                continue
+            most = max(self.whole(name, run.problem), run.tuning.seed_ceiling * (share - spent))
+            took, is_done = self.sow(name, most)
+            spent += took
+            if is_done:
+                done.add(name)
+        return spent, done
+
+    def whole(self, name: str, problem: Problem) -> float:
+        """Seconds in which a seed is done, unless memory is very short."""
+        return self.run.tuning.retries * SEEDS[name].cost(problem, len(deciders(problem.graph)))
 
     def shares(self) -> dict[bool, float]:
         """Seconds for seeds, by whether they are for fewer devices than there are. Without
@@ -140,24 +161,26 @@ class Planting:
             True: tuning.fewer_devices_share * (left - early),
         }
 
-    def sow(
-        self, name: str, seed: Seed, seconds: float, part: Part | None = None
-    ) -> tuple[float, bool]:
+    def sow(self, name: str, seconds: float, part: Part | None = None) -> tuple[float, bool]:
         """Tries a seed for some seconds, on a part of the devices or on all: the seconds that it
-        spends, and whether it was done within them.
+        takes, and whether it was done within them. Once there is a plan, the clock counts, too.
 
         A seed that was not is ended, and the best that it had found until then is kept.
         """
-        run = self.run
+        run, seed = self.run, SEEDS[name]
         problem = part.problem if part else run.problem
+        clock = run.budget.clock if run.has_plan else None
+        granted = seconds if clock is None else min(seconds, clock)
         is_done, found = True, None
-        with problem.meter.allowing(seed.verdicts_in(problem, seconds)) as allowance:
+        with problem.meter.allowing(seed.verdicts_in(problem, granted)) as allowance:
             try:
                 found = seed.place(problem)
             except InfeasibleError as error:
                 self.refused = error if part is None else self.refused
             except AllowanceError:
                 is_done = False
+        if granted == clock and not is_done:
+            run.budget.cut()
         if not is_done and allowance.best is not None:
             assignment, verdict = allowance.best
             # An estimate is of the plan that a strategy returns, and this one returned none.
@@ -168,5 +191,4 @@ class Planting:
             spent += run.pace.simulation
         if found is not None:
             self.keep(found, name)
-        run.budget.spend(spent)
         return spent, is_done

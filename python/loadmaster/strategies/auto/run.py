@@ -74,11 +74,18 @@ class Run:
     @property
     def is_good(self) -> bool:
         """Whether the best plan fits and is good enough."""
+        return self.reaches(self.target)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether another seed can gain next to nothing."""
+        return self.reaches(self.bound * (1 + self.tuning.near_bound))
+
+    def reaches(self, seconds: float) -> bool:
+        """Whether the best plan fits and takes no longer than some seconds."""
         best = self.best
         return (
-            best is not None
-            and best.fits
-            and self.problem.objective.reaches(best.verdict, self.target)
+            best is not None and best.fits and self.problem.objective.reaches(best.verdict, seconds)
         )
 
     @property

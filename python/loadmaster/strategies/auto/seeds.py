@@ -3,10 +3,16 @@
 Where memory is short, a strategy tries again and again with less of it, so what it costs is not
 known beforehand. Each attempt asks for verdicts of the simulator. So a seed's cost is stated per
 verdict, and its verdicts are counted (:mod:`loadmaster.judge.allowance`).
+
+Every method that places whole ops in compiled code is a seed. None needs an optional package, so
+that plans are the same wherever they are made: in the stead of METIS stands Loadmaster's own
+partition, m-SCT has its favourite children without the linear program, and GETF, which is ETF but
+for a linear program, is left to where nothing else fits.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,8 +21,19 @@ from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.pace import microsecond_per_op
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups import celeritas, dsc, glb, grouped, order_place
-from loadmaster.strategies.lists import cpop, dpos, etf, getf, heft, m_etf, m_topo, noised, peft
+from loadmaster.strategies.groups import celeritas, dsc, glb, grouped, lc, order_place
+from loadmaster.strategies.lists import (
+    cpop,
+    dpos,
+    etf,
+    getf,
+    heft,
+    m_etf,
+    m_sct,
+    m_topo,
+    noised,
+    peft,
+)
 from loadmaster.strategies.simple import expert, partitioned
 
 
@@ -58,8 +75,8 @@ class Seed(NamedTuple):
         return self.each * verdicts * microsecond_per_op(problem)
 
     def verdicts_in(self, problem: Problem, seconds: float) -> int:
-        """Verdicts that it may ask for in some seconds."""
-        return int(seconds / (self.each * microsecond_per_op(problem)))
+        """Verdicts that it may ask for in some seconds, of which there may be any number."""
+        return int(min(seconds / (self.each * microsecond_per_op(problem)), sys.maxsize))
 
 
 #: The microseconds are the third quartile over the models on two and eight devices, as
@@ -77,14 +94,25 @@ SEEDS: dict[str, Seed] = {
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
     "dsc": Seed(dsc.place, 2.5, 1, 5),
+    "lc": Seed(lc.place, 1.4, 1, 5),
+    "glb": Seed(glb.place, 0.4, 1, 5),
+    "m-sct": Seed(m_sct.without_program, 1.4, 1, 2),
+    "m-topo": Seed(m_topo.place, 0.2, 1, 0),
+    "order-place": Seed(order_place.place, 0.2, 0, 1),
+    "least overflow": Seed(least_overflow.searched, 0.5, 12, 0),
     # A part of its rounds adds nothing to heft, so its rounds count as one.
     "noised": Seed(noised.place, 0.9, 1, 2 * noised.ROUNDS + 2),
 }
+
+#: Seeds that are no method of their own and take long: only as far as there are seconds for them.
+#: All others are cheap, and tried whole.
+LENGTHY = ("noised",)
 
 #: The order in which seeds are tried where transfers are cheap, and where they are dear: first the
 #: seed that adds most to the best plan for its time. List schedules are nearly always best where
 #: transfers are cheap; where they are dear, what sends little is.
 CHEAP_FIRST = (
+    "expert",
     "heft",
     "dpos",
     "cpop",
@@ -93,10 +121,15 @@ CHEAP_FIRST = (
     "partition",
     "heft on groups",
     "m-etf",
-    "expert",
     "partitions",
     "dsc",
     "celeritas",
+    "m-sct",
+    "lc",
+    "glb",
+    "order-place",
+    "m-topo",
+    "least overflow",
     "noised",
 )
 DEAR_FIRST = (
@@ -112,13 +145,21 @@ DEAR_FIRST = (
     "cpop",
     "etf",
     "dsc",
+    "m-sct",
+    "lc",
+    "glb",
+    "order-place",
+    "m-topo",
+    "least overflow",
     "noised",
 )
 
-#: Where one device cannot hold all ops: seeds that know nothing of bytes, which are left out, and
-#: seeds that weigh bytes from the start, which come first if transfers are dear.
-UNBOUNDED = ("dsc",)
+#: Seeds that weigh bytes from the start. They come first where one device cannot hold all ops and
+#: transfers are dear.
 WEIGHING = ("partition", "partitions", "expert")
+
+#: Seeds that make nothing but one device where one device holds all ops.
+FOR_LITTLE = ("least overflow",)
 
 
 def is_dear(problem: Problem, tuning: Tuning = TUNING) -> bool:
@@ -132,18 +173,20 @@ def worth_trying(problem: Problem, is_loose: bool, tuning: Tuning = TUNING) -> l
     dear = is_dear(problem, tuning)
     names = DEAR_FIRST if dear else CHEAP_FIRST
     if is_loose:
-        return [*names]
+        return [name for name in names if name not in FOR_LITTLE]
     first = WEIGHING if dear else ()
-    return [*first, *(name for name in names if name not in (*first, *UNBOUNDED))]
+    return [*first, *(name for name in names if name not in first)]
 
 
-#: Strategies that are tried one after another while nothing fits, however long they take.
+#: Strategies that are tried one after another while nothing fits, however long they take: those
+#: that had to end before they were done, and those that are no seeds.
 LAST_RESORTS: dict[str, Callable[[Problem], Candidate]] = {
     "partition": partitioned.place,
-    "order-place": order_place.place,
-    "m-topo": m_topo.place,
-    "glb": glb.place,
-    **{name: seed.place for name, seed in SEEDS.items() if name != "heft on groups"},
+    **{
+        name: seed.place
+        for name, seed in SEEDS.items()
+        if name not in ("heft on groups", *FOR_LITTLE)
+    },
     "getf": getf.place,
     "least overflow": least_overflow.place,
 }

@@ -98,8 +98,7 @@ def favourite_children(problem: Problem, *, time_limit: float = TIME_LIMIT) -> F
         return Favourites(_exclusive(problem, flows, np.zeros(len(flows.src)), flows.chained))
     values, why = optimum(_program(problem, flows), time_limit)
     if values is None:
-        longest_first = np.where(flows.chained, -np.inf, -flows.seconds)
-        child = _exclusive(problem, flows, longest_first, flows.chained | flows.choice)
+        child = _longest_first(problem, flows)
         return Favourites(child, (f"favourite children: {why}; the longest transfers chose",))
     x = np.zeros(len(flows.src))
     # Rounded, so that what a solver's noise tells apart ties.
@@ -107,6 +106,22 @@ def favourite_children(problem: Problem, *, time_limit: float = TIME_LIMIT) -> F
     return Favourites(
         _exclusive(problem, flows, x, flows.chained | (flows.choice & (x < THRESHOLD)))
     )
+
+
+def without_program(problem: Problem) -> Favourites:
+    """Favourite children without the linear program: the transfers that take longest choose first.
+
+    Notes
+    -----
+    O(E log E), and the same on every machine, whatever solver is installed there.
+    """
+    return Favourites(_longest_first(problem, _flows(problem)))
+
+
+def _longest_first(problem: Problem, flows: _Flows) -> NDArray[np.int32]:
+    """The favourite child of each op, where those edges choose first that save most time."""
+    key = np.where(flows.chained, -np.inf, -flows.seconds)
+    return _exclusive(problem, flows, key, flows.chained | flows.choice)
 
 
 def _flows(problem: Problem) -> _Flows:

@@ -13,7 +13,8 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.favourites import favourite_children
+from loadmaster.strategies.lists import favourites
+from loadmaster.strategies.lists.favourites import Favourites, favourite_children
 from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
 from loadmaster.strategies.registry import strategy
 
@@ -23,11 +24,25 @@ def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
 ) -> Candidate:
     """``contention=False, memory="static"`` is the paper's model."""
+    return following(problem, favourite_children(problem), memory, contention)
+
+
+def without_program(problem: Problem) -> Candidate:
+    """m-SCT whose favourites come from no linear program: fast, and the same on every machine."""
+    return following(problem, favourites.without_program(problem))
+
+
+def following(
+    problem: Problem,
+    found: Favourites,
+    memory: MemoryModel = "dynamic",
+    contention: bool = True,
+) -> Candidate:
+    """List scheduling by given favourite children."""
     ties = fast.m_topo(problem.graph)
-    favourites = favourite_children(problem)
 
     def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
-        yield fast.schedule_earliest(core, ties, favourite=favourites.child)
+        yield fast.schedule_earliest(core, ties, favourite=found.child)
 
-    found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return found.noted(*favourites.notes)
+    placed = list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return placed.noted(*found.notes)

@@ -179,13 +179,13 @@ def _starts(problem: Problem, start: Start) -> Iterator[Program]:
     if start != "data-parallel":
         yield Program.of(problem.model)
     if start == "data-parallel" or (start == "any" and k > 1):
-        replicated = replicate(problem.model, k)
-        # A note says that the devices do not divide the batch: replicas of unequal batches were
-        # taken for equal ones.
-        if not replicated.notes:
+        try:
+            replicated = replicate(problem.model, k, aggregation="parameter-server")
+        except InputError as error:
+            if start == "data-parallel":
+                raise InputError(f"no data-parallel start: {error}") from error
+        else:
             yield replicated
-        elif start == "data-parallel":
-            raise InputError(f"no data-parallel start: {replicated.notes[0]}")
 
 
 def _kept(

@@ -1,90 +1,145 @@
-"""Data parallelism, the baseline of FastT (Yi et al., Middleware 2020, section 6): a replica of the
-model on every device, each on its share of the batch.
+"""Data parallelism: a replica of the model on every device, each on its share of the batch.
 
-A parameter, with its optimizer state, its update and the sum of its gradients, is on one device:
-the largest first, each where the fewest bytes are so far, as parameter servers balance theirs. The
-replicas elsewhere pull it every step. Equal shares on unequal devices are as slow as the slowest.
-What a replica's device may not run goes to the next device that may.
+FastT (Yi et al., Middleware 2020, section 6) has it as its baseline, with parameter servers. What
+is run today sums gradients by collectives (:mod:`loadmaster.transforms.replicas`).
+
+Devices of unequal speed get unequal shares. A replica's time is taken to be a line in its samples:
+what it takes for none, and what each sample adds. Shares are such that all replicas would end
+together. A replica that is over its device's memory gives samples to the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem, ranks, summed
-from loadmaster.model.program import Program
+from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.simple.homes import with_homes
 from loadmaster.transforms import replicate
+from loadmaster.transforms.data_parallel import Aggregation, Shards, share_out
+from loadmaster.transforms.shares import batch_size
+
+#: How often samples move away from replicas that are over their device's memory.
+_MOVES = 4
 
 
 @strategy("data-parallel", "a replica on every device, gradients summed", is_final=True)
-def place(problem: Problem) -> Candidate:
-    """Replica i of :func:`loadmaster.transforms.data_parallel`'s graph on device i.
+def place(
+    problem: Problem,
+    *,
+    aggregation: Aggregation = "all-reduce",
+    shards: Shards = "flat",
+    replicas: int | None = None,
+) -> Candidate:
+    """A replica of :func:`loadmaster.transforms.replicate`'s graph on each device.
 
-    Ops run in Kahn order. On one device, the graph as it is. O(V + E) beside the simulation.
+    Ops of a replica run in Kahn order or in the program's own, whichever is faster. One replica is
+    the graph as it is.
+
+    Parameters
+    ----------
+    problem : Problem
+    aggregation, shards
+        As :func:`loadmaster.transforms.replicate` takes them.
+    replicas : int, optional
+        How many, on the fastest devices; as many as devices and samples of the batch if absent.
 
     Raises
     ------
     InfeasibleError
-        A replica does not fit on its device, or an op allows none.
+        A replica does not fit on its device, or a device may not run some op.
     """
-    done = replicate(problem.model, problem.cluster.n_devices)
-    transformed = problem if done.is_plain else problem.transformed(done)
-    devices = _devices(transformed, done)
-    order = ranks(fast.m_topo(transformed.graph))
-    found = judged(transformed, Assignment(devices, order))
-    candidate = accepted(transformed, Outcome(found, 1.0))
-    return replace(candidate, notes=done.notes)
+    devices = _usable(problem)
+    if replicas is not None:
+        devices = devices[: checks.integer("replicas", replicas, 1, len(devices))]
+    batch = batch_size(problem.model)
+    devices = sorted(devices if batch is None else devices[:batch])
+    if len(devices) == 1:
+        alone = np.full(problem.graph.n_ops, devices[0], dtype=np.int32)
+        return accepted(problem, Outcome(_in_best_order(problem, alone), 1.0))
+
+    def replicated(rows: Sequence[int]) -> Candidate:
+        done = replicate(
+            problem.model, len(devices), rows=rows, aggregation=aggregation, shards=shards
+        )
+        placed = problem.transformed(done)
+        if aggregation == "parameter-server":
+            chosen = with_homes(placed, done)
+        else:
+            chosen = done.replica[placed.reduced.op_of]
+        at = np.array(devices, dtype=np.int32)[chosen]
+        return replace(_in_best_order(placed, at), notes=done.notes)
+
+    found = _within_memory(problem, devices, replicated)
+    return accepted(found.problem, Outcome(found, 1.0))
 
 
-def _devices(problem: Problem, done: Program) -> NDArray[np.int32]:
-    """Device per reduced op; what must share a device is a set."""
-    graph, sets = problem.graph, problem.graph.colocation
-    n_devices = problem.cluster.n_devices
-    replica = done.replica[problem.reduced.op_of]
-    free = n_devices
-    of_set = np.full(int(sets.max()) + 1, free, dtype=np.int32)
-    np.minimum.at(of_set, sets, np.where(replica >= 0, replica, free).astype(np.int32))
-
-    kept = summed(graph.resident, sets, len(of_set))
-    load = summed(kept[of_set < free], of_set[of_set < free], n_devices)
-    homes = np.flatnonzero((of_set == free) & (kept > 0))
-    for home in homes[np.argsort(kept[homes], kind="stable")[::-1]].tolist():
-        device = int(load.argmin())
-        of_set[home] = device
-        load[device] += kept[home]
-
-    # The rest, sums of gradients above all, goes where it is read: readers are settled first.
-    src, dst, _, _ = graph.flows()
-    reader = np.full(graph.n_ops, -1, dtype=np.int64)
-    reader[src[::-1]] = dst[::-1]
-    for op in fast.m_topo(graph)[::-1].tolist():
-        if of_set[sets[op]] == free:
-            of_set[sets[op]] = of_set[sets[reader[op]]] if reader[op] >= 0 else 0
-    return _allowed(problem, of_set)[sets]
+def _usable(problem: Problem) -> list[int]:
+    """The devices that may run every op, fastest first."""
+    allowed = np.all(problem.allowed_types, axis=0)
+    types = problem.cluster.device_types
+    usable = [d for d in problem.fastest_first.tolist() if allowed[types[d]]]
+    if not usable:
+        op = problem.reduced.op_of[int(np.argmin(problem.allowed_types.sum(axis=1)))]
+        raise InfeasibleError(
+            f"no device may run every op, as a replica would: op {problem.model.names[op]!r} may "
+            "run on some only"
+        )
+    return usable
 
 
-def _allowed(problem: Problem, of_set: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Devices of sets, those that may not run there moved to the next device that they allow."""
-    graph, types = problem.graph, problem.cluster.device_types
-    masks = np.full(len(of_set), 2**64 - 1, dtype=np.uint64)
-    np.bitwise_and.at(masks, graph.colocation, graph.allowed)
-    here = np.array(types, dtype=np.uint64)[of_set]
-    for at in np.flatnonzero((masks >> here) & np.uint64(1) == 0).tolist():
-        around = [(int(of_set[at]) + i) % len(types) for i in range(len(types))]
-        may = [device for device in around if int(masks[at]) >> types[device] & 1]
-        if not may:
-            op = problem.model.names[problem.reduced.op_of[np.argmax(graph.colocation == at)]]
-            raise InfeasibleError(
-                f"op {op!r} and what must share a device with it allow no device of the cluster"
-            )
-        of_set[at] = may[0]
-    return of_set
+def _in_best_order(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
+    """The ops on these devices, in Kahn order or in the program's own."""
+    orders = ranks(fast.m_topo(problem.graph)), np.arange(problem.graph.n_ops, dtype=np.int32)
+    return problem.objective.best(judged(problem, Assignment(devices, order)) for order in orders)
+
+
+def _within_memory(
+    problem: Problem, devices: list[int], replicated: Callable[[Sequence[int]], Candidate]
+) -> Candidate:
+    """Replicas with shares by speed, and by memory where one is over it; the best found."""
+    model, k = problem.model, len(devices)
+    batch = batch_size(model) or k
+    fixed, per_sample = _lines(problem, devices, batch)
+    most = np.full(k, batch)
+    best: Candidate | None = None
+    for _ in range(_MOVES):
+        rows = share_out(batch, fixed, per_sample, most)
+        found = replicated(rows)
+        best = found if best is None else problem.objective.better(best, found)
+        over = found.verdict.peak.astype(np.float64)[devices] / problem.capacity[devices]
+        if best.fits or (over > 1).all():
+            break
+        most = np.where(over > 1, np.maximum((np.array(rows) / over).astype(np.int64), 1), most)
+        if most.sum() < batch:
+            break
+    assert best is not None
+    return best
+
+
+def _lines(
+    problem: Problem, devices: list[int], batch: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds of a replica on each device: for no sample, and more per sample.
+
+    From the times of the whole batch and of half of it. Devices of one type need neither.
+    """
+    types = np.array(problem.cluster.device_types)[devices]
+    if len(set(types.tolist())) == 1:
+        return np.zeros(len(devices)), np.ones(len(devices))
+    whole = problem.costs.time.sum(axis=0)
+    half = problem.transformed(replicate(problem.model, 2))
+    of_half = half.costs.time[half.program.replica == 0].sum(axis=0)
+    per_sample = np.maximum(whole - of_half, 1e-12) / (batch - batch // 2)
+    fixed = np.maximum(whole - per_sample * batch, 0.0)
+    return fixed[types], per_sample[types]

@@ -75,14 +75,10 @@ def of_transfers(plan: Plan) -> Bars:
 def routes(plan: Plan) -> list[tuple[int, ...]]:
     """The channels that each transfer holds, by index, in the order of its route."""
     transfers, n = plan.schedule.transfers, plan.cluster.n_devices
-    number = {name: i for i, name in enumerate(plan.cluster.channels)}
     pairs, which = np.unique(
         transfers.src.astype(np.int64) * n + transfers.dst, return_inverse=True
     )
-    of_pair = [
-        tuple(number[name] for name in plan.cluster.route(*divmod(pair, n)).channels)
-        for pair in pairs.tolist()
-    ]
+    of_pair = [tuple(plan.problem.links.route(*divmod(pair, n))[2]) for pair in pairs.tolist()]
     return [of_pair[i] for i in which.tolist()]
 
 

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError, LoadmasterError, importing
-from loadmaster.base.files import check_format, parse_json, read_bytes, system_errors, write_json
+from loadmaster.base.files import (
+    TEMPORARY,
+    check_format,
+    parse_json,
+    read_bytes,
+    system_errors,
+    write_json,
+)
 from loadmaster.plans.plan import Plan
 from loadmaster.readers.onnx_shapes import library_errors
 from loadmaster.writers.targets.names import families
@@ -111,8 +118,9 @@ def _provider(family: str, number: int) -> list[Any]:
 
 def _refuse_other(folder: Path) -> None:
     """Refuses to replace anything that is no export."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
+    with system_errors(f"cannot write {folder}"):
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return
     try:
         _manifest(folder)
     except InputError:
@@ -130,14 +138,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def _write(placed: PlacedModel, manifest: Any, files: Sequence[str], folder: Path) -> None:
     with system_errors(f"cannot write {folder}"):
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=TEMPORARY))
         try:
             for part, file in zip(placed.parts, files, strict=True):
                 save(_sub_model(placed, part, file), temporary / file, placed.source)
             write_json(temporary / MANIFEST, manifest)
             temporary.chmod(0o755)
             if folder.exists():
-                older = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+                older = Path(tempfile.mkdtemp(dir=folder.parent, prefix=TEMPORARY))
                 folder.rename(older / folder.name)
                 shutil.rmtree(older)
             temporary.rename(folder)

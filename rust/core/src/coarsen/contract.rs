@@ -5,6 +5,7 @@
 //! per destination device. Tensors that stay inside a group vanish from the edges but not from
 //! memory. O(V + E).
 
+use crate::collective::Collectives;
 use crate::colocate;
 use crate::csr::Csr;
 use crate::error::Error;
@@ -56,6 +57,8 @@ pub fn contract(work: &Workload, group: &[u32]) -> Result<Workload, Error> {
         sets,
         allowed: (0..n_groups).map(|g| allowed(work, members.row(g))).collect::<Result<_, _>>()?,
         lead: graph.ops().collect(),
+        // A group of ops does more than take part in a collective.
+        collectives: Collectives::default(),
         graph,
     })
 }

@@ -28,7 +28,7 @@ impl<'a> Push<'a> {
             cluster,
             clock,
             ready: vec![0; work.n_ops()],
-            channel_free: vec![0; if contention { cluster.channels().len() } else { 0 }],
+            channel_free: vec![0; if contention { cluster.n_channels() } else { 0 }],
             arrival: vec![(TensorId::NONE, 0); cluster.n_devices()],
         }
     }

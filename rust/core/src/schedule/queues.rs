@@ -299,7 +299,7 @@ impl<'a> Queues<'a> {
             delay_weight: DELAY_WEIGHT,
             booked: Vec::new(),
             ends: Vec::new(),
-            queues: vec![Queue::default(); cluster.channels().len()],
+            queues: vec![Queue::default(); cluster.n_channels()],
             asked: Vec::new(),
             pushed: Vec::new(),
             due: Vec::new(),
@@ -443,15 +443,15 @@ fn add(due: &mut Vec<Due>, new: Due) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Device, Link};
+    use crate::cluster::{Device, Links};
 
     /// Two devices joined by one channel.
     fn pair() -> Cluster {
         let name = |i: usize| format!("d{i}");
         let devices = (0..2).map(|i| Device { name: name(i), type_name: "gpu".into(), memory: 1 << 30 });
-        let link = |from, to| Link {
-            from: name(from),
-            to: name(to),
+        let link = |from, to| Links {
+            from: vec![name(from)],
+            to: vec![name(to)],
             bandwidth: 1e9,
             latency: 0.0,
             channels: vec!["bus".into()],

@@ -147,8 +147,8 @@ impl<'a> Problem<'a> {
             charge,
             capacity: capacity.to_vec(),
             open: 0..n,
-            channel_free: vec![0; cluster.channels().len()],
-            channel_rest: vec![0; cluster.channels().len()],
+            channel_free: vec![0; cluster.n_channels()],
+            channel_rest: vec![0; cluster.n_channels()],
             made: vec![0; graph.n_tensors() - graph.n_produced()],
             surroundings: Surroundings::default(),
         })
@@ -300,7 +300,7 @@ fn routes(cluster: &Cluster) -> (Vec<Route>, Vec<(DeviceId, DeviceId)>) {
 
 /// Per channel, the devices whose tensors may use it, as bits.
 fn senders(cluster: &Cluster) -> Vec<u64> {
-    let mut senders = vec![0; cluster.channels().len()];
+    let mut senders = vec![0; cluster.n_channels()];
     for from in cluster.device_ids() {
         for c in cluster.device_ids().flat_map(|to| cluster.route_channels(from, to)) {
             senders[c.ix()] |= 1 << from.0;
@@ -360,16 +360,16 @@ fn units(work: &Workload, lead: Option<&[OpId]>) -> (Vec<u32>, Csr<OpId>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Device, Link};
+    use crate::cluster::{Device, Links};
     use crate::workload::Columns;
 
     /// A transfer over two channels starts when the later of them is free, and holds both.
     #[test]
     fn a_transfer_holds_its_whole_route() {
         let device = |name: &str| Device { name: name.into(), type_name: "gpu".into(), memory: 0 };
-        let link = |from: &str, to: &str| Link {
-            from: from.into(),
-            to: to.into(),
+        let link = |from: &str, to: &str| Links {
+            from: vec![from.into()],
+            to: vec![to.into()],
             bandwidth: 1e9,
             latency: 3e-6,
             channels: vec![format!("{from}{to}")],

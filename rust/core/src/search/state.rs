@@ -111,7 +111,7 @@ impl<'a> State<'a> {
     /// Evaluates a placement and a topological order that [`Problem::check`] has passed.
     pub fn new(problem: &'a Problem<'a>, device: &[DeviceId], order: &[OpId]) -> Self {
         let (n, k) = (problem.n_ops(), problem.n_devices);
-        let (n_tensors, n_channels) = (problem.work.graph.n_tensors(), problem.cluster.channels().len());
+        let (n_tensors, n_channels) = (problem.work.graph.n_tensors(), problem.cluster.n_channels());
         let width = 2 * k + n_channels;
         let stride = STRIDE.max(k).next_power_of_two();
         let n_rows = n.div_ceil(stride);

@@ -503,7 +503,7 @@ impl Window {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::cluster::{Device, Link};
+    use crate::cluster::{Device, Links};
 
     /// Layers of ops, each reading two of the layer before, on devices at random.
     fn layered(width: usize, random: &mut Random) -> (Workload, Vec<DeviceId>) {
@@ -518,16 +518,16 @@ mod tests {
 
     fn cluster() -> crate::cluster::Cluster {
         let device = |name: &str| Device { name: name.into(), type_name: "gpu".into(), memory: 0 };
-        let link = |a: &str, b: &str, channel: &str| Link {
-            from: a.into(),
-            to: b.into(),
+        let link = |a: &str, b: &str, channel: &str| Links {
+            from: vec![a.into()],
+            to: vec![b.into()],
             bandwidth: 1e9,
             latency: 3e-6,
             channels: vec![channel.into()],
         };
         let links = [link("a", "b", "x"), link("b", "a", "y"), link("a", "c", "x"), link("c", "a", "z")];
         let rest = [link("b", "c", "y"), link("c", "b", "z")];
-        let links: Vec<Link> = links.into_iter().chain(rest).collect();
+        let links: Vec<Links> = links.into_iter().chain(rest).collect();
         crate::cluster::Cluster::new(vec![device("a"), device("b"), device("c")], &links).expect("connected")
     }
 

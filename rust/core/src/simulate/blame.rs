@@ -18,7 +18,7 @@ pub enum Waited {
     Transfer(u32),
     /// The op that kept the device busy.
     Device(OpId),
-    /// The transfer that kept a channel busy.
+    /// The transfer that kept a channel busy; past the last transfer, the collective that did.
     Channel(u32),
 }
 
@@ -54,6 +54,11 @@ impl Schedule {
                     finish: self.finish[op.ix()],
                     waited: self.op_waited[op.ix()],
                 },
+                Waited::Channel(t) if t as usize >= self.transfers.len() => {
+                    // All members of a collective start, wait and end alike.
+                    next = Waited::Op(self.together[t as usize - self.transfers.len()].last);
+                    continue;
+                }
                 Waited::Transfer(t) | Waited::Channel(t) => Blame {
                     op: None,
                     transfer: Some(t),

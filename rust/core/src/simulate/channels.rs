@@ -1,4 +1,4 @@
-//! Queues of transfers, one per channel.
+//! Queues of transfers and collectives, one per channel. Both are called transfers here.
 //!
 //! Every queue is ordered by one global key (urgency, then order of arrival). A transfer starts when
 //! it heads the queue of every channel on its route and all of them are free. The transfer with the least
@@ -37,16 +37,41 @@ impl Queue {
     }
 }
 
+/// A channel that a transfer has asked for.
+#[derive(Clone, Debug)]
+struct Channel {
+    queue: Queue,
+    busy: bool,
+    /// The transfer that it carried last, and when that ended.
+    carried: Option<(Ticks, u32)>,
+}
+
+impl Channel {
+    fn new(order: LinkOrder) -> Self {
+        let queue = match order {
+            LinkOrder::Priority => Queue::Urgent(BinaryHeap::new()),
+            LinkOrder::Fifo => Queue::Fifo(VecDeque::new()),
+        };
+        Self { queue, busy: false, carried: None }
+    }
+
+    /// Whether it is free, and this transfer is the first that waits for it.
+    fn offers(&self, message: u32) -> bool {
+        !self.busy && self.queue.head() == Some(message)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
-    limited: bool,
-    queues: Vec<Queue>,
-    busy: Vec<bool>,
-    /// The transfer each channel carried last, and when it ended.
-    carried: Vec<Option<(Ticks, u32)>>,
+    /// None: unlimited channels.
+    order: Option<LinkOrder>,
+    /// Per channel, 1 + its place in `used`; 0 before a transfer asks for it. Of the million channels that a
+    /// thousand devices can have, a plan uses few.
+    place: Vec<u32>,
+    used: Vec<Channel>,
     /// Channels that may have something to start.
     wake: Vec<ChannelId>,
-    /// Without contention: transfers that start at once.
+    /// Transfers that start at once: all without contention, else those that hold no channel.
     unlimited: Vec<u32>,
     arrivals: u32,
     started: Vec<(u32, Option<u32>)>,
@@ -54,18 +79,10 @@ pub(super) struct Channels {
 
 impl Channels {
     pub fn new(cluster: &Cluster, order: Option<LinkOrder>) -> Self {
-        let n = cluster.channels().len();
         Self {
-            limited: order.is_some(),
-            queues: vec![
-                match order {
-                    Some(LinkOrder::Priority) => Queue::Urgent(BinaryHeap::new()),
-                    Some(LinkOrder::Fifo) | None => Queue::Fifo(VecDeque::new()),
-                };
-                n
-            ],
-            busy: vec![false; n],
-            carried: vec![None; n],
+            order,
+            place: vec![0; cluster.n_channels()],
+            used: Vec::new(),
             wake: Vec::new(),
             unlimited: Vec::new(),
             arrivals: 0,
@@ -75,17 +92,22 @@ impl Channels {
 
     /// Queues a transfer on all channels of its route.
     pub fn push(&mut self, route: &[ChannelId], message: u32, urgency: i32) {
-        if !self.limited {
+        let Some(order) = self.order.filter(|_| !route.is_empty()) else {
             self.unlimited.push(message);
             return;
-        }
+        };
         self.arrivals += 1;
         for &c in route {
-            match &mut self.queues[c.ix()] {
+            if self.place[c.ix()] == 0 {
+                self.used.push(Channel::new(order));
+                self.place[c.ix()] = self.used.len() as u32;
+            }
+            let channel = &mut self.used[self.place[c.ix()] as usize - 1];
+            match &mut channel.queue {
                 Queue::Fifo(queue) => queue.push_back(message),
                 Queue::Urgent(heap) => heap.push(Reverse((urgency, self.arrivals, message))),
             }
-            if !self.busy[c.ix()] {
+            if !channel.busy {
                 self.wake.push(c);
             }
         }
@@ -93,12 +115,13 @@ impl Channels {
 
     /// Frees the channels of a route.
     pub fn finished(&mut self, route: &[ChannelId], message: u32, now: Ticks) {
-        if !self.limited {
+        if self.order.is_none() {
             return;
         }
         for &c in route {
-            self.busy[c.ix()] = false;
-            self.carried[c.ix()] = Some((now, message));
+            let channel = &mut self.used[self.place[c.ix()] as usize - 1];
+            channel.busy = false;
+            channel.carried = Some((now, message));
             self.wake.push(c);
         }
     }
@@ -113,26 +136,27 @@ impl Channels {
     /// held one of its channels last.
     pub fn take_started<'a>(&mut self, route: impl Fn(u32) -> &'a [ChannelId]) -> Vec<(u32, Option<u32>)> {
         let mut started = std::mem::take(&mut self.started);
-        if !self.limited {
-            started.extend(self.unlimited.drain(..).map(|m| (m, None)));
+        started.extend(self.unlimited.drain(..).map(|m| (m, None)));
+        if self.order.is_none() {
             return started;
         }
         self.wake.sort_unstable();
         self.wake.dedup();
         let wake = std::mem::take(&mut self.wake);
         for &c in &wake {
-            let Some(message) = self.queues[c.ix()].head() else { continue };
+            let place = |c: ChannelId| self.place[c.ix()] as usize - 1;
+            let Some(message) = self.used[place(c)].queue.head() else { continue };
             let route = route(message);
-            let heads = |c: &ChannelId| !self.busy[c.ix()] && self.queues[c.ix()].head() == Some(message);
-            if !route.iter().all(heads) {
+            if !route.iter().all(|&c| self.used[place(c)].offers(message)) {
                 continue;
             }
             // Of the transfers that held these channels, the one that finished last is the cause.
             let mut freed_by = None;
-            for c in route {
-                self.queues[c.ix()].pop();
-                self.busy[c.ix()] = true;
-                freed_by = freed_by.max(self.carried[c.ix()]);
+            for &c in route {
+                let channel = &mut self.used[place(c)];
+                channel.queue.pop();
+                channel.busy = true;
+                freed_by = freed_by.max(channel.carried);
             }
             started.push((message, freed_by.map(|(_, m)| m)));
         }

@@ -10,9 +10,14 @@
 //! A tensor is sent once per destination device, the moment it is produced (home tensors: at 0). A
 //! control edge between devices is a message of no bytes. A transfer over several channels starts
 //! when it heads the queue of each of them; queues share one global order, hence no deadlock.
+//!
+//! A member of a collective takes no device: it has arrived once its inputs are there. When all have
+//! arrived, the collective is queued on all channels of its algorithm, like a transfer over several
+//! channels. While it holds them its members run, as long as the links need and the slowest member.
 
 mod blame;
 mod channels;
+mod gathering;
 pub mod lifetime;
 mod memory;
 mod messages;
@@ -30,6 +35,8 @@ use crate::error::Error;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::workload::{Times, Workload};
 use channels::Channels;
+use gathering::Gathering;
+pub use gathering::Together;
 use memory::Memory;
 use messages::Messages;
 pub use ready::Policy;
@@ -91,18 +98,20 @@ pub struct Schedule {
     pub finish: Vec<Ticks>,
     /// Every transfer, by tensor, then destination.
     pub transfers: Vec<Transfer>,
+    /// Every collective, in the workload's order.
+    pub together: Vec<Together>,
     /// What each op's start waited for.
     pub op_waited: Vec<Waited>,
     /// What each transfer's start waited for.
     pub transfer_waited: Vec<Waited>,
     /// Ticks that each device computes.
     pub device_busy: Vec<Ticks>,
-    /// Ticks that each channel carries a transfer. With unlimited channels they may add up to more
+    /// Ticks that each channel carries a transfer or a collective. With unlimited channels they may add up to more
     /// than the makespan.
     pub channel_busy: Vec<Ticks>,
     /// Largest number of bytes in use per device.
     pub peak: Vec<u64>,
-    /// Bytes moved between devices.
+    /// Bytes that transfers moved between devices.
     pub bytes_moved: u64,
     /// The first time a device held more than it can.
     pub overflow: Option<Overflow>,
@@ -198,6 +207,9 @@ impl<'a> Simulator<'a> {
         for (op, &device) in self.work.graph.ops().zip(placement) {
             busy[device.ix()] += self.time_on(op, device);
         }
+        for &op in self.work.collectives.all_members() {
+            busy[placement[op.ix()].ix()] -= self.time_on(op, placement[op.ix()]);
+        }
         Ok(busy)
     }
 }
@@ -257,6 +269,8 @@ struct Run<'a> {
     /// Devices that may have something to start.
     wake: Vec<DeviceId>,
     channels: Channels,
+    /// Collectives, whose messages are numbered after those of transfers.
+    gathering: Gathering,
     /// Messages queued in this round.
     fresh: Vec<u32>,
     memory: Memory<'a>,
@@ -312,6 +326,7 @@ impl<'a> Run<'a> {
             ran: vec![OpId::NONE; k],
             wake: Vec::with_capacity(k),
             channels: Channels::new(cluster, options.contention),
+            gathering: Gathering::new(sim, placement, messages.len()),
             fresh: Vec::new(),
             memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
             done: 0,
@@ -320,7 +335,7 @@ impl<'a> Run<'a> {
             device_left: busy.clone(),
             least: busy.iter().copied().max().unwrap_or(0),
             device_busy: busy,
-            channel_busy: vec![0; cluster.channels().len()],
+            channel_busy: vec![0; cluster.n_channels()],
             bytes_moved: messages
                 .iter()
                 .fold(0, |sum, m| work.tensor_bytes[m.tensor.ix()].saturating_add(sum)),
@@ -336,7 +351,10 @@ impl<'a> Run<'a> {
         for op in self.work.graph.ops() {
             let Missing { inputs, device } = self.missing[op.ix()];
             if inputs == 0 {
-                self.ready.push(op, device, 0);
+                match self.work.collectives.of_op(op) {
+                    Some(collective) => self.member_arrived(op, collective),
+                    None => self.ready.push(op, device, 0),
+                }
             }
         }
         self.wake.extend(self.cluster.device_ids());
@@ -354,6 +372,8 @@ impl<'a> Run<'a> {
                 let code = next as u64;
                 if code < TRANSFER {
                     self.complete_op(DeviceId(code as u32 & 0xff_ffff));
+                } else if let Some(collective) = self.gathering.of_message(code as u32) {
+                    self.complete_collective(collective);
                 } else {
                     self.complete_transfer(code as u32);
                 }
@@ -371,6 +391,12 @@ impl<'a> Run<'a> {
         let op = std::mem::replace(&mut self.running[device.ix()], OpId::NONE);
         self.ran[device.ix()] = op;
         self.wake.push(device);
+        self.end_op(op, device);
+    }
+
+    /// What follows from the end of an op: memory is freed, and its outputs are there.
+    #[inline(always)]
+    fn end_op(&mut self, op: OpId, device: DeviceId) {
         self.done += 1;
         self.memory.op_finished(self.work, &self.messages, op, device, self.now);
         for t in self.work.graph.outputs(op) {
@@ -403,6 +429,9 @@ impl<'a> Run<'a> {
         if *inputs == 0 {
             self.start[op.ix()] = self.now;
             self.waited[op.ix()] = cause;
+            if let Some(collective) = self.work.collectives.of_op(op) {
+                return self.member_arrived(op, collective);
+            }
             self.ready.push(op, *device, self.now);
             // Most often this is the device that has just become free.
             if self.running[device.ix()].is_none() && self.wake.last() != Some(device) {
@@ -411,20 +440,36 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Puts the transfers that became possible in this round into their queues.
+    /// One more member of a collective has arrived.
+    fn member_arrived(&mut self, op: OpId, collective: usize) {
+        if let Some(message) = self.gathering.arrived(op, collective) {
+            self.fresh.push(message);
+        }
+    }
+
+    /// Puts the transfers and collectives that became possible in this round into their queues.
     fn queue_fresh(&mut self) {
         if self.fresh.is_empty() {
             return;
         }
         let (graph, messages) = (&self.work.graph, &self.messages);
         if self.fresh.len() > 1 {
-            self.fresh.sort_unstable_by_key(|&m| {
-                let message = messages.get(m);
-                (graph.key(message.tensor), message.dst, m)
+            // Collectives come after all transfers.
+            let gathering = &self.gathering;
+            self.fresh.sort_unstable_by_key(|&m| match gathering.of_message(m) {
+                None => (graph.key(messages.get(m).tensor), messages.get(m).dst, m),
+                Some(_) => (u32::MAX, DeviceId::NONE, m),
             });
         }
         let by_priority = self.options.contention == Some(LinkOrder::Priority);
         for &m in &self.fresh {
+            if let Some(collective) = self.gathering.of_message(m) {
+                let members = self.work.collectives.members(collective).iter();
+                let urgency = members.map(|op| self.priority[op.ix()]).min().unwrap_or(0);
+                let together = self.gathering.queued(collective, self.now);
+                self.channels.push(&together.channels, m, if by_priority { urgency } else { 0 });
+                continue;
+            }
             let transfer = &mut self.transfers[m as usize];
             transfer.queued = self.now;
             let urgency = if by_priority {
@@ -459,14 +504,16 @@ impl<'a> Run<'a> {
         if !self.channels.is_awake() {
             return;
         }
-        let transfers = &self.transfers;
-        let cluster = self.cluster;
-        let mut started = self.channels.take_started(|m| {
-            let t = &transfers[m as usize];
-            cluster.route_channels(t.src, t.dst)
+        let (transfers, gathering, cluster) = (&self.transfers, &self.gathering, self.cluster);
+        let mut started = self.channels.take_started(|m| match transfers.get(m as usize) {
+            Some(t) => cluster.route_channels(t.src, t.dst),
+            None => gathering.channels(m),
         });
         for &(message, freed_by) in &started {
-            self.start_transfer(message, freed_by);
+            match self.gathering.of_message(message) {
+                None => self.start_transfer(message, freed_by),
+                Some(collective) => self.start_collective(collective, message, freed_by),
+            }
         }
         started.clear();
         self.channels.give_back(started);
@@ -505,6 +552,34 @@ impl<'a> Run<'a> {
         self.events.push(event(self.now + length, of_transfer(message)));
     }
 
+    fn start_collective(&mut self, collective: usize, message: u32, freed_by: Option<u32>) {
+        let together = self.gathering.started(collective, self.now);
+        let waited = match freed_by {
+            Some(other) if together.queued < self.now => Waited::Channel(other),
+            _ => self.waited[together.last.ix()],
+        };
+        let finish = together.finish;
+        for c in together.channels.iter() {
+            self.channel_busy[c.ix()] += finish - self.now;
+        }
+        self.least = self.least.max(finish);
+        for &op in self.work.collectives.members(collective) {
+            self.start[op.ix()] = self.now;
+            self.waited[op.ix()] = waited;
+            self.memory.op_started(self.work, &self.messages, op, self.placement[op.ix()], self.now);
+        }
+        self.events.push(event(finish, of_transfer(message)));
+    }
+
+    fn complete_collective(&mut self, collective: usize) {
+        let message = self.gathering.message(collective);
+        self.gathering.end(collective);
+        self.channels.finished(self.gathering.channels(message), message, self.now);
+        for &op in self.work.collectives.members(collective) {
+            self.end_op(op, self.placement[op.ix()]);
+        }
+    }
+
     /// The ops that wait for each other. The walk goes from a blocked head to the producer that it
     /// waits for, then to the head of that producer's device, until an op comes again.
     fn deadlock(&self) -> Error {
@@ -519,7 +594,7 @@ impl<'a> Run<'a> {
                 break;
             }
             chain.push(op);
-            let blocker = self.work.graph.inputs_with_ops(op).map(|(_, p)| p).find(|p| waiting[p.ix()]);
+            let blocker = self.blocker(op, &waiting);
             at = blocker.and_then(|b| {
                 let head = heads[self.placement[b.ix()].ix()];
                 if head != Some(b) {
@@ -531,15 +606,39 @@ impl<'a> Run<'a> {
         Error::Deadlock(chain.into_iter().collect())
     }
 
+    /// The op that has not started and that another waits for, directly or by way of a collective.
+    fn blocker(&self, op: OpId, waiting: &[bool]) -> Option<OpId> {
+        let mut ops = vec![op];
+        let mut seen = vec![false; self.work.collectives.all().len()];
+        while let Some(op) = ops.pop() {
+            for &input in self.work.graph.input_ops(op) {
+                match self.work.collectives.of_op(input) {
+                    None if waiting[input.ix()] => return Some(input),
+                    Some(c) if !self.gathering.has_ended(c) && !std::mem::replace(&mut seen[c], true) => {
+                        ops.extend(self.work.collectives.members(c));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
     fn into_schedule(self) -> Schedule {
         let ops = self.work.graph.ops().zip(&self.start).zip(self.placement);
-        let finish = ops.map(|((op, start), &device)| start + self.sim.time_on(op, device)).collect();
+        let mut finish: Vec<Ticks> =
+            ops.map(|((op, start), &device)| start + self.sim.time_on(op, device)).collect();
+        let together = self.gathering.into_all();
+        for (c, one) in together.iter().enumerate() {
+            self.work.collectives.members(c).iter().for_each(|op| finish[op.ix()] = one.finish);
+        }
         let (peak, overflow, memory) = self.memory.into_parts();
         Schedule {
             makespan: self.least,
             start: self.start,
             finish,
             transfers: self.transfers,
+            together,
             op_waited: self.waited,
             transfer_waited: self.transfer_waited,
             device_busy: self.device_busy,

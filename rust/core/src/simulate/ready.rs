@@ -53,9 +53,13 @@ pub(super) enum Ready<'a> {
 impl<'a> Ready<'a> {
     /// `sim` knows the graph, the devices, and the time of every op on each.
     pub fn new(policy: Policy, sim: &Simulator<'a>, placement: &[DeviceId], priority: &[i32]) -> Self {
-        let (graph, n_devices) = (&sim.work.graph, sim.cluster.n_devices());
+        let (work, n_devices) = (sim.work, sim.cluster.n_devices());
         let sequences = || {
-            let order = by_priority(graph, priority);
+            // Members of collectives take no device.
+            let mut order = by_priority(&work.graph, priority);
+            if !work.collectives.is_empty() {
+                order.retain(|&op| work.collectives.of_op(op).is_none());
+            }
             Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
         };
         match policy {
@@ -68,7 +72,7 @@ impl<'a> Ready<'a> {
                 Self::Priority { sequences, places, ready }
             }
             Policy::Fifo => {
-                Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering: graph.numbering() }
+                Self::Fifo { heaps: vec![BinaryHeap::new(); n_devices], numbering: work.graph.numbering() }
             }
             Policy::Random(seed) => {
                 Self::Random { random: SplitMix(seed), bags: vec![Vec::new(); n_devices] }

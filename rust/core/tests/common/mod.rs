@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
-use loadmaster_core::cluster::{Cluster, Device, Link};
+use loadmaster_core::cluster::{Cluster, Device, Links};
 use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
@@ -71,10 +71,10 @@ pub fn devices(k: usize) -> Vec<Device> {
 }
 
 /// A link of `latency` microseconds and 1 byte per microsecond.
-pub fn link(from: usize, to: usize, latency: f64, channels: &[String]) -> Link {
-    Link {
-        from: format!("d{from}"),
-        to: format!("d{to}"),
+pub fn link(from: usize, to: usize, latency: f64, channels: &[String]) -> Links {
+    Links {
+        from: vec![format!("d{from}")],
+        to: vec![format!("d{to}")],
         bandwidth: 1e6,
         latency: latency * US,
         channels: channels.to_vec(),
@@ -87,26 +87,26 @@ pub fn pairs(k: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// A channel for each ordered pair.
 pub fn mesh(k: usize, latency: f64) -> Cluster {
-    let links: Vec<Link> = pairs(k).map(|(a, b)| link(a, b, latency, &[])).collect();
+    let links: Vec<Links> = pairs(k).map(|(a, b)| link(a, b, latency, &[])).collect();
     Cluster::new(devices(k), &links).expect("a valid mesh")
 }
 
 /// One channel for all pairs.
 pub fn bridge(k: usize, latency: f64) -> Cluster {
-    let links: Vec<Link> = pairs(k).map(|(a, b)| link(a, b, latency, &["bridge".into()])).collect();
+    let links: Vec<Links> = pairs(k).map(|(a, b)| link(a, b, latency, &["bridge".into()])).collect();
     Cluster::new(devices(k), &links).expect("a valid bridge")
 }
 
 /// A port for each device, held by all it sends and receives.
 pub fn one_port(k: usize, latency: f64) -> Cluster {
     let ports = |a: usize, b: usize| [format!("port{a}"), format!("port{b}")];
-    let links: Vec<Link> = pairs(k).map(|(a, b)| link(a, b, latency, &ports(a, b))).collect();
+    let links: Vec<Links> = pairs(k).map(|(a, b)| link(a, b, latency, &ports(a, b))).collect();
     Cluster::new(devices(k), &links).expect("a valid cluster")
 }
 
 /// Neighbours are joined, so the first device reaches the last in `k - 1` hops.
 pub fn line(k: usize, latency: f64) -> Cluster {
-    let links: Vec<Link> =
+    let links: Vec<Links> =
         pairs(k).filter(|(a, b)| a.abs_diff(*b) == 1).map(|(a, b)| link(a, b, latency, &[])).collect();
     Cluster::new(devices(k), &links).expect("a valid line")
 }
@@ -277,6 +277,7 @@ pub fn twins(max_ops: usize) -> impl Strategy<Value = (Workload, Workload)> {
             output_bytes: &[],
             colocation: &sizes.colocation[..dag.n],
             allowed: &sizes.allowed[..dag.n],
+            ..Columns::default()
         };
         [dag.graph(), dag.numbered()].map(|g| Workload::plain(g, &columns).expect("valid columns")).into()
     })
@@ -407,9 +408,9 @@ fn clusters_linked(kinds: std::ops::Range<usize>) -> impl Strategy<Value = Clust
                 2 => vec![format!("port{a}"), format!("port{b}")],
                 _ => Vec::new(),
             };
-            let links: Vec<Link> = pairs(k)
+            let links: Vec<Links> = pairs(k)
                 .filter(|(a, b)| kind != 3 || a.abs_diff(*b) == 1)
-                .map(|(a, b)| Link {
+                .map(|(a, b)| Links {
                     bandwidth: bandwidth[a * k + b],
                     ..link(a, b, latency, &channels(a, b))
                 })

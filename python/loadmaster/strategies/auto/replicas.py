@@ -1,0 +1,49 @@
+"""Replicas among the plans of ``auto``: whole, with a sharded optimizer, and on fewer devices.
+
+Each is judged once, in the order of what it needs. Replicas on fewer devices are left out where
+their work alone takes longer than the best plan so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import counted
+from loadmaster.judge.bounds import SPLIT_OPS
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.simple import data_parallel
+
+#: How gradients are added up: the options of ``data-parallel``, and how a person would say it.
+WAYS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"aggregation": "all-reduce"}, "gradients all-reduced"),
+    ({"aggregation": "reduce-scatter", "shards": "flat"}, "optimizer sharded flat"),
+    ({"aggregation": "reduce-scatter", "shards": "parameters"}, "optimizer sharded by parameters"),
+)
+
+
+def replicas(problem: Problem, best: Candidate | None) -> Iterator[tuple[Candidate, Best]]:
+    """Replicas that fit, each with what it offers; ``best`` is the best plan of whole ops."""
+    if not problem.program.is_plain:
+        return
+    ways = WAYS if problem.model.updates.any() else WAYS[:1]
+    n = problem.cluster.n_devices
+    while n > 1:
+        for options, words in ways:
+            with suppress(InfeasibleError, InputError):
+                found = data_parallel.place(problem, replicas=n, **options)
+                if found.problem.program.is_plain:
+                    continue
+                k = int(found.problem.program.replica.max()) + 1
+                summing = f", {words}" if any(found.problem.model.collectives) else ""
+                step = found.verdict.step_time
+                yield found, Best(SPLIT_OPS, f"{counted(k, 'replica')}{summing}", step)
+                best = found if best is None else problem.objective.better(best, found)
+        n //= 2
+        types = problem.cluster.device_types
+        fastest = float(problem.time[:, types].sum(axis=0).min())
+        if best is not None and problem.objective.reaches(best.verdict, fastest / n):
+            return

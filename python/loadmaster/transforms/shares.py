@@ -1,0 +1,90 @@
+"""What one replica of an op works on: its share of the batch, and what it has whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.batch import batch_of
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.roles import Roles
+from loadmaster.transforms.base import parse_output
+
+
+def batch_size(graph: OpGraph) -> int | None:
+    """Samples of the batch: as the graph's meta says, else the commonest first size of its inputs.
+
+    None: the graph has no inputs with sizes.
+    """
+    said = batch_of(graph)
+    if said is not None:
+        return said
+    firsts: Counter[int] = Counter()
+    for kind, text in zip(graph.kinds, graph.outputs, strict=True):
+        sizes = parse_output(text)[0][1] if kind == "input" else None
+        if sizes:
+            firsts[sizes[0]] += 1
+    return firsts.most_common(1)[0][0] if firsts else None
+
+
+def proportional(total: NDArray[np.uint64], rows: Sequence[int]) -> NDArray[np.uint64]:
+    """Shares of every value in proportion to ``rows``, whole numbers that add up to the value.
+
+    uint64 [len(rows), len(total)].
+
+    >>> proportional(np.array([10, 8], dtype=np.uint64), [3, 1]).tolist()
+    [[8, 6], [2, 2]]
+    """
+    size = np.uint64(sum(rows))
+    whole, rest = np.divmod(total, size)
+    ends = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)[:, None]
+    # In two steps, so that no product exceeds 64 bits.
+    up_to = whole * ends + (rest * ends + size - np.uint64(1)) // size
+    return np.diff(up_to, axis=0)
+
+
+def own_weights(graph: OpGraph) -> NDArray[np.uint64]:
+    """Bytes of weights that each op holds itself, not a parameter of its own."""
+    is_input = np.fromiter((kind == "input" for kind in graph.kinds), bool, graph.n_ops)
+    return np.where(is_input, np.uint64(0), graph.param_bytes)
+
+
+def whole_bytes(
+    graph: OpGraph, roles: Roles, own: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Per op, bytes that every replica accesses whole, and those that it outputs whole."""
+    many, gradient = roles.many, roles.gradient
+    data = roles.tensor >= 0
+    sizes = np.where(data, graph.bytes, np.uint64(0)).astype(np.float64)
+
+    def total(ends: NDArray[np.int64], which: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        return np.bincount(ends[which], sizes[which], graph.n_ops).astype(np.uint64)
+
+    weights = total(graph.dst, data & ~many[graph.src]) + own
+    summands = total(graph.dst, data & gradient & many[graph.src])
+    # A tensor counts once, however many read it.
+    _, once = np.unique(roles.tensor, return_index=True)
+    first = np.zeros(graph.n_edges, dtype=bool)
+    first[once] = True
+    written = total(graph.src, data & gradient & first & ~graph.view[graph.src])
+    output = np.minimum(written, graph.output_bytes)
+    read = weights + summands + written
+    # An op that accesses less than its inputs (a look-up) does not read its weights whole.
+    accessed = np.where(
+        read <= graph.bytes_accessed, read, np.minimum(written, graph.bytes_accessed)
+    )
+    return accessed, output
+
+
+def only_gradients(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
+    """Ops that work on weight gradients alone: a replica does as much work as the original."""
+    many, n = roles.many, graph.n_ops
+    data = roles.tensor >= 0
+    other = data & ~roles.gradient
+    reads_batch = np.bincount(graph.dst[other & many[graph.src]], minlength=n) > 0
+    makes_batch = np.bincount(graph.src[other], minlength=n) > 0
+    reads = np.bincount(graph.dst[data & many[graph.src]], minlength=n) > 0
+    return reads & ~reads_batch & ~makes_batch
