@@ -45,7 +45,9 @@ def one(random: Random) -> None:
     if method == "given":
         placed_at_random(random, graph, cluster)
     else:
-        planned(random, graph, cluster, method, brief(method))
+        # The second judge knows no replicas.
+        whole = {"split": "none"} if method == "auto" else {}
+        planned(random, graph, cluster, method, brief(method) | whole)
 
 
 @target("solvers", in_ci=2)
