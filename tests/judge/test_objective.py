@@ -28,6 +28,17 @@ def seen(step_time, period=1.0, over=0):
     return Seen(Verdict.measured(step_time, np.array([4 + over], np.uint64), [4], period=period))
 
 
+def test_a_bound_says_how_much_could_be_saved_and_when_nothing_can():
+    step, steady = Objective("step"), Objective("throughput")
+    verdict = seen(2.0, period=0.5).verdict
+    assert (step.gap(verdict, 1.5), steady.gap(verdict, 0.25)) == (0.25, 0.5)
+    assert step.gap(verdict, 2.5) == step.gap(seen(0.0).verdict, 0.0) == 0.0
+    # Within the rounding of times to ticks.
+    assert step.is_proved(verdict, 2.0 * (1 - 1e-6))
+    assert not step.is_proved(verdict, 2.0 * (1 - 1e-5))
+    assert steady.is_proved(verdict, 0.5)
+
+
 def test_less_over_comes_first_then_fewer_seconds_then_the_first():
     quick, slow, over, far_over = seen(1.0), seen(2.0), seen(0.1, over=1), seen(0.1, over=2)
     step = Objective("step")

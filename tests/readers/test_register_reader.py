@@ -107,6 +107,18 @@ def test_names_that_cannot_be(name):
     assert registry.GRAPHS["onnx"].is_ours
 
 
+def test_a_short_reader_that_comes_along_is_ours(file):
+    def short(path):
+        return read_chain(path)
+
+    short.__module__ = "loadmaster.readers.formats.chain"
+    lm.reader("chain", "a chain", recognises=is_chain)(short)
+    with pytest.raises(InputError, match="'chain' is a reader that comes along"):
+        lm.reader("chain", "", recognises=is_chain)(lambda path: None)
+    lm.reader("mine", "my chain", recognises=is_chain)(lambda path: chain(["mine"], 1.0))
+    assert lm.read(file).names == ["mine"]
+
+
 def test_a_name_may_be_registered_again(file):
     for seconds in (1.0, 2.0):
         lm.reader("chain", "", recognises=is_chain)(

@@ -145,6 +145,14 @@ def test_faster_devices_get_more():
     assert np.bincount(expert.place(problem).assignment.devices).tolist() == [30, 10]
 
 
+def test_metis_takes_a_device_without_room():
+    graph = graph_of({f"o{i}": 3 for i in range(9)}, param_bytes=[1] * 9)
+    cluster = ms_mesh(2, memory=9)
+    nothing_left = lm.Constraints(reserve={cluster.devices[1].name: 9})
+    plan = lm.place(graph, cluster, "metis", constraints=nothing_left, on_oom="best_effort")
+    assert plan.devices.tolist() == [0] * 9
+
+
 def test_without_pymetis_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(MissingExtraError, match=r"loadmaster\[metis\]"):

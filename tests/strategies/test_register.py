@@ -13,6 +13,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.cli import main
 from loadmaster.strategies import METHODS, Assignment, Method
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.registry import function_of
 from loadmaster.strategies.simple import single
 
@@ -59,6 +60,14 @@ def test_a_candidate_is_taken_as_it_is(alexnet):
     assert lm.place(alexnet, CLUSTER, "alone").makespan > 0
 
 
+def test_a_candidate_is_held_to_the_memory():
+    graph = lm.read("example:inception-v3")
+    lm.strategy("alone", "", is_final=True)(lambda problem: judged(problem, on_one(problem)))
+    with pytest.raises(InfeasibleError, match="short on gpu0"):
+        lm.place(graph, CLUSTER, "alone")
+    assert not lm.place(graph, CLUSTER, "alone", on_oom="best_effort").fits
+
+
 def test_time_limit_and_progress_are_passed_on(alexnet):
     seen = {}
 
@@ -99,9 +108,21 @@ def test_what_is_no_placement_is_named(alexnet, returned, error):
         lm.place(alexnet, CLUSTER, "wrong")
 
 
-def test_the_methods_that_come_along_are_those_that_type_checkers_know():
-    assert list(METHODS) == list(get_args(Method))
+def test_the_methods_that_type_checkers_know_come_first():
+    known = get_args(Method)
+    assert list(METHODS)[: len(known)] == list(known)
     assert all(what and "\n" not in what for _, what in METHODS.values())
+
+
+def test_a_method_that_comes_along_is_one_file():
+    def place(problem):
+        return on_one(problem)
+
+    place.__module__ = "loadmaster.strategies.simple.last_one"
+    lm.strategy("last-one", "as if its file were there")(place)
+    assert list(METHODS)[-1] == "last-one"
+    with pytest.raises(InputError, match="'last-one' is a method that comes along"):
+        lm.strategy("last-one", "")(on_one)
 
 
 def test_a_method_is_found_without_importing_the_others():
@@ -131,4 +152,5 @@ def test_methods_that_compete_in_stages_are_placed_too(alexnet):
 
 
 def test_what_a_test_registers_is_gone():
-    assert not {"on-one", "wrong", "watched", "alone", "first", "second"} & set(METHODS)
+    ours = {"on-one", "wrong", "watched", "alone", "first", "second", "last-one"}
+    assert not ours & set(METHODS)

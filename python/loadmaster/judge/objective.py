@@ -19,6 +19,10 @@ class Judged(Protocol):
 
 T = TypeVar("T", bound=Judged)
 
+#: What takes longer than a bound by no more than this share of it is optimal: times are rounded to
+#: ticks.
+ROUNDING = 3e-6
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -75,6 +79,17 @@ class Objective:
     def reaches(self, verdict: Verdict, seconds: float) -> bool:
         """Whether it takes no longer than some seconds."""
         return self.seconds(verdict) <= seconds
+
+    def gap(self, verdict: Verdict, bound: float) -> float:
+        """Share of the seconds that a rival can save at most, where none takes less than ``bound``
+        seconds; not below 0.
+        """
+        seconds = self.seconds(verdict)
+        return max(1 - bound / seconds, 0.0) if seconds else 0.0
+
+    def is_proved(self, verdict: Verdict, bound: float) -> bool:
+        """Whether no rival is better, where none takes less than ``bound`` seconds."""
+        return self.reaches(verdict, bound * (1 + ROUNDING))
 
     def gain(self, before: Verdict, after: Verdict) -> float:
         """Share of the seconds that are saved; below 0 where it takes longer."""

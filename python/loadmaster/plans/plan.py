@@ -21,6 +21,7 @@ from loadmaster.base.units import counted
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
+from loadmaster.judge.objective import STEP
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
@@ -239,8 +240,8 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """(makespan - lower bound) / makespan: no plan of its space can be faster by more."""
-        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+        """1 - lower bound / makespan: no plan of its space can be faster by more."""
+        return STEP.gap(self.verdict, self.lower_bound)
 
     @property
     def makespan(self) -> float:

@@ -19,7 +19,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 
-#: Methods that come along, in the order in which they are listed.
+#: The methods that type checkers know, and the order in which they are listed. Others come after.
 Method = Literal[
     "auto",
     "celeritas",
@@ -61,7 +61,7 @@ Entry = tuple[Callable[..., Candidate], str]
 
 
 class _Methods(MutableMapping[str, Entry]):
-    """Methods by name: those that come along, in the order of :data:`Method`, then those of users.
+    """Methods by name: those of :data:`Method` in its order, then all others.
 
     Those that come along register themselves when their files are imported. That happens when they
     are asked for: the file that is called like the method first, the others if that is not enough.
@@ -91,6 +91,16 @@ class _Methods(MutableMapping[str, Entry]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
+    def comes_along(self, name: str) -> bool:
+        """Whether a method of this name comes along. Its file is called like it."""
+        _import(name.replace("-", "_"))
+        return name in self._registered and _is_ours(self._registered[name][0])
+
+
+def _is_ours(function: Callable[..., object]) -> bool:
+    """Whether the file of a function is in a family's folder."""
+    return function.__module__.startswith(f"{__package__}.")
+
 
 @cache
 def _files() -> tuple[str, ...]:
@@ -118,7 +128,7 @@ def _import_all() -> None:
 
 
 #: What each method does.
-METHODS: MutableMapping[str, Entry] = _Methods()
+METHODS = _Methods()
 
 #: Methods whose plans compete with another one's where stages must be contiguous.
 _RIVALS_IN_STAGES: dict[str, tuple[str, ...]] = {}
@@ -188,11 +198,11 @@ def strategy(
 
     The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options of its
     own with defaults. It returns an :class:`~loadmaster.strategies.Assignment` (device and priority
-    per op of the reduced graph, ``problem.graph``), which is then simulated and held to the memory;
-    or a :class:`~loadmaster.strategies.Candidate` that it judged itself. If it has keywords
-    ``time_limit``, ``progress`` or ``warm_start``, those of ``place`` are passed on; a keyword
-    ``start_search`` is given the method that plans are made by unless another is named. Worker
-    processes know it if the module that registers it is imported there.
+    per op of the reduced graph, ``problem.graph``), which is then simulated, or a
+    :class:`~loadmaster.strategies.Candidate` that it judged itself. Both are held to the memory.
+    If it has keywords ``time_limit``, ``progress`` or ``warm_start``, those of ``place`` are passed
+    on; a keyword ``start_search`` is given the method that plans are made by unless another is
+    named. Worker processes know it if the module that registers it is imported there.
 
     Parameters
     ----------
@@ -228,17 +238,15 @@ def strategy(
         raise InputError(f"{name!r} is no name for a method: wants small letters, digits, dashes")
 
     def register(function: Function) -> Function:
-        comes_along = function.__module__.startswith(f"{__package__}.")
-        if name in get_args(Method) and not comes_along:
+        if not _is_ours(function) and METHODS.comes_along(name):
             raise InputError(f"{name!r} is a method that comes along: give yours another name")
 
         @wraps(function)
         def method(problem: Problem, **options: Any) -> Candidate:
             found = function(problem, **options)
-            if isinstance(found, Candidate):
-                return found
-            placement = _checked(problem, name, found)
-            return accepted(problem, Outcome(judged(problem, placement), 1.0))
+            if not isinstance(found, Candidate):
+                found = judged(problem, _checked(problem, name, found))
+            return accepted(found.problem, Outcome(found, 1.0))
 
         METHODS[name] = (method, summary)
         _RIVALS_IN_STAGES[name] = rivals_in_stages

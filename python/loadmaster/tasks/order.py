@@ -15,7 +15,6 @@ from loadmaster.milp.instance import instance_of
 from loadmaster.milp.timing import in_order, settled
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.exact.solving import ROUNDING
 
 #: A plan with more ops is not ordered: the model has a row for each pair of ops on a device.
 MAX_OPS = 400
@@ -90,7 +89,7 @@ def optimise_order(
         best = problem.objective.better(best, judged(problem, sequence))
     least = instance.seconds(found.bound)
     note = f"order: no order of this placement takes less than {least:.6g} s (CP-SAT)"
-    if problem.objective.reaches(best.verdict, least * (1 + ROUNDING)):
+    if problem.objective.is_proved(best.verdict, least):
         note = "order: proved optimal for this placement (CP-SAT, first come, first served)"
     if found.failure is not None:
         note = f"order: {found.failure.splitlines()[0]}; the best so far is kept"

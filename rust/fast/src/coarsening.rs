@@ -73,6 +73,24 @@ fn merge<'py>(
     Ok((by_index(py, weights, merged.group), obstacles(py, merged.obstacles)?))
 }
 
+/// A coarsener of the core as a function of `loadmaster.fast`.
+macro_rules! merging {
+    ($(#[$doc:meta])* $name:ident, $algorithm:path) => {
+        $(#[$doc])*
+        #[pyfunction]
+        #[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
+        pub fn $name<'py>(
+            py: Python<'py>,
+            weights: &Weights,
+            groups: &Bound<'py, PyAny>,
+            max_time: Option<f64>,
+            max_bytes: Option<&Bound<'py, PyAny>>,
+        ) -> PyResult<Groups<'py>> {
+            merge(py, weights, groups, &Most { max_time, max_bytes }, $algorithm)
+        }
+    };
+}
+
 /// A group per op, out.
 fn by_index<'py>(py: Python<'py>, weights: &Weights, group: Vec<u32>) -> Ids<'py> {
     ids(py, weights.graph.by_index(group).into_iter())
@@ -141,109 +159,85 @@ pub fn repeated_groups<'py>(
     Ok(levels.into_iter().map(|level| by_index(py, weights, level)).collect())
 }
 
-/// Batch merging (Pesto 3.3): rounds of conflict-free merges, heaviest edge first.
-///
-/// The quotient never has a cycle (the corrected Theorem 3.5). Stops at ``groups`` groups, or where
-/// limits, device types or structure allow no merge. O(V + E log E) a round; rounds about halve what
-/// is left.
-///
-/// Parameters
-/// ----------
-/// weights : Weights
-/// groups : int
-///     How many groups to stop at.
-/// max_time : float, optional
-///     Most seconds of compute in a group.
-/// max_bytes : int, optional
-///     Most bytes in a group.
-///
-/// Returns
-/// -------
-/// group : int32 [n_ops]
-///     Group per op, numbered in a topological order of the quotient.
-/// obstacles : dict
-///     Pairs that could not merge in the last round, counted by what forbade the merge (``types``,
-///     ``max_time``, ``max_bytes``, ``cycle``), and whether merging was cut off for going slowly
-///     (``slow``). All zero where ``groups`` was reached, or nothing was left to merge.
-///
-/// Raises
-/// ------
-/// ValueError
-///     A wrong dtype, shape or value.
-///
-/// Examples
-/// --------
-/// >>> import numpy as np
-/// >>> from loadmaster import fast
-/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> fast.batch_merge(fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0])), 2)[0].tolist()
-/// [0, 0, 1, 1]
-#[pyfunction]
-#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
-pub fn batch_merge<'py>(
-    py: Python<'py>,
-    weights: &Weights,
-    groups: &Bound<'py, PyAny>,
-    max_time: Option<f64>,
-    max_bytes: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Groups<'py>> {
-    merge(py, weights, groups, &Most { max_time, max_bytes }, batch::merge)
+merging! {
+    /// Batch merging (Pesto 3.3): rounds of conflict-free merges, heaviest edge first.
+    ///
+    /// The quotient never has a cycle (the corrected Theorem 3.5). Stops at ``groups`` groups, or where
+    /// limits, device types or structure allow no merge. O(V + E log E) a round; rounds about halve what
+    /// is left.
+    ///
+    /// Parameters
+    /// ----------
+    /// weights : Weights
+    /// groups : int
+    ///     How many groups to stop at.
+    /// max_time : float, optional
+    ///     Most seconds of compute in a group.
+    /// max_bytes : int, optional
+    ///     Most bytes in a group.
+    ///
+    /// Returns
+    /// -------
+    /// group : int32 [n_ops]
+    ///     Group per op, numbered in a topological order of the quotient.
+    /// obstacles : dict
+    ///     Pairs that could not merge in the last round, counted by what forbade the merge (``types``,
+    ///     ``max_time``, ``max_bytes``, ``cycle``), and whether merging was cut off for going slowly
+    ///     (``slow``). All zero where ``groups`` was reached, or nothing was left to merge.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     A wrong dtype, shape or value.
+    ///
+    /// Examples
+    /// --------
+    /// >>> import numpy as np
+    /// >>> from loadmaster import fast
+    /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+    /// >>> fast.batch_merge(fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0])), 2)[0].tolist()
+    /// [0, 0, 1, 1]
+    batch_merge, batch::merge
 }
 
-/// Groups of about equal time between which the least data flows: a multilevel acyclic partition.
-///
-/// Several orders are cut into segments where that costs least. The best are improved by V-cycles
-/// of local search (after dagP and Moreira). The cut counts a tensor once per group that reads it.
-/// Without ``max_time`` nothing keeps groups even. There are exactly ``groups`` groups, or the
-/// fewest that an order can be cut into within limits. Arguments, results and errors as for
-/// :func:`batch_merge`.
-///
-/// Examples
-/// --------
-/// >>> import numpy as np
-/// >>> from loadmaster import fast
-/// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
-/// >>> weights = fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0]))
-/// >>> fast.multilevel_partition(weights, 2, max_time=2.0)[0].tolist()
-/// [0, 0, 1, 1]
-#[pyfunction]
-#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
-pub fn multilevel_partition<'py>(
-    py: Python<'py>,
-    weights: &Weights,
-    groups: &Bound<'py, PyAny>,
-    max_time: Option<f64>,
-    max_bytes: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Groups<'py>> {
-    merge(py, weights, groups, &Most { max_time, max_bytes }, multilevel::partition)
+merging! {
+    /// Groups of about equal time between which the least data flows: a multilevel acyclic partition.
+    ///
+    /// Several orders are cut into segments where that costs least. The best are improved by V-cycles
+    /// of local search (after dagP and Moreira). The cut counts a tensor once per group that reads it.
+    /// Without ``max_time`` nothing keeps groups even. There are exactly ``groups`` groups, or the
+    /// fewest that an order can be cut into within limits. Arguments, results and errors as for
+    /// :func:`batch_merge`.
+    ///
+    /// Examples
+    /// --------
+    /// >>> import numpy as np
+    /// >>> from loadmaster import fast
+    /// >>> g = fast.Graph(4, np.array([0, 1, 2]), np.array([1, 2, 3]))
+    /// >>> weights = fast.Weights(g, np.ones(4), np.array([5.0, 1.0, 5.0, 0.0]))
+    /// >>> fast.multilevel_partition(weights, 2, max_time=2.0)[0].tolist()
+    /// [0, 0, 1, 1]
+    multilevel_partition, multilevel::partition
 }
 
-/// Merging that keeps parallelism: the merge that lengthens paths least goes first.
-///
-/// A group runs as one, so merging ops of parallel branches serialises them. Pairs that lengthen no
-/// path (chains) go first. Then come pairs that stay within the critical path, by how much they
-/// lengthen the paths through them, then pairs that lengthen the critical path, by how much. Of
-/// equal pairs, the one that saves most transfer time goes first. Pairs are an edge's ends, and ops
-/// that run at about the same time. Typically O((V + E) log V). Arguments, results and errors as
-/// for :func:`batch_merge`.
-///
-/// Examples
-/// --------
-/// >>> import numpy as np
-/// >>> from loadmaster import fast
-/// >>> g = fast.Graph(6, np.array([0, 0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 5, 5]))
-/// >>> fast.parallel_merge(fast.Weights(g, np.ones(6)), 4)[0].tolist()
-/// [0, 1, 2, 1, 2, 3]
-#[pyfunction]
-#[pyo3(signature = (weights, groups, *, max_time=None, max_bytes=None))]
-pub fn parallel_merge<'py>(
-    py: Python<'py>,
-    weights: &Weights,
-    groups: &Bound<'py, PyAny>,
-    max_time: Option<f64>,
-    max_bytes: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Groups<'py>> {
-    merge(py, weights, groups, &Most { max_time, max_bytes }, parallel::merge)
+merging! {
+    /// Merging that keeps parallelism: the merge that lengthens paths least goes first.
+    ///
+    /// A group runs as one, so merging ops of parallel branches serialises them. Pairs that lengthen no
+    /// path (chains) go first. Then come pairs that stay within the critical path, by how much they
+    /// lengthen the paths through them, then pairs that lengthen the critical path, by how much. Of
+    /// equal pairs, the one that saves most transfer time goes first. Pairs are an edge's ends, and ops
+    /// that run at about the same time. Typically O((V + E) log V). Arguments, results and errors as
+    /// for :func:`batch_merge`.
+    ///
+    /// Examples
+    /// --------
+    /// >>> import numpy as np
+    /// >>> from loadmaster import fast
+    /// >>> g = fast.Graph(6, np.array([0, 0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 5, 5]))
+    /// >>> fast.parallel_merge(fast.Weights(g, np.ones(6)), 4)[0].tolist()
+    /// [0, 1, 2, 1, 2, 3]
+    parallel_merge, parallel::merge
 }
 
 /// Fusion by rules (Moirai's GCOF): chains of op kinds that one kernel runs become one group.

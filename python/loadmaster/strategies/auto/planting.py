@@ -84,8 +84,7 @@ class Planting:
     def is_enough(self, alone: Candidate) -> bool:
         """Whether one device is the answer; says so in the plan."""
         run = self.run
-        took = alone.verdict.step_time
-        gain = max(0.0, 1 - run.bound / took) if took else 0.0
+        gain = run.problem.objective.gap(alone.verdict, run.bound)
         several = run.problem.cluster.n_devices > 1
         run.is_sole = not several or gain <= run.tuning.negligible
         if run.is_sole and several:

@@ -55,10 +55,6 @@ SEARCH_SHARE = 0.2
 #: Share of the smallest memory that a group may fill: larger ones may find no place.
 MAX_SHARE = 0.25
 
-#: A makespan that is longer than a bound by no more than this share of it is optimal: times are
-#: rounded to ticks.
-ROUNDING = 3e-6
-
 #: A method that searches, with keywords ``time_limit`` and ``warm_start``.
 Search = Callable[..., Candidate]
 
@@ -337,9 +333,9 @@ def _bounded(
 ) -> Candidate:
     """The candidate with what its bound says, and of what."""
     seconds = instance.seconds(answer.bound)
-    makespan, objective = best.verdict.step_time, solvable.finest.objective
+    objective = solvable.finest.objective
     if solvable.finer is not None:
-        gap = max(makespan - seconds, 0.0) / makespan if makespan else 0.0
+        gap = objective.gap(best.verdict, seconds)
         return best.noted(
             f"{answer.by}: no plan for the {counted(instance.n_ops, 'group')} takes less than "
             f"{seconds:.6g} s ({gap:.1%} below this one); a plan that parts groups may"
@@ -351,11 +347,10 @@ def _bounded(
             "charges them: what they hold at the peak of a sequential run"
         )
     source = f"{answer.by}, static memory" if tight else answer.by
-    best = replace(best, bound=Bound(seconds, source, {source: seconds}))
-    if objective.reaches(best.verdict, seconds * (1 + ROUNDING)):
-        best = replace(best, bound=Bound(makespan, source, {source: makespan}))
-        return best.noted(f"proved optimal ({source}): no placement and order is faster")
-    return best
+    if objective.is_proved(best.verdict, seconds):
+        seconds = objective.seconds(best.verdict)
+        best = best.noted(f"proved optimal ({source}): no placement and order is faster")
+    return replace(best, bound=Bound(seconds, source, {source: seconds}))
 
 
 # -- where to start ----------------------------------------------------------------------------

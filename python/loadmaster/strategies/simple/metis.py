@@ -25,6 +25,10 @@ from loadmaster.strategies.simple.blends import blended
 #: What the weights of all vertices, and of all edges, add up to: METIS counts in 32 bits.
 _TOTAL = 1 << 28
 
+#: The least share of the weight that a part is given: METIS refuses shares that are 0 or 1 as
+#: 32-bit floats.
+_LEAST = 1e-6
+
 
 @strategy("metis", "parts of equal weight that cut least, one per device (METIS)")
 def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
@@ -91,6 +95,8 @@ def parts(
     weight = (1 - blend) * seconds + blend * shares(per_set(problem, held))
     target = (1 - blend) * shares(1.0 / _seconds_alone(problem))
     target = target + blend * shares(problem.capacity.astype(np.float64))
+    if target.min() < _LEAST:
+        target = shares(np.maximum(target, _LEAST))
     start, neighbour, edge = _adjacency(problem)
     _, part = pymetis.part_graph(
         k,

@@ -321,7 +321,7 @@ impl<'a> Run<'a> {
             missing: missing(work, placement),
             start: vec![0; work.n_ops()],
             waited: vec![Waited::Nothing; work.n_ops()],
-            ready: Ready::new(options.policy, work, placement, priority, k),
+            ready: Ready::new(options.policy, sim, placement, priority),
             running: vec![OpId::NONE; k],
             ran: vec![OpId::NONE; k],
             wake: Vec::with_capacity(k),

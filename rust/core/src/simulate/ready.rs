@@ -9,7 +9,7 @@ use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
 use crate::schedule::rank_set::RankSet;
-use crate::workload::Workload;
+use crate::simulate::Simulator;
 
 /// Which ready op a free device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,9 @@ pub(super) enum Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    pub fn new(
-        policy: Policy,
-        work: &'a Workload,
-        placement: &[DeviceId],
-        priority: &[i32],
-        n_devices: usize,
-    ) -> Self {
+    /// `sim` knows the graph, the devices, and the time of every op on each.
+    pub fn new(policy: Policy, sim: &Simulator<'a>, placement: &[DeviceId], priority: &[i32]) -> Self {
+        let (work, n_devices) = (sim.work, sim.cluster.n_devices());
         let sequences = || {
             // Members of collectives take no device.
             let mut order = by_priority(&work.graph, priority);
