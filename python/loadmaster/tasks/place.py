@@ -16,6 +16,7 @@ from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraErro
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
@@ -183,7 +184,9 @@ def plan_for(
         Stages.of(problem)  # Refuses the impossible before any work.
         if takes(function, "split"):
             options.setdefault("split", "none")  # A stage holds its ops whole.
-    start = None if warm_start is None else carried_over(warm_start, problem)
+    begun, before = _started(problem, warm_start)
+    # Methods search among placements of the problem's own ops.
+    start = before if begun is problem else None
     told(method, None)
     tell = _beside_bound(problem, progress)
     searching: dict[str, Callable[[], object]] = {
@@ -197,7 +200,7 @@ def plan_for(
     try:
         check_allowed(problem)
         made = _made(problem, method, options, asked, greedy=greedy)
-        rivals = [made, *as_candidates(problem, start)]
+        rivals = [made, *as_candidates(begun, before)]
         if refine:
             tell("refine", made.verdict.step_time, made.problem)
             rivals = [polished(one.problem, one) for one in rivals]
@@ -217,6 +220,22 @@ def plan_for(
         candidate = candidate.noted(came)
     tell("bound", candidate.verdict.step_time, candidate.problem)
     return _plan(binding, candidate, method, options, time.perf_counter() - began)
+
+
+def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment | None]:
+    """A plan's placement, and the problem that it is of: this one, or that of the plan's program.
+
+    Raises
+    ------
+    InputError
+        The plan is for other ops.
+    """
+    if plan is None or plan.program.is_plain:
+        return problem, None if plan is None else carried_over(plan, problem)
+    if not problem.program.is_plain or plan.graph.names != problem.model.names:
+        return problem, carried_over(plan, problem)
+    begun = problem.transformed(plan.program)
+    return begun, carried_over(plan, begun)
 
 
 def _made(

@@ -21,11 +21,14 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
+from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document, title
+from loadmaster.rules.binding import bind
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 
@@ -98,11 +101,15 @@ class WhatIf:
         return self.today.plan.makespan / prospect.plan.makespan
 
     def moved_ops(self, prospect: Prospect) -> float | None:
-        """Share of the ops that are on a device of another name than before."""
+        """Share of the user's ops that are on a device of another name than before.
+
+        All ops with parts count as being on one.
+        """
         if prospect.plan is None:
             return None
+        # An op with parts is on no single device: the name after the last.
         placed = [
-            np.array([d.name for d in plan.cluster.devices])[plan.assignment.devices]
+            np.array([*(d.name for d in plan.cluster.devices), ""])[plan.devices]
             for plan in (self.before, prospect.plan)
         ]
         return float((placed[0] != placed[1]).mean())
@@ -235,57 +242,74 @@ def what_if(
 
         return _prospect(plan, name, hardware, time_limit=time_limit, progress=tell, **options)
 
-    return WhatIf(plan, shared([prospect(*one) for one in todo]))
+    prospects = [prospect(*one) for one in todo]
+    return WhatIf(plan, _shared(plan, prospects, [hardware for _, hardware in todo]))
 
 
 def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospect:
-    cluster = hardware.cluster
-    problem = hardware.problem(plan)
-    kept = _kept(plan, problem)
+    # Only a plan of whole ops places the ops that are to be placed anew.
+    start = plan if plan.program.is_plain else None
+    kept = _seen(plan, hardware.problem(plan))
+    step = None if kept is None or not kept[1].fits else kept[1].step_time
     try:
         found = plan_for(
-            problem, "auto", warm_start=plan, constraints=plan.binding.constraints, **asked
+            hardware.whole_problem(plan),
+            "auto",
+            warm_start=start,
+            constraints=plan.constraints,
+            **asked,
         )
     except InfeasibleError as error:
-        return Prospect(name, cluster, None, kept, str(error))
-    return Prospect(name, cluster, found, kept)
+        return Prospect(name, hardware.cluster, None, step, str(error))
+    return Prospect(name, hardware.cluster, found, step)
 
 
-def shared(prospects: Sequence[Prospect]) -> tuple[Prospect, ...]:
-    """The prospects, each with the best of all scenarios' plans that can run on its cluster.
+def _shared(
+    before: Plan, prospects: Sequence[Prospect], hardware: Sequence[Hardware]
+) -> tuple[Prospect, ...]:
+    """The prospects, each with the best plan that can run on its cluster: any scenario's, or the
+    one before.
 
     A plan that was found for less hardware also runs on more hardware. Without this step, an
     unlucky search could make additional hardware look harmful. One simulation per pair.
     """
-    plans = [(p.name, p.plan) for p in prospects if p.plan is not None]
-    return tuple(_with_best(p, plans) if p.plan is not None else p for p in prospects)
+    plans = [(f"found for the scenario {p.name}", p.plan) for p in prospects if p.plan is not None]
+    plans.append(("the plan before, as it is", before))
+    return tuple(
+        replace(p, plan=_best(p.plan, one.whole_problem(before), plans)) if p.plan else p
+        for p, one in zip(prospects, hardware, strict=True)
+    )
 
 
-def _with_best(prospect: Prospect, plans: Sequence[tuple[str, Plan]]) -> Prospect:
-    best = prospect.plan
-    assert best is not None
-    problem = best.problem
-    for name, plan in plans:
-        assignment = carried_over(plan, problem)
-        if (assignment.devices == NOWHERE).any():
+def _best(own: Plan, whole: Problem, plans: Sequence[tuple[str, Plan]]) -> Plan:
+    """The best of plans for a problem of placing whole ops; ``own`` is the one made for it."""
+    best = own
+    for note, plan in plans:
+        plain = plan.program.is_plain
+        problem = whole if plain else whole.transformed(plan.program)
+        seen = _seen(plan, problem)
+        if seen is None or not seen[1].fits:
             continue
-        seen = problem.verdict(assignment)
-        obeys = not best.binding.broken(assignment.devices, seen.peak)
-        if seen.fits and obeys:
-            notes = (f"found for the scenario {name}",)
-            assignment = replace(assignment, estimate=best.estimate)
-            rival = replace(best, assignment=assignment, verdict=seen, notes=notes)
-            best = problem.objective.better(best, rival)
-    return replace(prospect, plan=best)
+        assignment, verdict = seen
+        if bind(problem, own.constraints).broken(assignment.devices, verdict.peak):
+            continue
+        rival = replace(
+            best,
+            problem=problem,
+            assignment=replace(assignment, estimate=own.estimate),
+            verdict=verdict,
+            notes=(note,),
+        )
+        best = problem.objective.better(best, rival)
+    return best
 
 
-def _kept(plan: Plan, problem: Problem) -> float | None:
-    """Seconds per step of the old placement on the new cluster, if it fits there."""
+def _seen(plan: Plan, problem: Problem) -> tuple[Assignment, Verdict] | None:
+    """A plan's placement on another cluster, judged; None: a device that it uses is gone."""
     assignment = carried_over(plan, problem)
     if (assignment.devices == NOWHERE).any():
         return None
-    seen = problem.verdict(assignment)
-    return seen.step_time if seen.fits else None
+    return assignment, problem.verdict(assignment)
 
 
 # -- hardware ----------------------------------------------------------------------------------
@@ -349,6 +373,12 @@ class Hardware:
             seed=plan.seed,
             source_costs=self._costs(plan.costs),
         )
+
+    def whole_problem(self, plan: Plan) -> Problem:
+        """The same, of the user's ops, whole."""
+        copies = {n: known for n in self._types if (known := self.like[n][0]) != n}
+        graph = _allowing(plan.graph, copies)
+        return Problem.make(graph, self.cluster, self._costs(plan.costs), seed=plan.seed)
 
     @property
     def _types(self) -> tuple[str, ...]:
