@@ -162,10 +162,10 @@ def share_out(
     k = len(a)
     limit = np.full(k, batch) if most is None else np.asarray(most)
     if not k <= batch <= limit.sum():
-        raise InputError(
-            f"{counted(k, 'replica')} of a batch of {counted(batch, 'sample')}: each needs one, "
-            f"and there are places for {int(limit.sum())}"
-        )
+        has = f"{counted(k, 'replica')} of a batch of {counted(batch, 'sample')}"
+        places = int(limit.sum())
+        why = "each needs one" if batch < k else f"there are places for {places}"
+        raise InputError(f"{has}: {why}")
     # All would end together at this time; a replica that takes longer for none gets one sample.
     end = (batch + (a / b).sum()) / (1 / b).sum()
     rows = np.clip(np.floor((end - a) / b), 1, limit).astype(np.int64)

@@ -1,19 +1,17 @@
 """Replicas among the plans of ``auto``: whole, with a sharded optimizer, and on fewer devices.
 
-Each is judged once, in the order of what it needs. Replicas on fewer devices are left out where
-their work alone takes longer than the best plan so far.
+Each is judged once. Replicas on fewer devices are left out where their work alone takes longer than
+the best of those on more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.units import counted
 from loadmaster.judge.bounds import SPLIT_OPS
-from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.simple import data_parallel
 
@@ -25,23 +23,26 @@ WAYS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def replicas(problem: Problem, best: Candidate | None) -> Iterator[tuple[Candidate, Best]]:
-    """Replicas that fit, each with what it offers; ``best`` is the best plan of whole ops."""
-    if not problem.program.is_plain:
-        return
+def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Replicas that fit, each with what it offers, until a time limit is over."""
+    problem = run.problem
+    best: Candidate | None = None
     ways = WAYS if problem.model.updates.any() else WAYS[:1]
     n = problem.cluster.n_devices
     while n > 1:
         for options, words in ways:
-            with suppress(InfeasibleError, InputError):
+            if best is not None and run.budget.lacks(0.0):
+                return
+            try:
                 found = data_parallel.place(problem, replicas=n, **options)
-                if found.problem.program.is_plain:
-                    continue
-                k = int(found.problem.program.replica.max()) + 1
-                summing = f", {words}" if any(found.problem.model.collectives) else ""
-                step = found.verdict.step_time
-                yield found, Best(SPLIT_OPS, f"{counted(k, 'replica')}{summing}", step)
-                best = found if best is None else problem.objective.better(best, found)
+            except (InfeasibleError, InputError):
+                continue
+            if found.problem.program.is_plain:
+                continue
+            k = int(found.problem.program.replica.max()) + 1
+            summing = f", {words}" if any(found.problem.model.collectives) else ""
+            yield found, Best(SPLIT_OPS, f"{k} replicas{summing}", found.verdict.step_time)
+            best = found if best is None else problem.objective.better(best, found)
         n //= 2
         types = problem.cluster.device_types
         fastest = float(problem.time[:, types].sum(axis=0).min())

@@ -39,6 +39,8 @@ class Run:
         The best plan so far.
     is_sole : bool
         Whether one device is the answer, so that there is nothing to search for.
+    ended : str
+        What the user should know about how the search ended; empty: nothing.
     """
 
     problem: Problem
@@ -50,6 +52,7 @@ class Run:
     tuning: Tuning = TUNING
     best: Candidate | None = None
     is_sole: bool = False
+    ended: str = ""
 
     @cached_property
     def pace(self) -> Pace:
