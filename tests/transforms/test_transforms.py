@@ -402,7 +402,9 @@ def test_every_traced_graph(traced, k):
             continue
         graph = lm.read(path)
         if (batch_size(graph) or k) < k:
-            with pytest.raises(InputError, match=r"replicas of a batch of \d samples?: each needs one"):
+            with pytest.raises(
+                InputError, match=r"replicas of a batch of \d samples?: each needs one"
+            ):
                 replicas(graph, k)
             continue
         done = replicas(graph, k)

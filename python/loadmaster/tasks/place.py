@@ -185,8 +185,7 @@ def plan_for(
             options.setdefault("split", "none")  # A stage holds its ops whole.
     start = None if warm_start is None else carried_over(warm_start, problem)
     told(method, None)
-    may_split = takes(function, "split") and options.get("split") != "none"
-    tell = _beside_bound(problem, progress, may_split=may_split)
+    tell = _beside_bound(problem, progress)
     searching: dict[str, Callable[[], object]] = {
         "time_limit": lambda: time_limit,
         "progress": lambda: tell,
@@ -216,8 +215,9 @@ def plan_for(
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = candidate.noted(came)
-    tell("bound", candidate.verdict.step_time, candidate.problem)
-    return _plan(binding, candidate, method, options, time.perf_counter() - began)
+    plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
+    told("bound", Incumbent(plan.makespan, plan.lower_bound))
+    return plan
 
 
 def _made(
@@ -276,11 +276,11 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
             yield rival(problem)
 
 
-def _beside_bound(given: Problem, told: Progress | None, *, may_split: bool) -> Callable[..., None]:
+def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
     """Tells step times as incumbents, if there is somebody to tell.
 
-    What a transform made of a problem stands beside the bound of plans that may split ops, and so
-    does all that a method finds which may split them: that of whole ops does not hold for it.
+    What a transform made of a problem stands beside the bound of plans that may split ops: that of
+    whole ops does not hold for it. An incumbent that has a bound keeps it.
     """
     least: dict[bool, float] = {}
 
@@ -290,7 +290,10 @@ def _beside_bound(given: Problem, told: Progress | None, *, may_split: bool) -> 
         if makespan is None:
             told(stage, None)
             return
-        is_whole = problem.program is given.program and not may_split
+        if isinstance(makespan, Incumbent) and makespan.lower_bound:
+            told(stage, makespan)
+            return
+        is_whole = problem.program is given.program
         if is_whole not in least:
             least[is_whole] = (bound if is_whole else split_bound)(given).seconds
         told(stage, Incumbent(makespan, least[is_whole]))

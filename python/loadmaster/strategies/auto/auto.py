@@ -37,12 +37,12 @@ from loadmaster.base.effort import Budget, Effort
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, split_bound
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
-from loadmaster.strategies.auto.replicas import replicas
+from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
@@ -85,14 +85,16 @@ def place(
         goes. Fast strategies are tried whole beside it: a second or two at 10,000 ops, up to ten at
         50,000.
     gap : float
-        A plan is good enough if (makespan - lower bound) / makespan is no more.
+        A plan is good enough if (makespan - lower bound) / makespan is no more. Where replicas are
+        considered, the bound is that of plans with replicas.
     chains : int
         Independent chains of moves, which learn from each other; each takes the effort.
     threads : int, optional
         How many of them run at a time, and how many seeds are refined at a time; as many as there
         are cores if absent. Changes no result.
     split : "auto" (default) or "none"
-        Whether replicas are considered. "none": every op runs whole, on one device.
+        Whether replicas are considered; they never are where the graph does not say that its batch
+        has several samples. "none": every op runs whole, on one device.
     time_limit : float, optional
         Seconds on the clock; a stage under way is finished first. Absent: no limit.
     warm_start : Assignment, optional
@@ -106,19 +108,18 @@ def place(
         No strategy tried fits.
     """
     checks.one_of("split", split, get_args(Split))
+    may_split = split != "none" and can_be_replicated(problem)
     run = Run(
         problem,
         Budget.make(effort, time_limit),
         checks.number("gap", gap, "a number from 0 to 1, 1 excluded", lambda v: 0 <= v < 1),
         checks.integer("chains", chains),
         checks.integer("threads", os.cpu_count() or 1 if threads is None else threads),
+        may_split=may_split,
     )
     if progress is not None:
         run.progress = progress
-    if split == "none" or not problem.program.is_plain:
-        found = _of_whole_ops(run, warm_start)
-    else:
-        found = _of_all_spaces(run, warm_start)
+    found = (_of_all_spaces if may_split else _of_whole_ops)(run, warm_start)
     return found.noted(run.ended) if run.ended else found
 
 
@@ -131,7 +132,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
         for found, offer in replicas(run):
             offers.append(offer)
             if best is None or objective.better(best, found) is found:
-                run.progress(offer.what, Incumbent(offer.seconds))
+                run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = found
         if best is not None:
             run.progress = _telling_below(best.verdict.step_time, run.progress)
@@ -146,7 +147,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             raise
         run.ended = INTERRUPTED
     assert best is not None
-    return replace(best, bound=split_bound(run.problem), space=SPLIT_OPS, offers=tuple(offers))
+    return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
 
 
 def _telling_below(seconds: float, tell: Progress) -> Progress:

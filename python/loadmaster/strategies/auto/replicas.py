@@ -11,9 +11,11 @@ from typing import Any
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.bounds import SPLIT_OPS
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.simple import data_parallel
+from loadmaster.transforms.shares import batch_size
 
 #: How gradients are added up: the options of ``data-parallel``, and how a person would say it.
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
@@ -21,6 +23,12 @@ WAYS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"aggregation": "reduce-scatter", "shards": "flat"}, "optimizer sharded flat"),
     ({"aggregation": "reduce-scatter", "shards": "parameters"}, "optimizer sharded by parameters"),
 )
+
+
+def can_be_replicated(problem: Problem) -> bool:
+    """Whether there are samples to share out, as far as the graph says, and devices for them."""
+    several = problem.cluster.n_devices > 1 and (batch_size(problem.model) or 1) > 1
+    return several and problem.program.is_plain
 
 
 def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:

@@ -43,8 +43,9 @@ def place(
 ) -> Candidate:
     """A replica of :func:`loadmaster.transforms.replicate`'s graph on each device.
 
-    Ops of a replica run in Kahn order or in the program's own, whichever is faster. One replica is
-    the graph as it is.
+    Ops of a replica run in Kahn order or in the program's own, whichever is faster. An op that may
+    not run on its replica's device runs on the next that it allows. One replica is the graph as it
+    is.
 
     Parameters
     ----------
@@ -94,10 +95,10 @@ def place(
 
 
 def _usable(problem: Problem) -> list[int]:
-    """The devices that may run most ops, every one as a rule, fastest first."""
+    """The devices for replicas, fastest first: those that may run half as many ops as any other."""
     types = np.array(problem.cluster.device_types)
     runs = problem.allowed_types.sum(axis=0)[types]
-    return [d for d in problem.fastest_first.tolist() if runs[d] == runs.max()]
+    return [d for d in problem.fastest_first.tolist() if 2 * runs[d] >= runs.max()]
 
 
 def _in_best_order(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
