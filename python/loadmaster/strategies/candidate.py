@@ -80,11 +80,12 @@ class Candidate:
 
 def judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()) -> Candidate:
     """Simulates an assignment; one of the policy "fixed" by both policies, of which the better
-    counts.
+    counts. With collectives only by priority: orders are made without regard to them, and two could
+    wait for each other for ever.
     """
     dispatched = replace(assignment, policy="priority")
     found = Candidate(problem, dispatched, problem.verdict(dispatched), notes)
-    if assignment.policy == "priority":
+    if assignment.policy == "priority" or problem.has_collectives:
         return found
     verdict = problem.verdict_below(problem.objective.limit(found.verdict), assignment)
     if verdict is None:

@@ -48,7 +48,7 @@ def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
             if found.problem.program.is_plain:
                 continue
             k = int(found.problem.program.replica.max()) + 1
-            summing = f", {words}" if any(found.problem.model.collectives) else ""
+            summing = f", {words}" if found.problem.has_collectives else ""
             yield found, Best(SPLIT_OPS, f"{k} replicas{summing}", found.verdict.step_time)
             best = found if best is None else problem.objective.better(best, found)
         n //= 2

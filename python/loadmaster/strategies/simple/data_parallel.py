@@ -139,7 +139,7 @@ def _resident(found: Candidate) -> NDArray[np.float64]:
     """Bytes per device that stay for the whole step."""
     resident = found.problem.graph.resident.astype(np.float64)
     n_devices = found.problem.cluster.n_devices
-    return np.bincount(found.assignment.devices, resident, n_devices)
+    return np.bincount(found.assignment.devices, resident, n_devices).astype(np.float64)
 
 
 def _lines(
