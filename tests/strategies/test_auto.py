@@ -136,7 +136,7 @@ def test_auto_is_never_worse_than_what_it_tried(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(memory=data.draw(st.sampled_from([20, 40, 10**6]))))
     try:
-        plan = lm.place(graph, cluster, "auto", effort=0.02)
+        plan = lm.place(graph, cluster, "auto", effort=0.02, split="none")
     except InfeasibleError:
         plan = None
     others = lm.compare(graph, cluster, METHODS)
@@ -152,17 +152,17 @@ def test_auto_is_never_worse_than_what_it_tried(data):
 def test_auto_parts_what_list_schedulers_leave_together():
     graph = lm.read("example:inception-v3")
     cluster = v100_mesh(4)
-    plan = lm.place(graph, cluster, "auto", effort=0.8)
+    plan = lm.place(graph, cluster, "auto", effort=0.8, split="none")
     best = lm.compare(graph, cluster, METHODS).best
     assert plan.makespan < 0.97 * best.makespan
-    again = lm.place(graph, cluster, "auto", effort=0.8)
+    again = lm.place(graph, cluster, "auto", effort=0.8, split="none")
     assert again.makespan == plan.makespan
     assert np.array_equal(again.devices, plan.devices)
 
 
 def test_a_plan_keeps_its_policy(tmp_path):
     graph = lm.read("example:rnnlm")
-    plan = lm.place(graph, v100_mesh(4), "auto", effort=0.2)
+    plan = lm.place(graph, v100_mesh(4), "auto", effort=0.2, split="none")
     plan.save(tmp_path / "plan.json")
     loaded = lm.Plan.load(tmp_path / "plan.json")
     assert loaded.policy == plan.policy
@@ -245,7 +245,7 @@ def test_auto_is_the_default_and_tells_incumbents_with_their_gap():
 
 def test_auto_stops_at_a_gap():
     graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
-    near = lm.place(graph, cluster, "auto", effort=0.3)
+    near = lm.place(graph, cluster, "auto", effort=0.3, split="none")
     gap = near.gap + 0.02
     told = []
     plan = lm.place(
@@ -254,6 +254,7 @@ def test_auto_stops_at_a_gap():
         "auto",
         effort=60,
         gap=gap,
+        split="none",
         progress=lambda stage, best: told.append(best.gap) if best and stage != "bound" else None,
     )
     assert plan.gap <= gap
@@ -268,6 +269,7 @@ def test_auto_does_no_more_than_a_gap_asks_for():
         v100_mesh(4),
         gap=0.9,
         time_limit=1e-9,
+        split="none",
         progress=lambda stage, best: told.append(stage) if best else None,
     )
     assert set(told) == {"single", "bound"}
@@ -438,6 +440,7 @@ def test_seeds_are_refined_on_any_number_of_threads():
         plan = auto.place(
             problem_of(graph, cluster),
             effort=0.3,
+            split="none",
             threads=threads,
             progress=lambda *one, news=news: news.append(one),
         )

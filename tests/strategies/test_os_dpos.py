@@ -15,7 +15,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.os_dpos import split_search
-from loadmaster.transforms import Split, data_parallel
+from loadmaster.transforms import Split, replicate
 
 
 def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
@@ -103,7 +103,7 @@ def test_a_data_parallel_start_is_searched_too():
         return by_levels(of)
 
     found = split_search(problem, recording)
-    replicas = data_parallel(graph, 2)
+    replicas = replicate(graph, 2, aggregation="parameter-server").graph
     assert [m.digest for m in models].count(replicas.digest) == 1
     assert models[0] is graph
     only = split_search(problem, by_levels, start="data-parallel")
@@ -203,11 +203,11 @@ def test_one_device_has_nothing_to_split():
 
 def test_starts_that_cannot_be():
     graph, seconds = two_convolutions()
-    cluster = v100_mesh(3)
+    cluster = v100_mesh(5)
     problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
     with pytest.raises(InputError, match=r"start is 'both': wants one of any, model"):
         split_search(problem, by_levels, start="both")
-    with pytest.raises(InputError, match="batch of 4 is no multiple of 3 replicas"):
+    with pytest.raises(InputError, match="start: 5 replicas of a batch of 4 samples"):
         split_search(problem, by_levels, start="data-parallel")
 
     def refusing(problem: Problem) -> tuple[Candidate, np.ndarray, float]:

@@ -165,7 +165,7 @@ def test_a_refined_plan_still_says_how_it_came_about():
     cluster = lm.Cluster.preset("4xV100-PCIe")
     graph = lm.read("example:inception-v3")
     whole = Problem.make(graph, cluster, as_costs(None, graph, cluster))
-    before = METHODS["data-parallel"][0](whole)
+    before = METHODS["data-parallel"][0](whole, aggregation="parameter-server")
     assert before.problem is not None
     told = replace(before, notes=("a note",))
     after = polished(before.problem, told)

@@ -245,7 +245,8 @@ def test_splitting_one_op_takes_no_dimension_from_another():
 
 
 def test_replicas_can_be_split():
-    graph = lm.transforms.data_parallel(lm.read("example:lenet"), 2)
+    lenet = lm.read("example:lenet")
+    graph = lm.transforms.replicate(lenet, 2, aggregation="parameter-server").graph
     assert dimensions(graph, "convolution_1@r1") == {"batch": 128, "channel": 50}
     assert dimensions(graph, "mm_3@r0") == {"row": 500, "column": 800, "contraction": 128}
 

@@ -1,4 +1,4 @@
-"""Data parallelism as a transform: nothing lost, nothing invented, gradients summed."""
+"""Replicas with parameter servers: nothing lost, nothing invented, gradients summed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from strategies import op_graphs, v100_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.costs.program import program_costs
-from loadmaster.transforms import Program, data_parallel, replicate
-from loadmaster.transforms.base import even_shares, shares
+from loadmaster.transforms import Program, replicate
+from loadmaster.transforms.base import shares
+from loadmaster.transforms.shares import batch_size, proportional
 
 LARGE = ("evoformer", "mamba", "nmt_4x2048_train")
+
+SERVED = {"aggregation": "parameter-server"}
+
+
+def replicas(graph: lm.OpGraph, k: int) -> Program:
+    """Replicas with parameter servers."""
+    return replicate(graph, k, **SERVED)
+
+
+def served(graph: lm.OpGraph, k: int) -> lm.OpGraph:
+    """Their graph."""
+    return replicas(graph, k).graph
 
 
 def training(batch: int = 8, times: dict | None = None) -> lm.OpGraph:
@@ -85,7 +98,7 @@ def check_conserved(before: lm.OpGraph, after: Program) -> None:
 
 
 def test_a_linear_layer_twice():
-    done = replicate(training(), 2)
+    done = replicas(training(), 2)
     graph = done.graph
     assert graph.names == [
         "x@r0", "x@r1", "w", "y@r0", "y@r1", "dy@r0", "dy@r1", "dw@r0", "dw@r1",
@@ -151,7 +164,7 @@ def test_sums_of_gradients_over_steps_are_whole():
     for s, d, t, b in ((3, 7, 3, 64), (7, 8, 6, 32), (8, 6, 7, 32)):
         for name, value in zip(("src", "dst", "tensor", "bytes"), (s, d, t, b), strict=True):
             edges[name].append(value)
-    graph = data_parallel(lm.OpGraph.from_document(document), 4)
+    graph = served(lm.OpGraph.from_document(document), 4)
     carried = {(s, d): b for s, d, b in edges_of(graph)}
     assert carried["dw_t@r3", "total@r3"] == carried["dw2@r0", "total@r0"] == 32
     assert carried["total@r2", "total@aggregate"] == 32
@@ -170,7 +183,7 @@ def test_what_follows_from_weights_alone_is_computed_once():
         },
         {"src": [0, 1, 2], "dst": [1, 3, 3], "tensor": [0, 1, 2], "bytes": [16, 8, 10]},
     )
-    graph = data_parallel(g, 3)
+    graph = served(g, 3)
     assert graph.names == ["w", "cast", "x@r0", "x@r1", "x@r2", "y@r0", "y@r1", "y@r2"]
     assert graph.flops.tolist() == [0, 6, 0, 0, 0, 3, 2, 2]
     assert [b for s, d, b in edges_of(graph) if s.startswith("x")] == [4, 3, 3]
@@ -187,7 +200,7 @@ def test_weights_that_an_op_holds_itself_are_whole_in_every_replica():
         "param_bytes": [8, 30],
     }
     edges = {"src": [0], "dst": [1], "bytes": [64]}
-    graph = data_parallel(lm.OpGraph(ops, edges), 2)
+    graph = served(lm.OpGraph(ops, edges), 2)
     assert column(graph, graph.param_bytes) == {
         "x@r0": 4,
         "x@r1": 4,
@@ -200,7 +213,7 @@ def test_weights_that_an_op_holds_itself_are_whole_in_every_replica():
 
 def test_arguments_keep_their_order():
     g = training()
-    graph = data_parallel(g, 2)
+    graph = served(g, 2)
     for op in range(graph.n_ops):
         name = graph.names[op].partition("@")[0]
         if "@aggregate" in graph.names[op]:
@@ -221,7 +234,7 @@ def test_state_that_is_written_stays_with_replica_0():
         },
         {"src": [0, 1, 3], "dst": [2, 2, 4], "bytes": [80, 8, 8]},
     )
-    graph = data_parallel(g, 2)
+    graph = served(g, 2)
     assert dict(zip(graph.names, graph.colocation, strict=True)) == {
         "x@r0": "", "x@r1": "", "mean": "mean", "norm@r0": "mean", "norm@r1": "mean@r1",
         "count": "count", "tick": "count",
@@ -230,7 +243,7 @@ def test_state_that_is_written_stays_with_replica_0():
 
 def test_measured_times_are_divided_and_no_op_is_free():
     g = training(times={"gpu": [0.0, 0.0, 4e-3, 2e-3, 6e-3, 0.0, 1e-3]})
-    done = replicate(g, 2)
+    done = replicas(g, 2)
     time = column(done.graph, done.graph.time["gpu"])
     assert (time["y@r0"], time["dw@r1"], time["update"]) == (2e-3, 3e-3, 1e-3)
     assert time["dw_t@aggregate"] == 1e-3, "the shortest time of any op"
@@ -239,7 +252,7 @@ def test_measured_times_are_divided_and_no_op_is_free():
 
 def test_costs_of_parts_have_a_launch_and_say_where_they_are_from():
     g, cluster = training(), v100_mesh(2)
-    done = replicate(g, 2)
+    done = replicas(g, 2)
     given = lm.Costs.given([0, 0, 4e-3, 2e-3, 6e-3, 0, 1e-3], g, cluster)
     costs = program_costs(done, given, cluster)
     seconds = column(done.graph, costs.time[:, 0])
@@ -259,7 +272,7 @@ def test_costs_of_parts_have_a_launch_and_say_where_they_are_from():
 def test_costs_without_a_roofline_take_the_shortest_op():
     g = training(times={"gpu": [0.0, 0.0, 4e-3, 2e-3, 6e-3, 0.0, 1e-3]})
     cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, type="gpu")
-    done = replicate(g, 2)
+    done = replicas(g, 2)
     costs = program_costs(done, lm.costs.estimate(g, cluster), cluster)
     assert column(done.graph, costs.time[:, 0])["dw_t@aggregate"] == 1e-3
     assert costs.shares() == pytest.approx({"measured": 1 / 14, "regressed": 13 / 14})
@@ -267,32 +280,38 @@ def test_costs_without_a_roofline_take_the_shortest_op():
 
 def test_one_replica_is_the_graph():
     g = training()
-    assert data_parallel(g, 1) is g
+    assert served(g, 1) is g
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, "2", None, True])
 def test_a_bad_number_of_replicas(k):
     with pytest.raises(InputError, match=r"k is .*at least 1"):
-        data_parallel(training(), k)
+        served(training(), k)
+
+
+def test_more_replicas_than_samples_are_refused():
+    with pytest.raises(InputError, match="9 replicas of a batch of 8 samples"):
+        served(training(), 9)
 
 
 def test_names_that_are_taken():
     g = lm.OpGraph({"name": ["a", "a@r1"]}, {"src": [], "dst": []})
-    graph = data_parallel(g, 2)
+    graph = served(g, 2)
     assert graph.names == ["a@r0", "a@r1", "a@r1@r0", "a@r1@r1"]
     taken = lm.OpGraph(
         {"name": ["w@r0", "w"], "kind": ["parameter", "input"]}, {"src": [], "dst": []}
     )
     with pytest.raises(InputError, match='two ops are named "w@r0"'):
-        data_parallel(taken, 2)
+        served(taken, 2)
 
 
-def test_a_batch_that_does_not_divide_is_noted():
-    done = replicate(training(batch=6), 4)
-    assert "the batch of 6 is no multiple of 4 replicas" in done.notes[0]
+def test_a_batch_that_does_not_divide_is_shared_out_unevenly():
+    done = replicas(training(batch=6), 4)
+    shares = dict(zip(done.graph.names, done.share.tolist(), strict=True))
+    assert [shares[f"y@r{r}"] for r in range(4)] == [2 / 6, 2 / 6, 1 / 6, 1 / 6]
     outputs = dict(zip(done.graph.names, done.graph.outputs, strict=True))
     assert (outputs["y@r0"], outputs["update"]) == ("f32", "f32[4,2]")
-    assert replicate(training(batch=8), 4).notes == ()
+    assert replicas(training(batch=8), 4).notes == ()
 
 
 # -- properties ------------------------------------------------------------------------------
@@ -300,7 +319,7 @@ def test_a_batch_that_does_not_divide_is_noted():
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=5), st.integers(1, 9))
 def test_even_shares_add_up(totals, n):
-    parts = even_shares(np.array(totals, dtype=np.uint64), n)
+    parts = proportional(np.array(totals, dtype=np.uint64), (1,) * n)
     assert [sum(column) for column in zip(*parts.tolist(), strict=True)] == totals
     assert int(parts.max(axis=0).max() - parts.min(axis=0).max()) <= 1
 
@@ -329,12 +348,12 @@ def test_drawn_graphs_keep_flops_and_parameters(graph, k, data):
             for kind, b in zip(document["ops"]["kind"], graph.param_bytes.tolist(), strict=True)
         ]
     graph = lm.OpGraph.from_document(document)
-    done = replicate(graph, k)
+    done = replicas(graph, k)
     check_conserved(graph, done)
     for i, op in enumerate(done.origin.tolist()):
         if op >= 0 and graph.kinds[op] != "input":
             assert done.graph.param_bytes[i] == graph.param_bytes[op]
-    assert done.graph.digest == replicate(graph, k).graph.digest
+    assert done.graph.digest == replicas(graph, k).graph.digest
     for s, d, b in edges_of(done.graph):
         if s.endswith("@aggregate"):
             assert "@r" not in d
@@ -346,7 +365,7 @@ def test_drawn_graphs_keep_flops_and_parameters(graph, k, data):
 def test_what_replicas_carry_adds_up_or_is_whole(name, k):
     """Activations add up to the original; weights read and gradients are whole in each replica."""
     g = lm.read(f"example:{name}")
-    graph = data_parallel(g, k)
+    graph = served(g, k)
     whole = {(s, d): b for s, d, b in edges_of(g) if b > 0}
     carried: dict[tuple[str, str], list[int]] = {}
     for s, d, b in edges_of(graph):
@@ -382,7 +401,13 @@ def test_every_traced_graph(traced, k):
         if path.name.startswith(LARGE) and k == 4:
             continue
         graph = lm.read(path)
-        done = replicate(graph, k)
+        if (batch_size(graph) or k) < k:
+            with pytest.raises(
+                InputError, match=r"replicas of a batch of \d samples?: each needs one"
+            ):
+                replicas(graph, k)
+            continue
+        done = replicas(graph, k)
         check_conserved(graph, done)
         trained = "train" in path.name
         assert done.own.any() == trained, path.name
@@ -401,7 +426,7 @@ def test_every_traced_graph(traced, k):
 
 @pytest.mark.parametrize("name", ["lenet", "alexnet"])
 def test_examples_can_be_placed(name):
-    graph = data_parallel(lm.read(f"example:{name}"), 2)
+    graph = served(lm.read(f"example:{name}"), 2)
     plan = lm.place(graph, v100_mesh(2), "celeritas")
     assert plan.fits
     assert plan.lower_bound <= plan.makespan
@@ -412,7 +437,7 @@ def test_examples_can_be_placed(name):
 
 def test_each_replica_is_on_its_device_and_each_update_where_its_parameter_is():
     graph = lm.read("example:lenet")
-    plan = lm.place(graph, v100_mesh(3), "data-parallel")
+    plan = lm.place(graph, v100_mesh(3), "data-parallel", **SERVED)
     placed = plan.program.graph
     on = dict(zip(placed.names, plan.running_devices.tolist(), strict=True))
     for name, device in on.items():
@@ -430,7 +455,7 @@ def test_each_replica_is_on_its_device_and_each_update_where_its_parameter_is():
 
 def test_on_one_device_data_parallelism_is_the_graph_as_it_is():
     graph = lm.read("example:lenet")
-    plan = lm.place(graph, v100_mesh(1), "data-parallel")
+    plan = lm.place(graph, v100_mesh(1), "data-parallel", **SERVED)
     assert plan.graph is graph
     assert plan.program.is_plain
     assert plan.makespan == lm.place(graph, v100_mesh(1), "single").makespan
@@ -439,14 +464,14 @@ def test_on_one_device_data_parallelism_is_the_graph_as_it_is():
 def test_two_replicas_of_a_large_batch_are_nearly_twice_as_fast():
     graph = lm.read("example:inception-v3")
     alone = lm.place(graph, v100_mesh(2, "1TiB"), "single")
-    both = lm.place(graph, v100_mesh(2, "1TiB"), "data-parallel")
+    both = lm.place(graph, v100_mesh(2, "1TiB"), "data-parallel", **SERVED)
     assert 1.8 < alone.makespan / both.makespan < 2
     assert both.notes == ()
 
 
 def test_a_replica_that_does_not_fit_is_an_error_that_says_how_far():
     with pytest.raises(lm.InfeasibleError) as caught:
-        lm.place(lm.read("example:inception-v3"), v100_mesh(2, "1GiB"), "data-parallel")
+        lm.place(lm.read("example:inception-v3"), v100_mesh(2, "1GiB"), "data-parallel", **SERVED)
     assert set(caught.value.shortfall) == {"gpu0", "gpu1"}
 
 
@@ -456,4 +481,4 @@ def test_what_no_device_may_run_is_named():
         {"src": [0], "dst": [1]},
     )
     with pytest.raises(lm.InfeasibleError, match="op 'a' may run on tpu"):
-        lm.place(g, v100_mesh(2), "data-parallel")
+        lm.place(g, v100_mesh(2), "data-parallel", **SERVED)

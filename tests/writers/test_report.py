@@ -102,7 +102,7 @@ def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
     ops = contents(tmp_path / "plan.html")["ops"]
     origin = dict(zip(ops["name"], ops["origin"], strict=True))
     assert origin["convolution@r1"] == "'convolution', replica 1"
-    assert "no placement of the replicated graph" in dict(facts(plan))["gap"]
+    assert "no plan, with ops whole, replicated or split," in dict(facts(plan))["gap"]
 
 
 def test_the_page_of_a_measured_step_has_no_chain(plans, tmp_path):

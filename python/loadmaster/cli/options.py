@@ -132,6 +132,16 @@ def add_methods(command: argparse.ArgumentParser) -> None:
     command.add_argument("--methods", help="names, comma-separated; default: all")
 
 
+def add_split(command: argparse.ArgumentParser) -> None:
+    """Whether the default method may replicate the model."""
+    command.add_argument(
+        "--split",
+        choices=["auto", "none"],
+        help="whether the method auto may give each device a replica of the model (auto, the "
+        "default), or places every op whole on one device (none)",
+    )
+
+
 def add_constraints(command: argparse.ArgumentParser) -> None:
     """What every method must obey: ``inputs.constraints``."""
     group = command.add_argument_group("constraints", "what every method must obey")

@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
         "KEY=VALUE",
         "an option of the method, such as max_ops=100 (repeatable)",
     )
+    options.add_split(command)
     command.add_argument(
         "--warm-start",
         metavar="PLAN.json",
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
+    if arguments.split is not None:
+        chosen["split"] = arguments.split
     with ProgressLine(arguments.time_limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments)

@@ -132,6 +132,11 @@ class Problem:
         """The reduced graph."""
         return self.reduced.graph
 
+    @cached_property
+    def has_collectives(self) -> bool:
+        """Whether some op is a member of a collective."""
+        return any(self.model.collectives)
+
     @property
     def links(self) -> fast.Cluster:
         """The cluster as Rust sees it."""

@@ -80,12 +80,12 @@ class Candidate:
 
 def judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()) -> Candidate:
     """Simulates an assignment; one of the policy "fixed" by both policies, of which the better
-    counts. Who makes sequences knows of no collectives, so a sequence may wait for itself where
-    there are any.
+    counts. With collectives only by priority: orders are made without regard to them, and two could
+    wait for each other for ever.
     """
     dispatched = replace(assignment, policy="priority")
     found = Candidate(problem, dispatched, problem.verdict(dispatched), notes)
-    if assignment.policy == "priority" or any(problem.model.collectives):
+    if assignment.policy == "priority" or problem.has_collectives:
         return found
     verdict = problem.verdict_below(problem.objective.limit(found.verdict), assignment)
     if verdict is None:

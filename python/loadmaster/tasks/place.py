@@ -218,8 +218,9 @@ def plan_for(
     if warm_start is not None:
         came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
         candidate = candidate.noted(came)
-    tell("bound", candidate.verdict.step_time, candidate.problem)
-    return _plan(binding, candidate, method, options, time.perf_counter() - began)
+    plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
+    told("bound", Incumbent(plan.makespan, plan.lower_bound))
+    return plan
 
 
 def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment | None]:
@@ -298,7 +299,7 @@ def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
     """Tells step times as incumbents, if there is somebody to tell.
 
     What a transform made of a problem stands beside the bound of plans that may split ops: that of
-    whole ops does not hold for it.
+    whole ops does not hold for it. An incumbent that has a bound keeps it.
     """
     least: dict[bool, float] = {}
 
@@ -307,6 +308,9 @@ def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
             return
         if makespan is None:
             told(stage, None)
+            return
+        if isinstance(makespan, Incumbent) and makespan.lower_bound:
+            told(stage, makespan)
             return
         is_whole = problem.program is given.program
         if is_whole not in least:

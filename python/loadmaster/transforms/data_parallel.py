@@ -28,6 +28,9 @@ Aggregation = Literal["all-reduce", "reduce-scatter", "parameter-server"]
 #: How a sharded optimizer is cut.
 Shards = Literal["flat", "parameters"]
 
+#: Whose statistics a batch norm has.
+BatchNorm = Literal["local", "synchronised"]
+
 
 def data_parallel(graph: OpGraph, k: int) -> OpGraph:
     """The graph of :func:`replicate`, without what its ops serve.
@@ -51,6 +54,7 @@ def replicate(
     aggregation: Aggregation = "all-reduce",
     shards: Shards = "flat",
     bucket_bytes: int = BUCKET_BYTES,
+    batch_norm: BatchNorm = "local",
 ) -> Program:
     """The graph replicated ``k`` times over the batch.
 
@@ -75,6 +79,10 @@ def replicate(
     bucket_bytes : int
         The most bytes of gradients that one collective sums, 25 MB by default (as PyTorch's
         DistributedDataParallel). A gradient larger than that has a bucket of its own.
+    batch_norm : "local" (default) or "synchronised"
+        Whether a batch norm in training has the statistics of its replica's samples (as
+        DistributedDataParallel) or of the whole batch (as SyncBatchNorm): two numbers of 4 bytes
+        per channel are all-reduced before it, forward and backward. Not with parameter servers.
 
     Returns
     -------
@@ -85,7 +93,8 @@ def replicate(
     ------
     InputError
         ``k`` or ``rows`` out of range: more replicas than samples, rows that do not add up to the
-        batch; an unknown aggregation; names with ``@r0`` that are taken.
+        batch; an unknown aggregation, ``shards`` or ``batch_norm``; a graph that has collectives
+        already; names that are taken.
 
     Examples
     --------
@@ -99,20 +108,28 @@ def replicate(
     """
     checks.integer("k", k)
     checks.integer("bucket_bytes", bucket_bytes)
-    if aggregation not in get_args(Aggregation):
-        known = ", ".join(get_args(Aggregation))
-        raise InputError(f"aggregation {aggregation!r}: known are {known}")
-    if shards not in get_args(Shards):
-        raise InputError(f"shards {shards!r}: known are {', '.join(get_args(Shards))}")
+    checks.one_of("aggregation", aggregation, get_args(Aggregation))
+    checks.one_of("shards", shards, get_args(Shards))
+    checks.one_of("batch_norm", batch_norm, get_args(BatchNorm))
     if k == 1:
         return Program.of(graph)
+    together = next((i for i, label in enumerate(graph.collectives) if label), None)
+    if together is not None:
+        raise InputError(
+            f"op {graph.names[together]!r} is a member of collective "
+            f"{graph.collectives[together]!r}: a graph of several devices is not replicated"
+        )
     if rows is None:
         samples = share_out(batch_size(graph) or int(k), np.zeros(k), np.ones(k))
     else:
         samples = _checked(graph, int(k), rows)
+    is_synchronised = batch_norm == "synchronised"
     if aggregation == "parameter-server":
+        if is_synchronised:
+            raise InputError("batch_norm='synchronised' needs collectives, not parameter servers")
         return with_parameter_server(graph, int(k), samples)
-    how = Replication(samples, aggregation == "reduce-scatter", shards, int(bucket_bytes))
+    is_sharded = aggregation == "reduce-scatter"
+    how = Replication(samples, is_sharded, shards, int(bucket_bytes), is_synchronised)
     return replicated(graph, how)
 
 
@@ -145,10 +162,10 @@ def share_out(
     k = len(a)
     limit = np.full(k, batch) if most is None else np.asarray(most)
     if not k <= batch <= limit.sum():
-        raise InputError(
-            f"{counted(k, 'replica')} of a batch of {counted(batch, 'sample')}: each needs one, "
-            f"and there are places for {int(limit.sum())}"
-        )
+        has = f"{counted(k, 'replica')} of a batch of {counted(batch, 'sample')}"
+        places = int(limit.sum())
+        why = "each needs one" if batch < k else f"there are places for {places}"
+        raise InputError(f"{has}: {why}")
     # All would end together at this time; a replica that takes longer for none gets one sample.
     end = (batch + (a / b).sum()) / (1 / b).sum()
     rows = np.clip(np.floor((end - a) / b), 1, limit).astype(np.int64)

@@ -8,12 +8,12 @@ as its last gradient is there, while the backward pass goes on.
 With a sharded optimizer (ZeRO-1: Rajbhandari et al., SC 2020) a replica gets the sums of its shard
 only, updates that, and gathers what the others have updated. An optimizer is sharded *flat*, every
 tensor into equal parts, or by whole *parameters*: then a parameter's update runs on one replica.
+A bucket that some op of no one parameter reads, such as the norm of all gradients, is summed whole.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from loadmaster.model.graph import SIZE_COLUMNS, OpGraph
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import build, parse_output
+from loadmaster.transforms.batch_norm import statistics
+from loadmaster.transforms.gradients import Buckets, Updates
 from loadmaster.transforms.shares import only_gradients, own_weights, proportional, whole_bytes
 
 #: Bytes of gradients that one collective sums: the default of DistributedDataParallel, 25 MB.
@@ -43,12 +45,15 @@ class Replication:
         Whether the optimizer is sharded.
     shards : "flat" or "parameters"
     bucket_bytes : int
+    is_synchronised : bool
+        Whether batch norms have the statistics of the whole batch.
     """
 
     rows: tuple[int, ...]
     is_sharded: bool
     shards: str
     bucket_bytes: int
+    is_synchronised: bool
 
     @property
     def k(self) -> int:
@@ -59,190 +64,136 @@ class Replication:
 def replicated(graph: OpGraph, how: Replication) -> Program:
     """The program of replicas. O(k (V + E)), and sorting.
 
-    Ops keep their order; a bucket's collective comes after the last op that makes a gradient of it.
+    Ops keep their order. A bucket's collective comes after the last op that makes a gradient of it,
+    a batch norm's before it.
     The sizes in ``output`` are left out, dtypes stay.
     """
     return _Replicas(graph, how).build()
 
 
 @dataclass(frozen=True)
-class _Updates:
-    """The updates of parameters that can be sharded.
+class _Collective:
+    """A collective of all replicas.
 
     Attributes
     ----------
-    of_op : int64 [n_ops]
-        The parameter, counted from 0, whose update each op belongs to, optimizer slots included;
-        -1: none, or of several parameters.
-    parameter : int64 [n]
-        The op that each parameter is.
-    writer : int64 [n]
-        The op that writes each parameter last.
+    label : str
+        Its kind, a slash and its name.
+    place : int
+        The op of the graph that its members come after, or before.
+    is_before : bool
+    serves : int
+        The op whose result it takes.
     """
 
-    of_op: NDArray[np.int64]
-    parameter: NDArray[np.int64]
-    writer: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, graph: OpGraph) -> _Updates:
-        """The optimizer's ops by the parameter that they share a colocation set with. O(V)."""
-        writes = np.flatnonzero(graph.updates & (graph.alias_of >= 0) & ~graph.view)
-        kinds = graph.kinds
-        last = {
-            int(graph.alias_of[op]): int(op)
-            for op in writes.tolist()
-            if kinds[int(graph.alias_of[op])] == "parameter" and graph.colocation[op]
-        }
-        parameter = np.array(sorted(last), dtype=np.int64)
-        number = {graph.colocation[p]: i for i, p in enumerate(parameter.tolist())}
-        belongs = graph.updates | np.fromiter(
-            (kind == "buffer" for kind in kinds), bool, len(kinds)
-        )
-        labels = enumerate(zip(graph.colocation, belongs.tolist(), strict=True))
-        of_op = np.full(graph.n_ops, -1, dtype=np.int64)
-        for op, (label, may) in labels:
-            if may and label:
-                of_op[op] = number.get(label, -1)
-        writer = np.array([last[p] for p in parameter.tolist()], dtype=np.int64)
-        return cls(of_op, parameter, writer)
-
-
-@dataclass(frozen=True)
-class _Buckets:
-    """Gradients by bucket.
-
-    Attributes
-    ----------
-    tensor : int64 [n]
-        Ids of the gradients, in the order in which they are made.
-    source : int64 [n]
-        The op that hands each gradient on.
-    bytes : uint64 [n]
-    bucket : int64 [n]
-        Ascending.
-    """
-
-    tensor: NDArray[np.int64]
-    source: NDArray[np.int64]
-    bytes: NDArray[np.uint64]
-    bucket: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, graph: OpGraph, roles: Roles, most: int) -> _Buckets:
-        """Fills buckets with gradients in the program's order. O(E log E)."""
-        crossing = np.flatnonzero(
-            roles.many[graph.src] & ~roles.many[graph.dst] & (roles.tensor >= 0)
-        )
-        tensor, first = np.unique(roles.tensor[crossing], return_index=True)
-        source, size = graph.src[crossing[first]], graph.bytes[crossing[first]]
-        order = np.argsort(source, kind="stable")
-        tensor, source, size = tensor[order], source[order], size[order]
-        bucket, filled, number = np.zeros(len(order), dtype=np.int64), 0, -1
-        for i, bytes_ in enumerate(size.tolist()):
-            if number < 0 or filled + bytes_ > most:
-                number, filled = number + 1, 0
-            filled += bytes_
-            bucket[i] = number
-        return cls(tensor, source, size, bucket)
+    label: str
+    place: int
+    is_before: bool
+    serves: int
 
     @property
-    def n(self) -> int:
-        """Number of buckets."""
-        return int(self.bucket[-1]) + 1 if len(self.bucket) else 0
-
-    @cached_property
-    def first(self) -> NDArray[np.intp]:
-        """The first gradient of each bucket, and one past the last of all."""
-        return np.searchsorted(self.bucket, np.arange(self.n + 1))
+    def kind(self) -> str:
+        """The word for what it does."""
+        return self.label.partition("/")[0]
 
 
 class _Replicas:
     """The columns of the replicated graph.
 
-    A copy is an op of the user's graph in a replica. A member is a replica's op of a collective.
+    A copy is an op of the user's graph in a replica. A member is a replica's op of a collective:
+    collectives of buckets are counted first, then those that gather, then those of batch norms.
     """
 
     def __init__(self, graph: OpGraph, how: Replication) -> None:
         self.graph, self.how, self.k = graph, how, how.k
         self.roles = Roles.of(graph)
-        self.buckets = _Buckets.of(graph, self.roles, how.bucket_bytes)
-        self.updates = _Updates.of(graph)
-        is_sharded = how.is_sharded and bool(self.buckets.n) and bool(len(self.updates.parameter))
-        self.is_flat = is_sharded and how.shards == "flat"
-        self.is_by_parameter = is_sharded and how.shards == "parameters"
-        #: Per parameter, the replica that updates it, where only one does.
-        self.owner = self._owners()
+        self.buckets = Buckets.of(graph, self.roles, how.bucket_bytes)
+        self.updates = Updates.of(graph, self.roles.many)
+        #: The set of updates that each op is in; -1: none, or every replica does all of it.
+        self.shard = self.updates.of_op
+        self.is_sharded = how.is_sharded and bool(self.buckets.n) and bool(self.updates.n)
+        if not self.is_sharded:
+            self.shard = np.full_like(self.shard, -1)
+        self.is_flat = self.is_sharded and how.shards == "flat"
+        self.is_by_parameter = self.is_sharded and how.shards == "parameters"
+        #: Per set, the replica that does it, where only one does.
+        self.owner = self.updates.owners(graph, self.k)
+        self.gathered = self._gathered() if self.is_sharded else []
+        self.norms, self.norm_bytes = (
+            statistics(graph, self.roles.many)
+            if how.is_synchronised
+            else (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))
+        )
+        self.collectives = self._collectives()
         self._number()
 
-    # -- which copies there are, and in which order ----------------------------------------------
-
-    def _owners(self) -> NDArray[np.int64]:
-        """Each parameter's update on the replica with the fewest bytes so far, largest first."""
-        size = self.graph.param_bytes[self.updates.parameter].astype(np.float64)
-        owner, load = np.zeros(len(size), dtype=np.int64), np.zeros(self.k)
-        for p in np.argsort(-size, kind="stable").tolist():
-            owner[p] = load.argmin()
-            load[owner[p]] += size[p]
-        return owner
-
-    def _number(self) -> None:
-        """Numbers copies and members; ``at`` is the number of each op's copy in each replica."""
-        graph, k, buckets = self.graph, self.k, self.buckets
-        exists = np.ones((graph.n_ops, k), dtype=bool)
-        if self.is_by_parameter:
-            sharded = np.flatnonzero(self.updates.of_op >= 0)
-            owner = self.owner[self.updates.of_op[sharded]]
-            exists[sharded] = np.arange(k)[None, :] == owner[:, None]
-        origin, replica = np.nonzero(exists)
-        # Members come after the last op that they wait for.
-        after = buckets.source[buckets.first[1:] - 1] if buckets.n else np.empty(0, dtype=np.int64)
-        if self.is_flat or self.is_by_parameter:
-            self.gathered = self._gathered()
-            last = [int(self.updates.writer[g].max()) for g in self.gathered]
-            after = np.concatenate([after, np.array(last, dtype=np.int64)])
-        else:
-            self.gathered = []
-        n_collectives = len(after)
-        member_of = np.repeat(np.arange(n_collectives), k)
-        member_replica = np.tile(np.arange(k), n_collectives)
-        place = np.concatenate([origin, after[member_of]])
-        is_member = np.concatenate([np.full(len(origin), -1), member_of])
-        order = np.lexsort((np.concatenate([replica, member_replica]), is_member, place))
-        number = np.empty(len(order), dtype=np.int64)
-        number[order] = np.arange(len(order))
-        self.exists = exists
-        self.at = np.full((graph.n_ops, k), -1, dtype=np.int64)
-        self.at[origin, replica] = number[: len(origin)]
-        self.member = number[len(origin) :].reshape(n_collectives, k)
-        self.n = len(order)
-        #: Per new op: the op of the graph or -1, the collective or -1, the replica.
-        self.origin = np.concatenate([origin, np.full(len(member_of), -1)])[order]
-        self.collective = is_member[order]
-        self.replica = np.concatenate([replica, member_replica])[order]
+    # -- collectives, and the order of ops -------------------------------------------------------
 
     def _gathered(self) -> list[NDArray[np.int64]]:
         """Parameters that are gathered together: those whose gradients share a bucket."""
-        of_gradient = self.updates.of_op[self._reader_of_gradient()]
-        groups = [
-            np.unique(of_gradient[self.buckets.first[b] : self.buckets.first[b + 1]])
-            for b in range(self.buckets.n)
-        ]
-        seen = np.zeros(len(self.updates.parameter), dtype=bool)
-        found = []
-        for group in groups:
-            fresh = group[(group >= 0) & ~seen[group]]
-            seen[fresh] = True
-            found.append(fresh)
-        found.append(np.flatnonzero(~seen))
-        return [group for group in found if len(group)]
+        of_bucket = self.buckets.bucket[self.buckets.gradient]
+        reader = self.shard[self.graph.dst[self.buckets.edges]]
+        first = np.full(self.updates.n, self.buckets.n)
+        np.minimum.at(first, reader[reader >= 0], of_bucket[reader >= 0])
+        group = first[self.updates.of_parameter]
+        return [np.flatnonzero(group == b) for b in np.unique(group).tolist()]
 
-    def _reader_of_gradient(self) -> NDArray[np.int64]:
-        """Per gradient, the first op of the optimizer that reads it."""
-        many, graph, tensor = self.roles.many, self.graph, self.roles.tensor
-        crossing = np.flatnonzero(many[graph.src] & ~many[graph.dst] & (tensor >= 0))
-        ids, first = np.unique(tensor[crossing], return_index=True)
-        return graph.dst[crossing[first]][np.searchsorted(ids, self.buckets.tensor)]
+    def _is_whole(self) -> NDArray[np.bool_]:
+        """Per bucket, whether an op that every replica does reads a gradient of it."""
+        reader = self.graph.dst[self.buckets.edges]
+        whole = np.zeros(self.buckets.n, dtype=bool)
+        whole[self.buckets.bucket[self.buckets.gradient[self.shard[reader] < 0]]] = True
+        return whole
+
+    def _collectives(self) -> list[_Collective]:
+        buckets, writer = self.buckets, self.updates.writer
+        sources, last = buckets.source[buckets.first[:-1]].tolist(), buckets.last_source.tolist()
+        self.is_whole = self._is_whole()
+        found = [
+            _Collective(
+                f"{'all_reduce' if whole else 'reduce_scatter'}/gradients{b}", last[b], False, s
+            )
+            for b, (whole, s) in enumerate(zip(self.is_whole.tolist(), sources, strict=True))
+        ]
+        for b, group in enumerate(self.gathered):
+            ends = writer[group]
+            label = f"all_gather/parameters{b}"
+            found.append(_Collective(label, int(ends.max()), False, int(ends.min())))
+        for b, op in enumerate(self.norms.tolist()):
+            found.append(_Collective(f"all_reduce/statistics{b}", op, True, op))
+        taken = set(self.graph.names)
+        for one in found:
+            if one.label in taken:
+                raise InputError(f"op {one.label!r}: a collective of replicas needs this name")
+        return found
+
+    def _number(self) -> None:
+        """Numbers copies and members; ``at`` is the number of each op's copy in each replica."""
+        graph, k, n = self.graph, self.k, len(self.collectives)
+        self.exists = np.ones((graph.n_ops, k), dtype=bool)
+        if self.is_by_parameter:
+            sharded = np.flatnonzero(self.shard >= 0)
+            owner = self.owner[self.shard[sharded]]
+            self.exists[sharded] = np.arange(k)[None, :] == owner[:, None]
+        origin, in_replica = np.nonzero(self.exists)
+        copies = len(origin)
+        collective = np.concatenate([np.full(copies, -1), np.repeat(np.arange(n), k)])
+        replica = np.concatenate([in_replica, np.tile(np.arange(k), n)])
+        places = np.array([one.place for one in self.collectives], dtype=np.int64)
+        place = np.concatenate([origin, np.repeat(places, k)])
+        # Of the same place: members before an op, the op's copies, members after it.
+        after = np.where(np.array([one.is_before for one in self.collectives], bool), -1, 1)
+        side = np.concatenate([np.zeros(copies, dtype=np.int64), np.repeat(after, k)])
+        order = np.lexsort((replica, collective, side, place))
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.arange(len(order))
+        self.at = np.full((graph.n_ops, k), -1, dtype=np.int64)
+        self.at[origin, in_replica] = number[:copies]
+        self.member = number[copies:].reshape(n, k)
+        self.n = len(order)
+        #: Per new op: the op of the graph or -1, the collective or -1, the replica.
+        self.origin = np.concatenate([origin, np.full(n * k, -1)])[order]
+        self.collective, self.replica = collective[order], replica[order]
 
     # -- columns ---------------------------------------------------------------------------------
 
@@ -251,18 +202,18 @@ class _Replicas:
         copies = self.origin >= 0
         of = np.where(copies, self.origin, 0)
         rows = np.array(how.rows, dtype=np.float64)
-        part = rows / rows.sum()
         shared = self.roles.many & ~only_gradients(graph, self.roles)
-        share = np.where(copies & shared[of], part[self.replica], 1.0)
+        share = np.where(copies & shared[of], (rows / rows.sum())[self.replica], 1.0)
         if self.is_flat:
-            share[copies & (self.updates.of_op[of] >= 0)] = 1.0 / self.k
-        edges, sizes = self._edges()
-        serves = np.where(copies, self.origin, self._served()[self.collective])
+            share[copies & (self.shard[of] >= 0)] = 1.0 / self.k
+        edges, made = self._edges()
+        served = np.array([*(one.serves for one in self.collectives), 0], dtype=np.int64)
+        serves = np.where(copies, self.origin, served[self.collective])
         role = user_roles(graph)[serves]
         role[~copies] = COLLECTIVE
         return build(
             graph,
-            self._texts(of, copies) | self._sizes(of, copies, sizes),
+            self._texts(of, copies) | self._sizes(of, copies, made),
             edges,
             serves=serves.astype(np.int32),
             share=share,
@@ -270,12 +221,6 @@ class _Replicas:
             role=role,
             notes=self._notes(),
         )
-
-    def _served(self) -> NDArray[np.int64]:
-        """Per collective, the op that it serves: the first whose result it takes."""
-        reduced = self.buckets.source[self.buckets.first[:-1]]
-        gathered = [self.updates.writer[group].min() for group in self.gathered]
-        return np.concatenate([reduced, np.array(gathered, dtype=np.int64), [0]]).astype(np.int64)
 
     def _notes(self) -> tuple[str, ...]:
         rows, notes = self.how.rows, []
@@ -285,63 +230,47 @@ class _Replicas:
                 f"replicas have {counts} samples: weight each one's loss by its share of the "
                 "batch, so that the sum of gradients is that of the whole batch"
             )
-        if self.how.is_sharded and not (self.is_flat or self.is_by_parameter) and self.buckets.n:
+        if self.how.is_sharded and self.buckets.n and not self.is_sharded:
             notes.append(
                 "the optimizer is not sharded: no colocation set says which of its ops belong to "
                 "which parameter"
             )
-        alone = np.flatnonzero(self.graph.updates & (self.updates.of_op < 0) & ~self.graph.view)
-        if self.how.is_sharded and len(alone) and not notes:
+        graph = self.graph
+        alone = graph.updates & (self.shard < 0) & ~graph.view & ~graph.placeholder
+        if self.is_sharded and alone.any():
             notes.append(
-                f"{counted(len(alone), 'op')} of the optimizer belong to no single parameter: "
-                "every replica does them"
+                f"{counted(int(alone.sum()), 'op')} of the optimizer belong to no single "
+                "parameter: every replica does them"
+            )
+        if self.how.is_synchronised and not len(self.norms):
+            notes.append(
+                "no batch norm to synchronise: no op in training is of a kind known as one"
             )
         return tuple(notes)
 
     def _texts(self, of: NDArray[np.int64], copies: NDArray[np.bool_]) -> dict[str, Any]:
-        graph, k = self.graph, self.k
-        replica = self.replica.tolist()
-        names = [
-            f"{graph.names[i]}@r{r}" if is_copy else ""
-            for i, r, is_copy in zip(of.tolist(), replica, copies.tolist(), strict=True)
-        ]
-        labels = [""] * self.n
-        kinds = ["reduce_scatter" if self.is_flat or self.is_by_parameter else "all_reduce"]
-        called = [f"{kinds[0]}/gradients{b}" for b in range(self.buckets.n)]
-        called += [f"all_gather/parameters{b}" for b in range(len(self.gathered))]
-        taken = set(graph.names)
-        for c, label in enumerate(called):
-            for r in range(k):
-                at = int(self.member[c, r])
-                names[at], labels[at] = f"{label}@r{r}", label
-                if names[at] in taken:
-                    raise InputError(f"op {names[at]!r}: the name is wanted for a collective")
+        graph, replica = self.graph, self.replica.tolist()
+        whose = [i if c else -1 for i, c in zip(of.tolist(), copies.tolist(), strict=True)]
 
         def copied(values: list[str]) -> list[str]:
-            return [
-                values[i] if c else "" for i, c in zip(of.tolist(), copies.tolist(), strict=True)
-            ]
+            return [values[i] if i >= 0 else "" for i in whose]
 
-        of_sum = self._served().tolist()
         dtypes = {text: parse_output(text)[0][0] if text else "" for text in set(graph.outputs)}
-        texts = {
-            "name": names,
-            "kind": copied(graph.kinds),
-            "module": copied(graph.modules),
-            "phase": copied(graph.phases),
+        texts = {key: copied(values) for key, values in graph.texts.items()} | {
+            "name": [f"{name}@r{r}" for name, r in zip(copied(graph.names), replica, strict=True)],
             "colocation": [
                 f"{c}@r{r}" if c else ""
                 for c, r in zip(copied(graph.colocation), replica, strict=True)
             ],
             "output": copied([dtypes[text] for text in graph.outputs]),
-            "device_types": copied(graph.device_types),
-            "collective": labels,
         }
-        for c, label in enumerate(called):
-            for at in self.member[c].tolist():
-                texts["kind"][at] = label.partition("/")[0]
-                texts["phase"][at] = graph.phases[of_sum[c]]
-                texts["output"][at] = dtypes[graph.outputs[of_sum[c]]]
+        for one, members in zip(self.collectives, self.member.tolist(), strict=True):
+            for r, at in enumerate(members):
+                texts["name"][at] = f"{one.label}@r{r}"
+                texts["collective"][at] = one.label
+                texts["kind"][at] = one.kind
+                texts["phase"][at] = graph.phases[one.serves]
+                texts["output"][at] = dtypes[graph.outputs[one.serves]]
         return texts
 
     def _sizes(
@@ -353,7 +282,7 @@ class _Replicas:
         whole_accessed, whole_output = whole_bytes(graph, self.roles, own)
         nothing = np.zeros_like(own)
         whole = {"bytes_accessed": whole_accessed, "output_bytes": whole_output, "param_bytes": own}
-        in_shard = self.updates.of_op >= 0
+        in_shard = self.shard >= 0
         columns: dict[str, Any] = {}
         for name in SIZE_COLUMNS:
             total, fixed = getattr(graph, name), whole.get(name, nothing)
@@ -365,7 +294,7 @@ class _Replicas:
             columns[name] = np.where(copies, column, np.uint64(0))
         columns["output_bytes"] += made
         alias = graph.alias_of[of]
-        owner = np.where(alias >= 0, self.at[np.maximum(alias, 0), self.replica], -1)
+        owner = np.where(alias >= 0, self.at[alias, self.replica], -1)
         columns["alias_of"] = np.where(copies, owner, -1)
         columns["view"] = np.where(copies, graph.view[of], False).astype(np.int64)
         return columns
@@ -374,86 +303,115 @@ class _Replicas:
 
     def _edges(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint64]]:
         """The edges, and the bytes that each op makes as a member of a collective."""
-        graph, k, many, buckets = self.graph, self.k, self.roles.many, self.buckets
-        tensor = self.roles.tensor
+        found = _Edges(self.n)
+        fresh = self._copied(found)
+        fresh = self._summed(found, fresh)
+        fresh = self._joined(found, fresh)
+        self._normed(found, fresh)
+        return found.columns(), found.made
+
+    def _copied(self, found: _Edges) -> int:
+        """Edges of the graph in each replica, but those of gradients; the first id that is free."""
+        graph, tensor = self.graph, self.roles.tensor
         data = tensor >= 0
         # Ids of replica r are the model's plus r strides; those of what members make come after.
         stride = int(tensor.max(initial=-1)) + 1
-        crossing = many[graph.src] & ~many[graph.dst] & data
-        parts = self._parts()
-        rows: tuple[list[Any], ...] = ([], [], [], [], [])
-
-        def add(place: Any, src: Any, dst: Any, ids: Any, sizes: Any) -> None:
-            for column, values in zip(rows, (place, src, dst, ids, sizes), strict=True):
-                column.append(values)
-
-        for r in range(k):
-            here = np.flatnonzero(self.exists[graph.dst, r] & ~crossing)
+        stays = np.ones(graph.n_edges, dtype=bool)
+        stays[self.buckets.edges] = False
+        goes_along = self.roles.many[graph.src] & ~self.roles.gradient
+        parts = np.where(goes_along, proportional(graph.bytes, self.how.rows), graph.bytes)
+        if self.is_flat:
+            even = proportional(graph.bytes, (1,) * self.k)
+            parts = np.where(self.shard[graph.src] >= 0, even, parts)
+        for r in range(self.k):
+            here = np.flatnonzero(self.exists[graph.dst, r] & stays)
             src = graph.src[here]
             # An op that is not in this replica hands its result over from its own.
             home = np.where(self.exists[src, r], r, self.exists[src].argmax(axis=1))
             ids = np.where(data[here], tensor[here] + home * stride, -1)
-            dst = self.at[graph.dst[here], r]
-            add(here, self.at[src, home], dst, ids, np.where(data[here], parts[home, here], 0))
-        made = np.zeros(self.n, dtype=np.uint64)
-        which = np.flatnonzero(crossing)
-        by_id = np.argsort(buckets.tensor, kind="stable")
-        gradient = by_id[np.searchsorted(buckets.tensor[by_id], tensor[which])]
-        pairs = np.stack([gradient, graph.src[which]], axis=1)
+            size = np.where(data[here], parts[home, here], np.uint64(0))
+            found.add(here, self.at[src, home], self.at[graph.dst[here], r], ids, size)
+        self.stride = stride
+        return self.k * stride
+
+    def _summed(self, found: _Edges, fresh: int) -> int:
+        """Edges of gradients to members of their bucket, and from there to the optimizer."""
+        graph, buckets = self.graph, self.buckets
+        edges, gradient = buckets.edges, buckets.gradient
+        pairs = np.stack([gradient, graph.src[edges]], axis=1)
         into, first = np.unique(pairs, axis=0, return_index=True)
-        fresh = k * stride
-        flat = proportional(buckets.bytes, (1,) * k)
-        for r in range(k):
+        once = edges[first]
+        flat = proportional(buckets.bytes, (1,) * self.k)
+        whole = self.is_whole[buckets.bucket] | (not self.is_flat)
+        for r in range(self.k):
             member = self.member[buckets.bucket, r]
-            size = flat[r] if self.is_flat else buckets.bytes
-            ids = tensor[which[first]] + r * stride
-            add(
-                which[first],
+            size = np.where(whole, buckets.bytes, flat[r])
+            found.add(
+                once,
                 self.at[into[:, 1], r],
                 member[into[:, 0]],
-                ids,
-                graph.bytes[which[first]],
+                self.roles.tensor[once] + r * self.stride,
+                graph.bytes[once],
             )
-            here = np.flatnonzero(self.exists[graph.dst[which], r])
-            read = gradient[here]
-            dst = self.at[graph.dst[which[here]], r]
-            add(which[here], member[read], dst, fresh + r * len(buckets.tensor) + read, size[read])
-            np.add.at(made, member[np.unique(read)], size[np.unique(read)])
-        self._gather(add, fresh + k * len(buckets.tensor))
-        place, src, dst, ids, sizes = (
-            np.concatenate([np.asarray(value) for value in column]) for column in rows
-        )
-        # An op tells its arguments apart by the order of its edges.
+            here = self.exists[graph.dst[edges], r]
+            read, at = gradient[here], edges[here]
+            ids = fresh + r * len(size) + read
+            found.add(at, member[read], self.at[graph.dst[at], r], ids, size[read])
+            read = np.unique(read)
+            np.add.at(found.made, member[read], size[read])
+        return fresh + self.k * len(buckets.tensor)
+
+    def _joined(self, found: _Edges, fresh: int) -> int:
+        """Edges from what wrote a parameter to the member that gathers it."""
+        updates, n = self.updates, len(self.updates.parameter)
+        size = self.graph.param_bytes[updates.parameter]
+        flat = proportional(size, (1,) * self.k)
+        for c, group in enumerate(self.gathered):
+            for r in range(self.k):
+                mine, bytes_ = group, flat[r, group]
+                if self.is_by_parameter:
+                    mine = group[self.owner[updates.of_parameter[group]] == r]
+                    bytes_ = size[mine]
+                place = np.full(len(mine), self.graph.n_edges)
+                member = np.full(len(mine), self.member[self.buckets.n + c, r])
+                found.add(
+                    place, self.at[updates.writer[mine], r], member, fresh + r * n + mine, bytes_
+                )
+        return fresh + self.k * n
+
+    def _normed(self, found: _Edges, fresh: int) -> None:
+        """A batch norm waits for its statistics, and they for what it reads."""
+        graph, n = self.graph, len(self.norms)
+        number = np.full(graph.n_ops, -1)
+        number[self.norms] = np.arange(n)
+        entering = self.roles.many[graph.src] & (self.roles.tensor >= 0) & (number[graph.dst] >= 0)
+        read = np.flatnonzero(entering)
+        for r in range(self.k):
+            member = self.member[len(self.collectives) - n :, r]
+            nothing = np.zeros(len(read), dtype=np.uint64)
+            into = member[number[graph.dst[read]]]
+            found.add(read, self.at[graph.src[read], r], into, np.full(len(read), -1), nothing)
+            place, ids = np.full(n, graph.n_edges), fresh + r * n + np.arange(n)
+            found.add(place, member, self.at[self.norms, r], ids, self.norm_bytes)
+            found.made[member] += self.norm_bytes
+
+
+class _Edges:
+    """Edges as they are found; ``made``: bytes that each op makes as a member of a collective."""
+
+    def __init__(self, n_ops: int) -> None:
+        self.made = np.zeros(n_ops, dtype=np.uint64)
+        self._rows: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, *row: NDArray[Any]) -> None:
+        """The place of each edge among the model's, its ends, its tensor and bytes."""
+        self._rows.append(row)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """In the order of the model's, by which an op tells its arguments apart."""
+        place, src, dst, ids, sizes = map(np.concatenate, zip(*self._rows, strict=True))
         order = np.argsort(place, kind="stable")
         _, compact = np.unique(ids, return_inverse=True)
         compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
         columns = {"src": src, "dst": dst, "tensor": compact, "bytes": sizes.astype(np.uint64)}
-        return {name: column[order] for name, column in columns.items()}, made
-
-    def _parts(self) -> NDArray[np.uint64]:
-        """Bytes of each edge's tensor in each replica, uint64 [k, n_edges]."""
-        graph, from_many = self.graph, self.roles.many[self.graph.src]
-        goes_along = from_many & ~self.roles.gradient
-        parts = np.where(goes_along, proportional(graph.bytes, self.how.rows), graph.bytes)
-        if self.is_flat:
-            in_shard = self.updates.of_op[graph.src] >= 0
-            parts = np.where(in_shard, proportional(graph.bytes, (1,) * self.k), parts)
-        return parts
-
-    def _gather(self, add: Any, fresh: int) -> None:
-        """Edges from what wrote a parameter to the member that gathers it."""
-        place, size = self.graph.n_edges, self.graph.param_bytes[self.updates.parameter]
-        flat = proportional(size, (1,) * self.k)
-        for c, group in enumerate(self.gathered):
-            for r in range(self.k):
-                mine = group[self.owner[group] == r] if self.is_by_parameter else group
-                bytes_ = size[mine] if self.is_by_parameter else flat[r, mine]
-                member = np.full(len(mine), self.member[self.buckets.n + c, r])
-                ids = fresh + mine * self.k + r
-                add(
-                    np.full(len(mine), place),
-                    self.at[self.updates.writer[mine], r],
-                    member,
-                    ids,
-                    bytes_,
-                )
+        return {name: column[order] for name, column in columns.items()}

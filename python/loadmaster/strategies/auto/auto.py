@@ -3,17 +3,18 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
+1. Replicas are judged (:mod:`.replicas`). The plan is the best of them and of whole ops, which all
+   other stages place.
+2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
-2. Seeds are refined by halves (:mod:`.refinement`): many of them a little, the better half of these
+3. Seeds are refined by halves (:mod:`.refinement`): many of them a little, the better half of these
    more, and so on. One refinement is a V-cycle (:mod:`.v_cycle`): it moves groups of ops
    (:mod:`.passes`) on coarse graphs first. On a large graph the best of them is refined again and
    again, as long as that gains.
-3. The best is searched from, on a small graph the best few (:mod:`.search`).
-4. Before the search and at the end, ops that have no reason to be apart from their inputs go back
+4. The best is searched from, on a small graph the best few (:mod:`.search`).
+5. Before the search and at the end, ops that have no reason to be apart from their inputs go back
    to them (:mod:`.gathering`).
-5. Replicas are judged beside it (:mod:`.replicas`): the plan is the best of both spaces.
 
 A search that ends early leaves the rest of the effort to searches from other seeds. What is found
 is simulated before it counts, so the plan is never worse than the best strategy tried, nor than one
@@ -36,12 +37,12 @@ from loadmaster.base.effort import Budget, Effort
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, split_bound
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
-from loadmaster.strategies.auto.replicas import replicas
+from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
@@ -84,14 +85,16 @@ def place(
         goes. Fast strategies are tried whole beside it: a second or two at 10,000 ops, up to ten at
         50,000.
     gap : float
-        A plan is good enough if (makespan - lower bound) / makespan is no more.
+        A plan is good enough if (makespan - lower bound) / makespan is no more. Where replicas are
+        considered, the bound is that of plans with replicas.
     chains : int
         Independent chains of moves, which learn from each other; each takes the effort.
     threads : int, optional
         How many of them run at a time, and how many seeds are refined at a time; as many as there
         are cores if absent. Changes no result.
     split : "auto" (default) or "none"
-        Whether replicas are considered. "none": every op runs whole, on one device.
+        Whether replicas are considered; they never are where the graph does not say that its batch
+        has several samples. "none": every op runs whole, on one device.
     time_limit : float, optional
         Seconds on the clock; a stage under way is finished first. Absent: no limit.
     warm_start : Assignment, optional
@@ -105,43 +108,60 @@ def place(
         No strategy tried fits.
     """
     checks.one_of("split", split, get_args(Split))
+    may_split = split != "none" and can_be_replicated(problem)
     run = Run(
         problem,
         Budget.make(effort, time_limit),
         checks.number("gap", gap, "a number from 0 to 1, 1 excluded", lambda v: 0 <= v < 1),
         checks.integer("chains", chains),
         checks.integer("threads", os.cpu_count() or 1 if threads is None else threads),
+        may_split=may_split,
     )
     if progress is not None:
         run.progress = progress
-    if split == "none" or not problem.program.is_plain:
-        return _of_whole_ops(run, warm_start)
-    return _of_all_spaces(run, warm_start)
+    found = (_of_all_spaces if may_split else _of_whole_ops)(run, warm_start)
+    return found.noted(run.ended) if run.ended else found
 
 
 def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
-    """The best of whole ops and of replicas, with what each space had to offer."""
+    """The best of replicas and of whole ops, with what each space had to offer."""
+    objective = run.problem.objective
     best: Candidate | None = None
     offers: list[Best] = []
-    refused: InfeasibleError | None = None
     try:
-        best = _of_whole_ops(run, warm_start)
-        offers.append(Best(WHOLE_OPS, "whole ops", best.verdict.step_time))
-    except InfeasibleError as error:
-        refused = error
-    for found, offer in replicas(run.problem, best):
-        offers.append(offer)
-        if best is None or run.problem.objective.better(best, found) is found:
-            run.progress(offer.what, Incumbent(offer.seconds))
-            best = found
-    if best is None:
-        assert refused is not None
-        raise refused
-    return replace(best, bound=split_bound(run.problem), space=SPLIT_OPS, offers=tuple(offers))
+        for found, offer in replicas(run):
+            offers.append(offer)
+            if best is None or objective.better(best, found) is found:
+                run.progress(offer.what, Incumbent(offer.seconds, run.least))
+                best = found
+        if best is not None:
+            run.progress = _telling_below(best.verdict.step_time, run.progress)
+        whole = _of_whole_ops(run, warm_start)
+        offers.append(Best(WHOLE_OPS, "whole ops", whole.verdict.step_time))
+        best = whole if best is None else objective.better(whole, best)
+    except InfeasibleError:
+        if best is None:
+            raise
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        run.ended = INTERRUPTED
+    assert best is not None
+    return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
+
+
+def _telling_below(seconds: float, tell: Progress) -> Progress:
+    """Tells of no plan that takes as long as one that is there already."""
+
+    def told(stage: str, best: Incumbent | None) -> None:
+        if best is None or best < seconds:
+            tell(stage, best)
+
+    return told
 
 
 def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
-    """The best placement of whole ops that the effort buys."""
+    """The best placement of whole ops that the effort buys; notes in the run how it ended."""
     problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES
     try:
@@ -151,14 +171,14 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
     except KeyboardInterrupt:
         if run.best is None:
             raise
-        return run.best.noted(INTERRUPTED)
+        run.ended = INTERRUPTED
+        return run.best
     assert run.best is not None
     if not (is_searchable or run.is_sole or run.is_good):
-        note = f"not searched: {problem.cluster.n_devices} devices, at most {MOST_DEVICES} can be"
-        return run.best.noted(note)
-    if run.budget.is_cut and not run.is_good:
-        note = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
-        return run.best.noted(note)
+        n = problem.cluster.n_devices
+        run.ended = f"not searched: {n} devices, at most {MOST_DEVICES} can be"
+    elif run.budget.is_cut and not run.is_good:
+        run.ended = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
     return run.best
 
 

@@ -88,10 +88,11 @@ class Planting:
         several = run.problem.cluster.n_devices > 1
         run.is_sole = not several or gain <= run.tuning.negligible
         if run.is_sole and several:
-            note = "one device is as fast as any placement can be: nothing can run in parallel"
+            note = "one device is as fast as any placement of whole ops: no two can run in parallel"
             if gain > run.tuning.optimal:
                 note = (
-                    f"one device: next to nothing can run in parallel (at most {gain:.1%} faster)"
+                    f"one device: next to no whole ops can run in parallel (at most {gain:.1%} "
+                    "faster)"
                 )
             run.best = alone.noted(note)
         return run.is_sole

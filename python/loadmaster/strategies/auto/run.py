@@ -7,7 +7,7 @@ from functools import cached_property
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.judge.bounds import bound
+from loadmaster.judge.bounds import Bound, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
@@ -27,7 +27,7 @@ class Run:
     problem : Problem
     budget : Budget
     gap : float
-        A plan is good enough if (step time - bound) / step time is no more.
+        A plan is good enough if (step time - least) / step time is no more.
     chains : int
         Chains of moves in the search.
     threads : int
@@ -35,10 +35,14 @@ class Run:
     progress : callable
         Told of every better plan.
     tuning : Tuning
+    may_split : bool
+        Whether replicas are among the plans.
     best : Candidate or None
         The best plan so far.
     is_sole : bool
         Whether one device is the answer, so that there is nothing to search for.
+    ended : str
+        What the user should know about how the search ended; empty: nothing.
     """
 
     problem: Problem
@@ -48,8 +52,10 @@ class Run:
     threads: int = 1
     progress: Progress = _silent
     tuning: Tuning = TUNING
+    may_split: bool = False
     best: Candidate | None = None
     is_sole: bool = False
+    ended: str = ""
 
     @cached_property
     def pace(self) -> Pace:
@@ -58,13 +64,23 @@ class Run:
 
     @cached_property
     def bound(self) -> float:
-        """Seconds below which no step can go."""
+        """Seconds below which no step of whole ops can go."""
         return bound(self.problem).seconds
 
     @cached_property
+    def split_bound(self) -> Bound:
+        """The bound of plans with replicas."""
+        return split_bound(self.problem)
+
+    @property
+    def least(self) -> float:
+        """Seconds below which no step of any plan considered can go."""
+        return self.split_bound.seconds if self.may_split else self.bound
+
+    @cached_property
     def target(self) -> float:
-        """Seconds of a step that is good enough."""
-        return self.bound / (1 - self.gap) * (1 + self.tuning.optimal)
+        """Seconds of a step of whole ops that is good enough, or that none can be better than."""
+        return max(self.least / (1 - self.gap), self.bound) * (1 + self.tuning.optimal)
 
     @property
     def has_plan(self) -> bool:
@@ -109,5 +125,5 @@ class Run:
         if best is not None and self.problem.objective.better(best, candidate) is best:
             return False
         self.best = candidate
-        self.progress(stage, Incumbent(candidate.verdict.step_time))
+        self.progress(stage, Incumbent(candidate.verdict.step_time, self.least))
         return True

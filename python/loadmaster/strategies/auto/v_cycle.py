@@ -123,7 +123,7 @@ def polished(problem: Problem, candidate: Candidate, tuning: Tuning = TUNING) ->
     """
     n_devices = problem.cluster.n_devices
     # The moves know of no collectives, which tie replicas together.
-    if n_devices == 1 or any(problem.model.collectives):
+    if n_devices == 1 or problem.has_collectives:
         return candidate
     if n_devices > MOST_DEVICES:
         note = f"not refined: {n_devices} devices, and refinement takes at most {MOST_DEVICES}"

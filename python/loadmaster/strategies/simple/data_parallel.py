@@ -11,22 +11,21 @@ together. A replica that is over its device's memory gives samples to the others
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.simple.homes import with_homes
+from loadmaster.strategies.simple.homes import where_allowed, with_homes
 from loadmaster.transforms import replicate
-from loadmaster.transforms.data_parallel import Aggregation, Shards, share_out
+from loadmaster.transforms.data_parallel import Aggregation, BatchNorm, Shards, share_out
 from loadmaster.transforms.shares import batch_size
 
 #: How often samples move away from replicas that are over their device's memory.
@@ -39,17 +38,19 @@ def place(
     *,
     aggregation: Aggregation = "all-reduce",
     shards: Shards = "flat",
+    batch_norm: BatchNorm = "local",
     replicas: int | None = None,
 ) -> Candidate:
     """A replica of :func:`loadmaster.transforms.replicate`'s graph on each device.
 
-    Ops of a replica run in Kahn order or in the program's own, whichever is faster. One replica is
-    the graph as it is.
+    Ops of a replica run in Kahn order or in the program's own, whichever is faster. An op that may
+    not run on its replica's device runs on the next that it allows. One replica is the graph as it
+    is.
 
     Parameters
     ----------
     problem : Problem
-    aggregation, shards
+    aggregation, shards, batch_norm
         As :func:`loadmaster.transforms.replicate` takes them.
     replicas : int, optional
         How many, on the fastest devices; as many as devices and samples of the batch if absent.
@@ -57,45 +58,47 @@ def place(
     Raises
     ------
     InfeasibleError
-        A replica does not fit on its device, or a device may not run some op.
+        A replica does not fit on its device, or no device may run some op.
     """
     devices = _usable(problem)
     if replicas is not None:
         devices = devices[: checks.integer("replicas", replicas, 1, len(devices))]
     batch = batch_size(problem.model)
-    devices = sorted(devices if batch is None else devices[:batch])
+    notes: tuple[str, ...] = ()
+    if batch is not None and batch < len(devices):
+        has = counted(batch, "sample")
+        notes = (f"the batch has {has}: {counted(len(devices) - batch, 'device')} of no use",)
+    devices = sorted(devices[:batch])
     if len(devices) == 1:
-        alone = np.full(problem.graph.n_ops, devices[0], dtype=np.int32)
-        return accepted(problem, Outcome(_in_best_order(problem, alone), 1.0))
+        alone = where_allowed(problem, np.full(problem.graph.n_ops, devices[0], dtype=np.int32))
+        return accepted(problem, Outcome(_in_best_order(problem, alone).noted(*notes), 1.0))
 
     def replicated(rows: Sequence[int]) -> Candidate:
         done = replicate(
-            problem.model, len(devices), rows=rows, aggregation=aggregation, shards=shards
+            problem.model,
+            len(devices),
+            rows=rows,
+            aggregation=aggregation,
+            shards=shards,
+            batch_norm=batch_norm,
         )
         placed = problem.transformed(done)
         if aggregation == "parameter-server":
-            chosen = with_homes(placed, done)
+            at = with_homes(placed, done, devices)
         else:
-            chosen = done.replica[placed.reduced.op_of]
-        at = np.array(devices, dtype=np.int32)[chosen]
-        return replace(_in_best_order(placed, at), notes=done.notes)
+            replica = done.replica[placed.reduced.op_of]
+            at = where_allowed(placed, np.array(devices, dtype=np.int32)[replica])
+        return _in_best_order(placed, at).noted(*notes, *done.notes)
 
     found = _within_memory(problem, devices, replicated)
     return accepted(found.problem, Outcome(found, 1.0))
 
 
 def _usable(problem: Problem) -> list[int]:
-    """The devices that may run every op, fastest first."""
-    allowed = np.all(problem.allowed_types, axis=0)
-    types = problem.cluster.device_types
-    usable = [d for d in problem.fastest_first.tolist() if allowed[types[d]]]
-    if not usable:
-        op = problem.reduced.op_of[int(np.argmin(problem.allowed_types.sum(axis=1)))]
-        raise InfeasibleError(
-            f"no device may run every op, as a replica would: op {problem.model.names[op]!r} may "
-            "run on some only"
-        )
-    return usable
+    """The devices for replicas, fastest first: those that may run half as many ops as any other."""
+    types = np.array(problem.cluster.device_types)
+    runs = problem.allowed_types.sum(axis=0)[types]
+    return [d for d in problem.fastest_first.tolist() if 2 * runs[d] >= runs.max()]
 
 
 def _in_best_order(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
@@ -117,14 +120,26 @@ def _within_memory(
         rows = share_out(batch, fixed, per_sample, most)
         found = replicated(rows)
         best = found if best is None else problem.objective.better(best, found)
-        over = found.verdict.peak.astype(np.float64)[devices] / problem.capacity[devices]
-        if best.fits or (over > 1).all():
+        peak = found.verdict.peak[devices].astype(np.float64)
+        memory = problem.capacity[devices].astype(np.float64)
+        is_over = peak > memory
+        if best.fits or is_over.all():
             break
-        most = np.where(over > 1, np.maximum((np.array(rows) / over).astype(np.int64), 1), most)
-        if most.sum() < batch:
+        # What does not stay for the whole step goes with the samples, or less than that.
+        stays = _resident(found)[devices]
+        fewer = np.array(rows) * (memory - stays) / np.maximum(peak - stays, 1.0)
+        most = np.where(is_over, np.clip(fewer, 1, np.array(rows) - 1), most).astype(np.int64)
+        if (most < 1).any() or most.sum() < batch:
             break
     assert best is not None
     return best
+
+
+def _resident(found: Candidate) -> NDArray[np.float64]:
+    """Bytes per device that stay for the whole step."""
+    resident = found.problem.graph.resident.astype(np.float64)
+    n_devices = found.problem.cluster.n_devices
+    return np.bincount(found.assignment.devices, resident, n_devices).astype(np.float64)
 
 
 def _lines(
@@ -132,7 +147,8 @@ def _lines(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds of a replica on each device: for no sample, and more per sample.
 
-    From the times of the whole batch and of half of it. Devices of one type need neither.
+    From the times of the whole batch and of the larger half of it, which the first of two replicas
+    has. Devices of one type need neither.
     """
     types = np.array(problem.cluster.device_types)[devices]
     if len(set(types.tolist())) == 1:
@@ -140,6 +156,6 @@ def _lines(
     whole = problem.costs.time.sum(axis=0)
     half = problem.transformed(replicate(problem.model, 2))
     of_half = half.costs.time[half.program.replica == 0].sum(axis=0)
-    per_sample = np.maximum(whole - of_half, 1e-12) / (batch - batch // 2)
+    per_sample = np.maximum(whole - of_half, 1e-12) / (batch // 2)
     fixed = np.maximum(whole - per_sample * batch, 0.0)
     return fixed[types], per_sample[types]

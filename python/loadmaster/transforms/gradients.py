@@ -1,0 +1,174 @@
+"""Gradients that replicas sum, the buckets they are summed in, and the updates that read them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.reached import reached
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.roles import Roles
+
+
+def summed_edges(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
+    """Edges that carry what must be summed over replicas, from the model to the optimizer.
+
+    State that is written for itself, such as the running statistics of a batch norm, is not summed:
+    every replica writes its own. O(V + E).
+    """
+    once = ~roles.many
+    parameter = np.fromiter((kind == "parameter" for kind in graph.kinds), bool, graph.n_ops)
+    written = once & (graph.alias_of >= 0) & ~graph.view
+    updates = (once & ~graph.view & graph.updates) | (written & parameter[graph.alias_of])
+    before: dict[int, list[int]] = defaultdict(list)
+    inside = (roles.tensor >= 0) & once[graph.src] & once[graph.dst]
+    for s, d in zip(graph.src[inside].tolist(), graph.dst[inside].tolist(), strict=True):
+        before[d].append(s)
+    # What an update reads from memory may have been written there in this step.
+    for op in np.flatnonzero(written).tolist():
+        before[int(graph.alias_of[op])].append(op)
+    feeds = np.zeros(graph.n_ops, dtype=bool)
+    feeds[list(reached(np.flatnonzero(updates).tolist(), before.__getitem__))] = True
+    return roles.many[graph.src] & once[graph.dst] & (roles.tensor >= 0) & feeds[graph.dst]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates that can be sharded, in sets: one parameter's, or those of several that share
+    their ops.
+
+    Attributes
+    ----------
+    of_op : int64 [n_ops]
+        The set, counted from 0, of each op of the optimizer and of each of its slots; -1: none.
+    parameter : int64 [n]
+        Parameters that are updated.
+    of_parameter : int64 [n]
+        The set of each of them.
+    writer : int64 [n]
+        The op that writes each of them last.
+    """
+
+    of_op: NDArray[np.int64]
+    parameter: NDArray[np.int64]
+    of_parameter: NDArray[np.int64]
+    writer: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, graph: OpGraph, many: NDArray[np.bool_]) -> Updates:
+        """The optimizer's ops by the colocation set that they share with parameters. O(V)."""
+        kinds, labels = graph.kinds, graph.colocation
+        may = ~many & ~graph.view
+        last = {
+            int(graph.alias_of[op]): op
+            for op in np.flatnonzero(may & graph.updates & (graph.alias_of >= 0)).tolist()
+            if labels[op]
+        }
+        last = {p: w for p, w in last.items() if kinds[p] == "parameter" and labels[p] == labels[w]}
+        parameter = sorted(last)
+        number: dict[str, int] = {}
+        for p in parameter:
+            number.setdefault(labels[p], len(number))
+        slot = np.fromiter((kind == "buffer" for kind in kinds), bool, len(kinds))
+        of_op = np.full(graph.n_ops, -1, dtype=np.int64)
+        for op in np.flatnonzero(may & (graph.updates | slot)).tolist():
+            of_op[op] = number.get(labels[op], -1)
+        # A view is where the tensor is that it shows.
+        views = np.flatnonzero(~many & graph.view)
+        of_op[views] = of_op[graph.reduced.shows[views]]
+        return cls(
+            of_op,
+            np.array(parameter, dtype=np.int64),
+            np.array([number[labels[p]] for p in parameter], dtype=np.int64),
+            np.array([last[p] for p in parameter], dtype=np.int64),
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of sets."""
+        return int(self.of_parameter.max(initial=-1)) + 1
+
+    def owners(self, graph: OpGraph, k: int) -> NDArray[np.int64]:
+        """A replica per set, with the fewest bytes of parameters so far; the largest set first."""
+        size = np.bincount(self.of_parameter, graph.param_bytes[self.parameter], self.n)
+        owner, load = np.zeros(self.n, dtype=np.int64), np.zeros(k)
+        for unit in np.argsort(-size, kind="stable").tolist():
+            owner[unit] = load.argmin()
+            load[owner[unit]] += size[unit]
+        return owner
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Gradients by bucket.
+
+    Attributes
+    ----------
+    tensor : int64 [n]
+        Ids of the gradients, in the order in which they are made.
+    source : int64 [n]
+        The op that hands each gradient on.
+    bytes : uint64 [n]
+    bucket : int64 [n]
+        Ascending.
+    edges : int64 column
+        The edges that carry gradients to the optimizer.
+    gradient : int64 [len(edges)]
+        Which gradient each of them carries.
+    """
+
+    tensor: NDArray[np.int64]
+    source: NDArray[np.int64]
+    bytes: NDArray[np.uint64]
+    bucket: NDArray[np.int64]
+    edges: NDArray[np.intp]
+    gradient: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, graph: OpGraph, roles: Roles, most: int) -> Buckets:
+        """Fills buckets with gradients in the program's order. O(E log E).
+
+        A bucket ends, full or not, before a gradient that depends on an update of this step (a
+        second step in the same graph): it could wait for itself else.
+        """
+        edges = np.flatnonzero(summed_edges(graph, roles))
+        tensor, first, of_edge = np.unique(
+            roles.tensor[edges], return_index=True, return_inverse=True
+        )
+        source, size = graph.src[edges[first]], graph.bytes[edges[first]]
+        # How many updates, one after another, come before each op.
+        reads = np.bincount(graph.dst[edges], minlength=graph.n_ops) > 0
+        order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
+        before, _ = fast.levels(fast.Weights(order_only, reads.astype(np.float64)))
+        turn = before[source]
+        order = np.lexsort((source, turn))
+        bucket, filled, number = np.zeros(len(order), dtype=np.int64), 0, -1
+        for i, at in enumerate(order.tolist()):
+            bytes_ = int(size[at])
+            if number < 0 or filled + bytes_ > most or turn[at] != turn[order[i - 1]]:
+                number, filled = number + 1, 0
+            filled += bytes_
+            bucket[i] = number
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return cls(tensor[order], source[order], size[order], bucket, edges, place[of_edge])
+
+    @property
+    def n(self) -> int:
+        """Number of buckets."""
+        return int(self.bucket[-1]) + 1 if len(self.bucket) else 0
+
+    @cached_property
+    def first(self) -> NDArray[np.intp]:
+        """The first gradient of each bucket, and one past the last of all."""
+        return np.searchsorted(self.bucket, np.arange(self.n + 1))
+
+    @property
+    def last_source(self) -> NDArray[np.int64]:
+        """The op after which each bucket is complete, in the program's order."""
+        return self.source[self.first[1:] - 1]
