@@ -105,6 +105,7 @@ class _OpColumns(_Members):
     view: NDArray[np.bool_]
     placeholder: NDArray[np.bool_]
     alias_of: _Ids
+    near: _Ids
     colocation: _Ids
     output_bytes: _Sizes
     resident: _Sizes

@@ -183,12 +183,15 @@ def test_from_and_to_stand_for_the_ends():
         ('[[device]]\nname = "a"\nmemory = "8 gigs"', ["memory of device 'a' is '8 gigs'", "GiB"]),
         ('[[device]]\nname = "a"\nmemory = "9999999PB"', ["memory of device 'a'", "2^63"]),
         ('[[device]]\nname = "a"\nmemory = true', ["memory of device 'a' is True"]),
-        ('[[device]]\nname = "a"\nmemory = 1\ncolour = 1', ["device 'a'", "'colour'", "memory"]),
-        ('[[device]]\nname = "a"\nmemory = 1\ntype = 4', ["device 'a': type is 4"]),
-        (DEVICES + '[[device]]\nname = "a"\nmemory = 1', ['two devices are named "a"']),
+        (
+            '[[device]]\nname = "a"\nmemory = "1GiB"\ncolour = 1',
+            ["device 'a'", "'colour'", "memory"],
+        ),
+        ('[[device]]\nname = "a"\nmemory = "1GiB"\ntype = 4', ["device 'a': type is 4"]),
+        (DEVICES + '[[device]]\nname = "a"\nmemory = "1GiB"', ['two devices are named "a"']),
         (DEVICES, ['from "a" to "b"', "no link or chain of links"]),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 1',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "1GB/s"',
             ['leads from "a" to "c"'],
         ),
         (
@@ -196,7 +199,7 @@ def test_from_and_to_stand_for_the_ends():
             ["link 0 (from 'a' to 'b') has no 'bandwidth'"],
         ),
         (
-            DEVICES + '[[link]]\nto = "b"\nbandwidth = 1',
+            DEVICES + '[[link]]\nto = "b"\nbandwidth = "1GB/s"',
             ["link 0 (from None to 'b') has no 'from'"],
         ),
         (
@@ -208,11 +211,11 @@ def test_from_and_to_stand_for_the_ends():
             ['from "a" to "b" has bandwidth NaN'],
         ),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 5e-324',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "5e-324 B/s"',
             ['from "a" to "b" has bandwidth 5e-324', "at least"],
         ),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 1\nlatency = -1',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "1GB/s"\nlatency = -1',
             ['from "a" to "b" has latency -1'],
         ),
         (
@@ -220,24 +223,24 @@ def test_from_and_to_stand_for_the_ends():
             ["link 0 (from 'a' to 'b')", "bandwidth is 'fast'"],
         ),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "a"\nbandwidth = 1',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "a"\nbandwidth = "1GB/s"',
             ['joins device "a" to itself'],
         ),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "z"\nbandwidth = 1',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "z"\nbandwidth = "1GB/s"',
             ["link 0", 'to "z"', "no device"],
         ),
         (
-            DEVICES + 2 * '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 1\n',
+            DEVICES + 2 * '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "1GB/s"\n',
             ['two links go from "a" to "b"'],
         ),
         (
-            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 1\nspeed = 1',
+            DEVICES + '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "1GB/s"\nspeed = 1',
             ["link 0 (from 'a' to 'b')", "unknown key 'speed'"],
         ),
         (DEVICES + "[[type]]\nlaunch = 1", ["type 0 has no 'name'"]),
         (
-            DEVICES + '[[type]]\nname = "a"\npeak = { f33 = 1 }',
+            DEVICES + '[[type]]\nname = "a"\npeak = { f33 = "1 TFLOP/s" }',
             ["device type 'a'", "'f33'", "f32"],
         ),
         (DEVICES + '[[type]]\nname = "a"\nlaunch = -1', ["device type 'a': launch is -1"]),
@@ -260,7 +263,7 @@ def test_bad_toml_names_the_culprit(text, words):
 
 
 def test_a_misspelt_table_is_named():
-    text = '[[device]]\nname = "a"\nmemory = 1\n[[types]]\nname = "a"\n'
+    text = '[[device]]\nname = "a"\nmemory = "1GiB"\n[[types]]\nname = "a"\n'
     with pytest.raises(InputError, match="types"):
         Cluster.from_toml(text)
 
@@ -461,9 +464,11 @@ def test_a_type_without_figures_has_no_roofline():
     [
         (0, 0),
         (5, 5),
-        ("5", 5),
+        ("0", 0),
+        ("2gb", 2 * 10**9),
+        ("1.5e3 MiB", 1500 * 2**20),
         ("5B", 5),
-        ("1kB", None),
+        ("1kB", 1000),
         ("1KB", 1000),
         ("1KiB", 1024),
         ("1.5 GiB", 3 * 2**29),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
+from folders import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graph_of
@@ -23,8 +25,8 @@ memory = "80GiB"
 [[link]]
 from = "*"
 to = "*"
-bandwidth = 25e9
-latency = 10e-6
+bandwidth = "25 GB/s"
+latency = "10 us"
 """
 
 PORTS = 'channels = ["{from}.tx", "{to}.rx"]\n'
@@ -96,6 +98,14 @@ def test_a_thousand_devices_are_a_few_lines_and_no_link_is_made():
     assert "links" not in vars(cluster)
     assert Cluster.from_toml(RACK + PORTS).n_channels == 2000
     assert len(cluster.to_toml()) < 200_000
+
+
+def test_the_file_that_the_tutorial_shows():
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    [block] = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    cluster = Cluster.from_toml(block)
+    assert (cluster.n_devices, cluster.n_channels) == (16, 64)
+    assert cluster.route("node1.gpu7", "node0.gpu0").bandwidth == 50e9
 
 
 def test_a_thousand_devices_take_a_plan():

@@ -375,6 +375,7 @@ def test_parts_do_all_the_work_of_an_op(method, name, tmp_path):
     graph = lm.read(f"example:{name}")
     plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), method)
     assert not plan.program.is_plain
+    assert plan.single == lm.place(graph, plan.cluster, "single").makespan, "of the user's graph"
     assert (plan.devices >= -1).all()
     assert (plan.devices < 0).any()
     for op in range(graph.n_ops):

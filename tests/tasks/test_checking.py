@@ -85,7 +85,7 @@ def test_bad_limits_are_named(limits, words):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("120ms", 0.12), ("1.5 s", 1.5), ("3us", 3e-6), ("2e-3", 2e-3), ("2min", 120.0), (0.5, 0.5)],
+    [("120ms", 0.12), ("1.5 s", 1.5), ("3us", 3e-6), ("2e-3 s", 2e-3), ("2min", 120.0), (0.5, 0.5)],
 )
 def test_times_as_people_write_them(text, seconds):
     assert parse_seconds(text) == pytest.approx(seconds, rel=1e-15)

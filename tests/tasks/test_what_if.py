@@ -311,7 +311,7 @@ def saved(tmp_path):
 
 
 def test_the_command_prints_a_table_and_json(saved, capsys):
-    words = ["what-if", saved, "--time-limit", "0.05", "--add-device", "gpu1=2"]
+    words = ["what-if", saved, "--time-limit", "50ms", "--add-device", "gpu1=2"]
     words += ["--scale-device", "gpu1=3", "--memory", "gpu0=1KiB", "--memory", "64"]
     words += ["--scale-link", "gpu0:gpu1=2", "--remove-device", "gpu0"]
     assert main(words) == 0
@@ -343,7 +343,7 @@ def test_a_saved_plan_is_a_warm_start(saved, tmp_path, capsys):
 
 
 def test_changes_together_are_one_scenario(saved, capsys):
-    words = ["what-if", saved, "--time-limit", "0.05", "--together", "--json"]
+    words = ["what-if", saved, "--time-limit", "50ms", "--together", "--json"]
     changes = ["--scale-device", "gpu0=2", "--scale-device", "gpu1=4", "--memory", "1KiB"]
     assert main([*words, *changes]) == 0
     document = json.loads(capsys.readouterr().out)

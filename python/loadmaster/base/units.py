@@ -1,39 +1,166 @@
-"""Bytes and seconds as people write them."""
+"""Bytes, seconds and rates as people write them."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 
 from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
 
-_UNITS = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMGTP", start=1):
-    _UNITS[f"{_letter}B"] = 1000**_power
-    _UNITS[f"{_letter}iB"] = 1024**_power
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B|)\s*")
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(s|ms|us|ns|min|)\s*")
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)\s*([^\s\d.][^\d]*)?")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a figure may be a figure of.
+
+    Attributes
+    ----------
+    units : mapping of str to Decimal
+        How much of the first unit each unit is.
+    likely : tuple of str
+        The units that a number without one most likely has.
+    sure : (float, float)
+        Numbers from the first up to the second can only be of the first unit.
+    any_case : bool
+        Whether a unit may be in capitals or not.
+    """
+
+    units: Mapping[str, Decimal]
+    likely: tuple[str, ...]
+    sure: tuple[float, float]
+    any_case: bool = False
+
+    @property
+    def base(self) -> str:
+        """The unit in which figures are held."""
+        return next(iter(self.units))
+
+    def parse(self, text: str, what: str) -> float | int:
+        """The figure of a text with a unit, or of ``"0"``.
+
+        A whole number of the first unit is an int, all else a float.
+        """
+        found = _NUMBER.fullmatch(text.strip())
+        number, unit = (found[1], (found[2] or "").strip()) if found else ("", "")
+        known = {u.lower(): u for u in self.units} if self.any_case else {u: u for u in self.units}
+        name = known.get(unit.lower() if self.any_case else unit)
+        if number and not unit and not Decimal(number):
+            name = self.base
+        if number and not unit and name is None:
+            raise self.bare(number, what)
+        if name is None:
+            forms = ", ".join(f"'12{unit}'" for unit in self.likely)
+            raise InputError(f"{what} is {text!r}: write a number and its unit, such as {forms}")
+        if number.isdigit() and name == self.base:
+            return int(number)
+        return float(Decimal(number) * self.units[name])
+
+    def bare(self, number: object, what: str) -> InputError:
+        """The error of a number without a unit."""
+        *first, last = (f"'{number}{unit}'" for unit in self.likely)
+        return InputError(f"{what} is {number}, without a unit: write {', '.join(first)} or {last}")
+
+    def read(self, value: str | float, what: str, bare: bool = False) -> float | int:
+        """A figure of a file: a text with a unit, or a number that is 0 or can be of the first unit
+        alone. Any number will do where ``bare`` says that a program wrote it.
+        """
+        if isinstance(value, str):
+            return self.parse(value, what)
+        number = float(value)
+        low, high = self.sure
+        if 0 < number < math.inf and not (bare or low <= number < high):
+            raise self.bare(value, what)
+        return value
+
+    def write(self, value: float) -> str:
+        """A figure as text that :meth:`parse` reads as exactly this figure.
+
+        >>> RATE.write(47.9e9), TIME.write(1e-05), SPEED.write(10**9)
+        ('47.9 GB/s', '10.0 us', '1000000000 FLOP/s')
+        """
+        if is_integer(value):
+            return f"{value} {self.base}"
+        exact = Decimal(repr(float(value)))
+        decimal = (u for u, of in self.units.items() if u.endswith(self.base) and _is_ten(of))
+        unit = next((u for u in decimal if 1 <= exact / self.units[u] < 1000), self.base)
+        number = repr(float(value))
+        if unit != self.base:
+            number = format((exact / self.units[unit]).normalize(), "f")
+        return f"{number if set(number) & set('.eE') else number + '.0'} {unit}"
+
+
+def _is_ten(scale: Decimal) -> bool:
+    """Whether a scale is a power of ten."""
+    return scale.normalize().as_tuple().digits == (1,)
+
+
+def _prefixed(unit: str, letters: str = "kMGTP") -> dict[str, Decimal]:
+    """A unit and its multiples by powers of 1000."""
+    found = {unit: Decimal(1)}
+    found.update({f"{p}{unit}": Decimal(1000) ** i for i, p in enumerate(letters, start=1)})
+    return found
+
+
+def _binary(unit: str) -> dict[str, Decimal]:
+    return {f"{p}i{unit}": Decimal(1024) ** i for i, p in enumerate("KMGTP", start=1)}
+
+
+_BITS = {f"{p}bit/s": Decimal(1000) ** i / 8 for i, p in enumerate("kMGT", start=1)}
+_BITS |= {f"{p}bps": Decimal(1000) ** i / 8 for i, p in enumerate("kMGT", start=1)}
+_OPS = _prefixed("OP/s")
+
+SIZE = Quantity(
+    {**_prefixed("B", "KMGTP"), **_binary("B")}, ("GiB", "MiB", "B"), (2**30, math.inf), True
+)
+RATE = Quantity(
+    {**_prefixed("B/s"), **_binary("B/s"), **_BITS}, ("GB/s", "Gbit/s", "MB/s"), (1e6, math.inf)
+)
+SPEED = Quantity({**_prefixed("FLOP/s"), **_OPS}, ("TFLOP/s", "GFLOP/s", "FLOP/s"), (1e9, math.inf))
+TIME = Quantity(
+    {
+        "s": Decimal(1),
+        "ms": Decimal("1e-3"),
+        "us": Decimal("1e-6"),
+        "ns": Decimal("1e-9"),
+        "min": Decimal(60),
+    },
+    ("ms", "s", "us"),
+    (0, 1e-2),
+)
 
 
 def parse_bytes(value: object, what: str = "size") -> int:
     """Bytes from an int, or from a string such as ``"32GiB"`` (1024-based) or ``"16 GB"``.
 
-    >>> parse_bytes("32GiB")
-    34359738368
+    >>> parse_bytes("32GiB"), parse_bytes("2gb"), parse_bytes(8)
+    (34359738368, 2000000000, 8)
     """
     if is_integer(value) and 0 <= value < 2**63:
         return int(value)
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    if not isinstance(value, str):
         raise InputError(
             f"{what} is {value!r}: give bytes as an integer or as a string like '32GiB' or '16GB'"
         )
-    size = int(float(match[1]) * _UNITS[match[2]])
+    size = int(SIZE.parse(value, what))
     if size >= 2**63:
         raise InputError(f"{what} is {value!r}: more than 2^63 bytes")
     return size
+
+
+def exact_bytes(size: int) -> str:
+    """Bytes in the largest 1024-based unit that leaves a whole number.
+
+    >>> exact_bytes(2**34), exact_bytes(1000)
+    ('16 GiB', '1000 B')
+    """
+    whole = (u for u in ("TiB", "GiB", "MiB", "KiB") if size and not size % SIZE.units[u])
+    unit = next(whole, "B")
+    return f"{size // int(SIZE.units[unit])} {unit}"
 
 
 def parse_seconds(value: object, what: str = "time") -> float:
@@ -44,8 +171,7 @@ def parse_seconds(value: object, what: str = "time") -> float:
     """
     if is_number(value) and 0 <= value < math.inf:
         return float(value)
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else math.inf
+    seconds = float(TIME.parse(value, what)) if isinstance(value, str) else math.inf
     if seconds == math.inf:
         raise InputError(
             f"{what} is {value!r}: give seconds as a number or as a string like '120ms' or '1.5s'"

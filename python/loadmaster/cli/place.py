@@ -19,9 +19,8 @@ def add(commands: Any) -> None:
     command.add_argument("--method", default="auto", help="name of a method; default: auto")
     command.add_argument(
         "--time-limit",
-        type=float,
-        metavar="SECONDS",
-        help="limit for methods that search; auto has none if absent (see --option effort=max)",
+        metavar="TIME",
+        help="limit for methods that search: 30s; auto has none (see --option effort=max)",
     )
     options.add_repeated(
         command,
@@ -51,7 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
     if arguments.split is not None:
         chosen["split"] = arguments.split
-    with ProgressLine(arguments.time_limit) as progress:
+    time_limit = values.seconds("--time-limit", arguments.time_limit)
+    with ProgressLine(time_limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments)
         plan = place(
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.method,
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
-            time_limit=arguments.time_limit,
+            time_limit=time_limit,
             on_oom=arguments.on_oom,
             warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
             constraints=inputs.constraints(arguments),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.units import parse_seconds
 
 
 def whole(flag: str, text: str) -> int:
@@ -15,6 +16,11 @@ def whole(flag: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InputError(f"{flag}: {text!r} is no whole number") from None
+
+
+def seconds(flag: str, text: str | None) -> float | None:
+    """Seconds of a text with a unit, such as 30s."""
+    return None if text is None else parse_seconds(text, flag)
 
 
 def halves(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:

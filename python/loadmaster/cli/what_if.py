@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.cli import options
+from loadmaster.cli import options, values
 from loadmaster.cli.printing import say_where, show
 
 #: Flag, metavar and text of each change; the flag is a keyword of :func:`loadmaster.what_if`.
@@ -37,9 +37,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--time-limit",
-        type=float,
-        metavar="SECONDS",
-        help="limit of the search in each scenario; default: 1",
+        metavar="TIME",
+        help="limit of the search in each scenario; default: 1s",
     )
 
 
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         seen = what_if(
             Plan.load(arguments.plan),
             *scenarios,
-            time_limit=arguments.time_limit,
+            time_limit=values.seconds("--time-limit", arguments.time_limit),
             progress=progress,
         )
     show(arguments, seen)

@@ -22,7 +22,16 @@ import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, read_text, write_bytes
-from loadmaster.base.units import counted, parse_bytes
+from loadmaster.base.units import (
+    RATE,
+    SIZE,
+    SPEED,
+    TIME,
+    Quantity,
+    counted,
+    exact_bytes,
+    parse_bytes,
+)
 
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
@@ -643,7 +652,7 @@ class Cluster:
         return cls.from_toml(read_text(path), os.fspath(path))
 
     @classmethod
-    def from_toml(cls, text: str, source: str = "cluster") -> Cluster:
+    def from_toml(cls, text: str, source: str = "cluster", *, bare: bool = False) -> Cluster:
         """From TOML text; ``source`` is named in errors.
 
         ``[[device]]`` has ``name``, ``type``, ``memory``; ``{0..7}`` in its name stands for the
@@ -652,6 +661,11 @@ class Cluster:
         ``channels``, in which ``{from}`` and ``{to}`` stand for the ends. An end is a device, a
         pattern such as ``"gpu*"``, or a list of these: a pattern or a list gives a :class:`Mesh`.
         ``[[collective]]`` has the fields of :class:`CollectiveTimes`.
+
+        Figures are texts with a unit: ``"80GiB"``, ``"25 GB/s"``, ``"200 Gbit/s"``, ``"10 us"``,
+        ``"14 TFLOP/s"``. A number without a unit is refused, unless it is 0 or so large (a
+        latency: so small) that it can only be bytes, B/s, seconds or FLOP/s. ``bare`` says that a
+        program wrote the text, as it stands in plans: then any number is one of these.
 
         Examples
         --------
@@ -663,7 +677,7 @@ class Cluster:
         ... [[link]]
         ... from = "*"
         ... to = "*"
-        ... bandwidth = 25e9
+        ... bandwidth = "25 GB/s"
         ... channels = ["{from}.tx", "{to}.rx"]
         ... ''')
         >>> rack
@@ -677,13 +691,18 @@ class Cluster:
             known = {"name", "description", "source", "device", "link", "type", "collective"}
             _refuse_unknown(document, "cluster", known)
             devices = [
-                d for i, row in enumerate(_tables(document, "device")) for d in _devices(row, i)
+                d
+                for i, row in enumerate(_tables(document, "device"))
+                for d in _devices(row, i, bare)
             ]
             known_devices = {d.name: None for d in devices}
             return cls(
                 devices,
-                [_wired(row, i, known_devices) for i, row in enumerate(_tables(document, "link"))],
-                [_device_type(row, i) for i, row in enumerate(_tables(document, "type"))],
+                [
+                    _wired(row, i, known_devices, bare)
+                    for i, row in enumerate(_tables(document, "link"))
+                ],
+                [_device_type(row, i, bare) for i, row in enumerate(_tables(document, "type"))],
                 name=str(document.get("name", "")),
                 description=str(document.get("description", "")),
                 source=str(document.get("source", "")),
@@ -705,8 +724,8 @@ class Cluster:
                 {
                     "from": row.src if isinstance(row, Link) else list(row.src),
                     "to": row.dst if isinstance(row, Link) else list(row.dst),
-                    "bandwidth": float(row.bandwidth),
-                    "latency": float(row.latency),
+                    "bandwidth": RATE.write(float(row.bandwidth)),
+                    "latency": TIME.write(float(row.latency)),
                     "channels": list(row.channels),
                     "source": row.source,
                 }
@@ -718,8 +737,8 @@ class Cluster:
                 "name": self.name,
                 "description": self.description,
                 "source": self.source,
-                "type": [table(asdict(t)) for t in self.types],
-                "device": [asdict(d) for d in self.devices],
+                "type": [table(_type_row(t)) for t in self.types],
+                "device": [{**asdict(d), "memory": exact_bytes(d.memory)} for d in self.devices],
                 "link": links,
                 "collective": [table(asdict(t)) for t in self.collectives],
             }
@@ -829,15 +848,34 @@ def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
         )
 
 
-def _devices(row: Mapping[str, Any], i: int) -> Iterator[Device]:
+def _type_row(kind: DeviceType) -> dict[str, Any]:
+    """The fields of a type with units."""
+    return {
+        "name": kind.name,
+        "peak": {dtype: SPEED.write(peak) for dtype, peak in kind.peak.items()},
+        "memory_bandwidth": RATE.write(kind.memory_bandwidth),
+        "launch": TIME.write(kind.launch),
+        "source": kind.source,
+    }
+
+
+def _figure(row: Mapping[str, Any], what: str, key: str, of: Quantity, bare: bool) -> float | int:
+    """A figure of a row; 0 where it has none, but for a bandwidth of a link."""
+    return of.read(_field(row, what, key, (int, float, str), 0.0), f"{what}: {key}", bare)
+
+
+def _devices(row: Mapping[str, Any], i: int, bare: bool) -> Iterator[Device]:
     what = f"device {row.get('name', i)!r}"
     _refuse_unknown(row, what, {"name", "type", "memory"})
     pattern = _field(row, what, "name", str)
     if "memory" not in row:
         raise InputError(f"{what} has no 'memory'")
     kind = _field(row, what, "type", str, "") or None
+    memory = row["memory"]
+    if checks.is_number(memory):
+        memory = SIZE.read(memory, f"memory of {what}", bare)
     for name in _numbered(pattern):
-        yield Device(name, kind or name, row["memory"])
+        yield Device(name, kind or name, memory)
 
 
 def _numbered(pattern: str) -> Iterator[str]:
@@ -868,24 +906,28 @@ def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
     )
 
 
-def _device_type(row: Mapping[str, Any], i: int) -> DeviceType:
+def _device_type(row: Mapping[str, Any], i: int, bare: bool) -> DeviceType:
     what = f"type {row.get('name', i)!r}"
     _refuse_unknown(row, what, {"name", "peak", "memory_bandwidth", "launch", "source"})
     return DeviceType(
         _field(row, what, "name", str),
-        dict(_field(row, what, "peak", Mapping, {})),
-        _field(row, what, "memory_bandwidth", (int, float), 0.0),
-        _field(row, what, "launch", (int, float), 0.0),
+        {
+            dtype: SPEED.read(peak, f"{what}: peak of {dtype}", bare)
+            for dtype, peak in _field(row, what, "peak", Mapping, {}).items()
+        },
+        _figure(row, what, "memory_bandwidth", RATE, bare),
+        _figure(row, what, "launch", TIME, bare),
         _field(row, what, "source", str, ""),
     )
 
 
-def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None]) -> Link | Mesh:
+def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None], bare: bool) -> Link | Mesh:
     what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
     _refuse_unknown(row, what, {"from", "to", "bandwidth", "latency", "channels", "source"})
+    _field(row, what, "bandwidth", (int, float, str))
     figures = (
-        float(_field(row, what, "bandwidth", (int, float))),
-        float(_field(row, what, "latency", (int, float), 0.0)),
+        float(_figure(row, what, "bandwidth", RATE, bare)),
+        float(_figure(row, what, "latency", TIME, bare)),
         tuple(map(str, _field(row, what, "channels", list, []))),
         str(row.get("source", "")),
     )

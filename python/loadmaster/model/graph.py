@@ -19,6 +19,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import check_format, naming
 from loadmaster.base.units import counted
+from loadmaster.model.module_paths import module_path
 from loadmaster.model.orders import ORDERS
 
 if TYPE_CHECKING:
@@ -220,12 +221,33 @@ class OpGraph:
             view=self.view,
             placeholder=self.placeholder,
             alias_of=self.alias_of,
+            near=self._near(),
             colocation=_codes(self.colocation),
             output_bytes=self.output_bytes,
             resident=self.param_bytes,
             workspace=self.workspace,
             **_members(self.collectives, self.names),
         )
+
+    def _near(self) -> NDArray[np.int64]:
+        """Per placeholder, the first op that runs of its module, or else of the closest module
+        around it; -1 if there is none, and for ops.
+        """
+        runs = ~(self.placeholder | self.view)
+        first: dict[str, int] = {}
+        for op in np.flatnonzero(runs).tolist():
+            first.setdefault(self.modules[op], op)
+        within: dict[tuple[str, ...], int] = {}
+        for module, op in first.items():
+            path = module_path(module)
+            for depth in range(1, len(path) + 1):
+                within.setdefault(path[:depth], op)
+        near = np.full(self.n_ops, -1, dtype=np.int64)
+        for op in np.flatnonzero(self.placeholder).tolist():
+            path = module_path(self.modules[op])
+            around = (path[:depth] for depth in range(len(path), 0, -1))
+            near[op] = next((within[some] for some in around if some in within), -1)
+        return near
 
     # -- size and lookup ---------------------------------------------------------------------
 

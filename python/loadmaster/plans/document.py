@@ -133,7 +133,7 @@ class _Reader:
     def plan(self, graph: OpGraph | None, cluster: Cluster | None) -> Plan:
         document, expect = self.document, self.expect
         own_graph = OpGraph.from_document(document["graph"], self.source)
-        own_cluster = Cluster.from_toml(document["cluster"], self.source)
+        own_cluster = Cluster.from_toml(document["cluster"], self.source, bare=True)
         original = document.get("original_sha256")
         expect(original is None or isinstance(original, str), "original_sha256 is no text")
         self._check_same("cluster", own_cluster, cluster, document["cluster_sha256"])

@@ -9,8 +9,9 @@ derived from the user's cluster:
 * A module that must stay whole becomes a colocation set. Sets that share ops become one set.
 * A reserve is subtracted from the memory of its device.
 
-Constraints bind only ops that run. Placeholders keep the homes that they have without constraints.
-So a placement of the constrained problem is a placement of the user's, with the same schedule.
+Placeholders keep the homes that they have without constraints: a constraint on one binds the op
+that it is placed with. So a placement of the constrained problem is a placement of the user's, with
+the same schedule.
 Contiguous stages need more than these three rules: see :mod:`loadmaster.rules.stages`.
 """
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, read_bytes
-from loadmaster.base.units import format_bytes, parse_bytes
+from loadmaster.base.units import SIZE, format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
 
 #: A pattern that begins with this is a regular expression.
@@ -162,6 +162,10 @@ class Constraints:
         what = f"{source} is not valid TOML"
         with refusing(what, tomllib.TOMLDecodeError, UnicodeDecodeError):
             document = tomllib.loads(read_bytes(path).decode())
+        reserve = document.get("reserve")
+        for on, size in (reserve if isinstance(reserve, Mapping) else {EVERY: reserve}).items():
+            if checks.is_number(size):
+                SIZE.read(size, f"{source}: reserve of {on}")
         return cls.from_document(document, source)
 
 

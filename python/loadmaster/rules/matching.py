@@ -24,6 +24,8 @@ class Names:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.map, self.runs = problem.reduced.map, problem.reduced.runs
+        #: Ops that run, and placeholders, which are where :attr:`map` says. Views are no ops.
+        self.placed = self.runs | problem.model.placeholder
 
     @cached_property
     def _distinct(self) -> tuple[list[str], NDArray[np.intp]]:
@@ -42,7 +44,7 @@ class Names:
         return self._distinct[1]
 
     def matching(self, pattern: str) -> NDArray[np.intp]:
-        """Reduced ops that a pin's pattern means."""
+        """Reduced ops that a pin's pattern means: for a placeholder, the op it is placed with."""
         match = matcher(pattern).match
         in_path = [bool(self.outermost(path, match)) for path in self.paths]
         hit = np.array(in_path, dtype=bool)[self.path_of]
@@ -51,7 +53,7 @@ class Names:
         hit |= named[program.serves]
         if not hit.any():
             raise self._nothing("op or module", pattern)
-        meant = hit & self.runs if (hit & self.runs).any() else hit
+        meant = hit & self.placed if (hit & self.placed).any() else hit
         return np.unique(self.map[meant]).astype(np.intp)
 
     def of_kinds(self, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
@@ -74,11 +76,11 @@ class Names:
             match = matcher(pattern).match
             found = [self.outermost(path, match) for path in self.paths]
             names = np.array(found, dtype=object)[self.path_of]
-            running = self.runs & (names != "")
-            if not running.any():
+            placed = self.placed & (names != "")
+            if not (placed & self.runs).any():
                 raise self._nothing("module", pattern)
-            for module in sorted(set(names[running])):
-                for inside in self._replicas(running & (names == module)):
+            for module in sorted(set(names[placed])):
+                for inside in self._replicas(placed & (names == module)):
                     yield module, np.unique(self.map[inside]).astype(np.intp)
 
     def _replicas(self, inside: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:

@@ -217,7 +217,10 @@ pub enum Error {
         count: usize,
     },
     /// Ops that must share a device but are allowed on no common device type.
-    #[error("{first} and {second} must share a device (colocation), but no device type allows both")]
+    #[error(
+        "{first} and {second} must share a device (colocation, or one is placed where the other is), but no \
+         device type allows both"
+    )]
     NoCommonType {
         /// One op.
         first: OpRef,

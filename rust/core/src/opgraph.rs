@@ -27,6 +27,8 @@ pub struct OpColumns {
     pub placeholder: Vec<bool>,
     /// The op that owns the storage this op returns or changes in place; -1: its own.
     pub alias_of: Vec<i64>,
+    /// Per placeholder, the op that it is placed with if nobody reads it; -1: the graph's first.
+    pub near: Vec<i64>,
     /// Colocation group, negative: none.
     pub colocation: Vec<i64>,
     /// Bytes of new storage.
@@ -78,6 +80,7 @@ impl OpGraph {
         let graph = Graph::with_homes(n, edges, &[])?;
         check_names(&columns.name)?;
         check_aliases(columns)?;
+        check_near(columns)?;
         check_producers(columns, &graph)?;
         check_members(columns, &graph)?;
         let tensor_bytes = tensor_bytes(columns, &graph)?;
@@ -132,6 +135,7 @@ fn check_lengths(c: &OpColumns) -> Result<(), Error> {
         ("view", c.view.len()),
         ("placeholder", c.placeholder.len()),
         ("alias_of", c.alias_of.len()),
+        ("near", c.near.len()),
         ("colocation", c.colocation.len()),
         ("output_bytes", c.output_bytes.len()),
         ("resident", c.resident.len()),
@@ -155,6 +159,17 @@ fn check_names(names: &[String]) -> Result<(), Error> {
         None => Ok(()),
         Some(w) => {
             Err(Error::DuplicateName { name: names[w[0] as usize].clone(), first: w[0], second: w[1] })
+        }
+    }
+}
+
+fn check_near(c: &OpColumns) -> Result<(), Error> {
+    let runs = |op: usize| op < c.name.len() && !c.view[op] && !c.placeholder[op];
+    match (0..c.near.len()).find(|&u| c.near[u] >= 0 && !runs(c.near[u] as usize)) {
+        None => Ok(()),
+        Some(u) => {
+            let (op, value) = (OpId::new(u).into(), c.near[u] as f64);
+            Err(Error::BadValue { argument: "near", op, value })
         }
     }
 }

@@ -8,7 +8,8 @@
 //!   sort). A view as large as what it shows is the same tensor, sent once. Control edges into a
 //!   view pass on to its consumers. Control edges out of it come from the op that made its data.
 //! * *Placeholders* (parameters, buffers, inputs, constants) become home tensors. They are resident
-//!   from time 0 on the device of their set's ops, or else on that of the first op that reads them.
+//!   from time 0 on the device of their set's ops, or else on that of the first op that reads them. One that
+//!   nobody reads is with an op that is near it in the model. Types that a placeholder allows bind that op.
 //! * An in-place op stays, bound to the device of the storage's owner.
 //!
 //! Every edge of the reduced graph follows a path of the model's graph, hence it is acyclic and the
@@ -435,6 +436,10 @@ impl<'a> Walk<'a> {
             |a: OpId, b: OpId| if a.is_none() || position[b.ix()] < position[a.ix()] { b } else { a };
         let mut member = vec![OpId::NONE; sets.n_rows()];
         let mut reader = vec![OpId::NONE; sets.n_rows()];
+        let mut near = vec![OpId::NONE; sets.n_rows()];
+        for u in (0..n).filter(|&u| model.columns.near[u] >= 0) {
+            near[set_of[u] as usize] = OpId::new(model.columns.near[u] as usize);
+        }
         let mut first_op = OpId::NONE;
         for u in model.graph.ops().filter(|&u| !model.is_view(u) && !model.is_placeholder(u)) {
             let set = set_of[u.ix()] as usize;
@@ -452,7 +457,7 @@ impl<'a> Walk<'a> {
                     return real;
                 }
                 let set = set_of[u] as usize;
-                [member[set], reader[set], first_op]
+                [member[set], reader[set], near[set], first_op]
                     .into_iter()
                     .find(|op| !op.is_none())
                     .unwrap_or(OpId::NONE)
@@ -460,6 +465,17 @@ impl<'a> Walk<'a> {
             .collect::<Vec<_>>();
         if first_op.is_none() {
             return Err(Error::EmptyGraph);
+        }
+        for u in model.graph.ops().filter(|&u| model.is_placeholder(u)) {
+            let host = anchor[u.ix()];
+            let both = allowed[u.ix()] & allowed[host.ix()];
+            if both == 0 {
+                return Err(Error::NoCommonType { first: u.into(), second: host.into() });
+            }
+            if both != allowed[host.ix()] {
+                let members = sets.row(set_of[host.ix()] as usize);
+                members.iter().for_each(|op| allowed[op.ix()] = both);
+            }
         }
         Ok(Homes { set_of, sets, reader, anchor, allowed })
     }

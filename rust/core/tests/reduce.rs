@@ -24,6 +24,7 @@ impl Build {
         c.view.push(false);
         c.placeholder.push(false);
         c.alias_of.push(-1);
+        c.near.push(-1);
         c.colocation.push(-1);
         c.output_bytes.push(0);
         c.resident.push(0);
@@ -466,6 +467,33 @@ fn a_graph_of_placeholders_and_views_alone_has_no_ops() {
 }
 
 #[test]
+fn what_nobody_reads_is_placed_with_the_op_near_it() {
+    let mut b = Build::default();
+    let (a, c) = (b.op("a", 1), b.op("c", 1));
+    b.edge(a, c, 0, 1);
+    let unread = b.placeholder("unread", 5);
+    assert_eq!(b.reduce().reduced.map[unread], OpId(0));
+    b.0.near[unread] = c as i64;
+    let reduced = b.reduce().reduced;
+    assert_eq!(reduced.op_of[reduced.map[unread].ix()], OpId::new(c));
+    assert_eq!(reduced.work.resident, [0, 5]);
+    for bad in [unread as i64, 7] {
+        b.0.near[unread] = bad;
+        assert!(OpGraph::new(b.0.clone()).unwrap_err().to_string().contains("near"));
+    }
+}
+
+#[test]
+fn device_types_of_a_placeholder_bind_the_op_that_it_is_placed_with() {
+    let mut b = Build::default();
+    let (w, a) = (b.placeholder("w", 5), b.op("a", 1));
+    b.edge(w, a, 0, 5);
+    assert_eq!(reduce(&b.graph(), &[2, 3]).unwrap().work.allowed, [2]);
+    let error = reduce(&b.graph(), &[2, 1]).expect_err("no type for both");
+    assert!(error.to_string().contains("\"w\" and \"a\" must share a device"));
+}
+
+#[test]
 fn ops_that_share_storage_need_a_common_device_type() {
     let mut b = Build::default();
     let a = b.op("a", 1);
@@ -594,6 +622,7 @@ proptest! {
             view: vec![false; n],
             placeholder: vec![false; n],
             alias_of: vec![-1; n],
+            near: vec![-1; n],
             colocation: first.work.set_of.iter().map(|&s| i64::from(s)).collect(),
             output_bytes: vec![0; n],
             resident: first.work.resident.clone(),

@@ -36,6 +36,7 @@ const OP_COLUMNS: &[&str] = &[
     "view",
     "placeholder",
     "alias_of",
+    "near",
     "colocation",
     "output_bytes",
     "resident",
@@ -361,7 +362,7 @@ impl Graph {
 ///     Unique.
 /// src, dst, tensor, bytes
 ///     Per edge; ``tensor`` may be None.
-/// view, placeholder, alias_of, colocation, output_bytes, resident, workspace
+/// view, placeholder, alias_of, near, colocation, output_bytes, resident, workspace
 ///     Per op.
 /// collective, collective_kind : optional
 ///     Per op, as of :class:`Graph`.
@@ -410,6 +411,7 @@ impl OpGraph {
             view: given.required("view", convert::flags)?,
             placeholder: given.required("placeholder", convert::flags)?,
             alias_of: given.required("alias_of", convert::integers)?,
+            near: given.required("near", convert::integers)?,
             colocation: given.required("colocation", convert::integers)?,
             output_bytes: given.required("output_bytes", convert::sizes)?,
             resident: given.required("resident", convert::sizes)?,

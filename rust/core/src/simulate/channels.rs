@@ -12,6 +12,9 @@ use crate::cluster::Cluster;
 use crate::ids::ChannelId;
 use crate::simulate::LinkOrder;
 
+/// Channels for which there is room from the start.
+const USUAL: usize = 64;
+
 /// Transfers that wait for a channel.
 #[derive(Clone, Debug)]
 enum Queue {
@@ -65,8 +68,8 @@ impl Channel {
 pub(super) struct Channels {
     /// None: unlimited channels.
     order: Option<LinkOrder>,
-    /// Per channel, 1 + its place in `used`; 0 before a transfer asks for it. Of the million channels that a
-    /// thousand devices can have, a plan uses few.
+    /// Per channel, its place in `used`; 0, that of no channel, before a transfer asks for it. Of the million
+    /// channels that a thousand devices can have, a plan uses few.
     place: Vec<u32>,
     used: Vec<Channel>,
     /// Channels that may have something to start.
@@ -79,10 +82,13 @@ pub(super) struct Channels {
 
 impl Channels {
     pub fn new(cluster: &Cluster, order: Option<LinkOrder>) -> Self {
+        let n = cluster.n_channels();
+        let mut used = Vec::with_capacity(n.min(USUAL) + 1);
+        used.push(Channel::new(LinkOrder::Fifo));
         Self {
             order,
-            place: vec![0; cluster.n_channels()],
-            used: Vec::new(),
+            place: vec![0; n],
+            used,
             wake: Vec::new(),
             unlimited: Vec::new(),
             arrivals: 0,
@@ -99,10 +105,10 @@ impl Channels {
         self.arrivals += 1;
         for &c in route {
             if self.place[c.ix()] == 0 {
-                self.used.push(Channel::new(order));
                 self.place[c.ix()] = self.used.len() as u32;
+                self.used.push(Channel::new(order));
             }
-            let channel = &mut self.used[self.place[c.ix()] as usize - 1];
+            let channel = &mut self.used[self.place[c.ix()] as usize];
             match &mut channel.queue {
                 Queue::Fifo(queue) => queue.push_back(message),
                 Queue::Urgent(heap) => heap.push(Reverse((urgency, self.arrivals, message))),
@@ -119,7 +125,7 @@ impl Channels {
             return;
         }
         for &c in route {
-            let channel = &mut self.used[self.place[c.ix()] as usize - 1];
+            let channel = &mut self.used[self.place[c.ix()] as usize];
             channel.busy = false;
             channel.carried = Some((now, message));
             self.wake.push(c);
@@ -144,7 +150,7 @@ impl Channels {
         self.wake.dedup();
         let wake = std::mem::take(&mut self.wake);
         for &c in &wake {
-            let place = |c: ChannelId| self.place[c.ix()] as usize - 1;
+            let place = |c: ChannelId| self.place[c.ix()] as usize;
             let Some(message) = self.used[place(c)].queue.head() else { continue };
             let route = route(message);
             if !route.iter().all(|&c| self.used[place(c)].offers(message)) {

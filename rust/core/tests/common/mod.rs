@@ -320,6 +320,7 @@ pub fn models(max_ops: usize) -> impl Strategy<Value = Model> {
             view: vec![false; n],
             placeholder: vec![false; n],
             alias_of: vec![-1; n],
+            near: vec![-1; n],
             colocation: sizes.colocation[..n].to_vec(),
             output_bytes: vec![0; n],
             resident: vec![0; n],
