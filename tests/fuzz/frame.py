@@ -67,10 +67,12 @@ def refused() -> Iterator[None]:
     except LoadmasterError as error:
         message = str(error)
         if len(message) > READABLE:
-            raise Unreadable(f"a message of {len(message)} characters: {message[:200]}") from None
+            raise UnreadableError(
+                f"a message of {len(message)} characters: {message[:200]}"
+            ) from None
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A message is too long to be read."""
 
 
