@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import check_format, naming
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.judge.bounds import SPACES
@@ -112,12 +112,8 @@ def plan_of_document(
         Not a plan, another version, damaged, or a plan for another graph or cluster.
     """
     check_format(document, FORMAT, VERSION, "a plan", source, older=(1,))
-    try:
+    with malformed(f"{source} is a damaged plan"):
         return _Reader(document, source).plan(graph, cluster)
-    except InputError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise InputError(f"{source} is a damaged plan: {error!r}") from error
 
 
 class _Reader:
