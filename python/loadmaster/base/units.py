@@ -7,6 +7,7 @@ import re
 
 from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import shown
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGTP", start=1):
@@ -28,12 +29,13 @@ def parse_bytes(value: object, what: str = "size") -> int:
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(
-            f"{what} is {value!r}: give bytes as an integer or as a string like '32GiB' or '16GB'"
+            f"{what} is {shown(value)}: give bytes as an integer or as a string like '32GiB' or "
+            "'16GB'"
         )
-    size = int(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
     if size >= 2**63:
-        raise InputError(f"{what} is {value!r}: more than 2^63 bytes")
-    return size
+        raise InputError(f"{what} is {shown(value)}: more than 2^63 bytes")
+    return int(size)
 
 
 def parse_seconds(value: object, what: str = "time") -> float:
@@ -48,7 +50,8 @@ def parse_seconds(value: object, what: str = "time") -> float:
     seconds = float(match[1]) * _SECONDS[match[2]] if match else math.inf
     if seconds == math.inf:
         raise InputError(
-            f"{what} is {value!r}: give seconds as a number or as a string like '120ms' or '1.5s'"
+            f"{what} is {shown(value)}: give seconds as a number or as a string like '120ms' or "
+            "'1.5s'"
         )
     return seconds
 

@@ -819,6 +819,11 @@ def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any 
     return value
 
 
+def _number(row: Mapping[str, Any], what: str, key: str, default: float | None = None) -> float:
+    value = _field(row, what, key, (int, float), default)
+    return checks.number(f"{what}: {key}", value, "a number", lambda _: True)
+
+
 def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
     unknown = sorted(set(row) - known)
     if unknown:
@@ -882,8 +887,8 @@ def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None]) -> Link 
     what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
     _refuse_unknown(row, what, {"from", "to", "bandwidth", "latency", "channels", "source"})
     figures = (
-        float(_field(row, what, "bandwidth", (int, float))),
-        float(_field(row, what, "latency", (int, float), 0.0)),
+        _number(row, what, "bandwidth"),
+        _number(row, what, "latency", 0.0),
         tuple(map(str, _field(row, what, "channels", list, []))),
         str(row.get("source", "")),
     )
