@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from loadmaster.base.text import shortened
@@ -57,19 +57,22 @@ def refusing(failed: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def malformed(what: str) -> Iterator[None]:
+def malformed(what: str | Callable[[], str]) -> Iterator[None]:
     """Turns what Python raises where data has not the form of its format into an InputError.
 
-    It is the border of a reader: around what takes a parsed file apart, and nothing else.
+    It is the border of a reader: around what takes a parsed file apart, and nothing else. ``what``
+    says which part of the file that is, or is asked for it once it is needed.
     """
     try:
         yield
     except LoadmasterError:
         raise
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise InputError(f"{what}: {type(error).__name__}: {error}") from error
+        said = what if isinstance(what, str) else what()
+        raise InputError(f"{said}: {type(error).__name__}: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{what}: nested too deeply") from error
+        said = what if isinstance(what, str) else what()
+        raise InputError(f"{said}: nested too deeply") from error
 
 
 class InfeasibleError(LoadmasterError):

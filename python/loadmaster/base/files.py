@@ -106,6 +106,13 @@ def _unpacking(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
     return refusing(what, EOFError, zlib.error, gzip.BadGzipFile)
 
 
+# What JSON writes for a character beyond 16 bits; group 1: half of it, which Python would accept.
+_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2}))"
+)
+
+
 def parse_json(
     data: bytes,
     path: str | os.PathLike[str],
@@ -117,6 +124,10 @@ def parse_json(
     """
     check_input(_parsed_size(data), path)
     what = f"{os.fspath(path)} is not valid JSON"
+    if (b"\\ud" in data or b"\\uD" in data) and any(
+        found[1] for found in _SURROGATE.finditer(data)
+    ):
+        raise InputError(f"{what}: half of a surrogate pair, which is no text")
     with refusing(what, ValueError, RecursionError), uncollected():
         return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
 

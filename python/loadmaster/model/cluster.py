@@ -19,7 +19,7 @@ from typing import Any
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, parse_toml, read_text, write_bytes
 from loadmaster.base.units import counted, parse_bytes
 
@@ -821,7 +821,8 @@ def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any 
 
 def _number(row: Mapping[str, Any], what: str, key: str, default: float | None = None) -> float:
     value = _field(row, what, key, (int, float), default)
-    return checks.number(f"{what}: {key}", value, "a number", lambda _: True)
+    with refusing(f"{what}: {key}", OverflowError):
+        return float(value)
 
 
 def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
