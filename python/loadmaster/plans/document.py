@@ -140,6 +140,7 @@ class _Reader:
         expect(isinstance(document["priority"], list), "priority is no list")
         expect(isinstance(document["options"], Mapping), "options are no object")
         expect(isinstance(document["method"], str), "method is no text")
+        expect(isinstance(document["bound_source"], str), "bound_source is no text")
         problem = self._problem(own_graph, own_cluster)
         policy = document["policy"]
         expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
@@ -163,8 +164,8 @@ class _Reader:
             lower_bound=self._lower_bound(verdict.step_time),
             bound_source=document["bound_source"],
             **self._spaces(),
-            notes=tuple(document["notes"]),
-            planning_seconds=float(document["planning_seconds"]),
+            notes=self._notes(document["notes"]),
+            planning_seconds=checks.not_negative("planning_seconds", document["planning_seconds"]),
             constraints=self._constraints(own_graph),
             original_sha256=original,
         )
@@ -257,11 +258,16 @@ class _Reader:
             **whole,
             share=share,
             splits=self._splits(described["splits"]),
-            notes=tuple(described["notes"]),
+            notes=self._notes(described["notes"]),
         )
         served = np.bincount(program.origin[~program.own], minlength=source.n_ops)
         self.expect(bool(served.all()), "no op serves some op of the graph")
         return program
+
+    def _notes(self, notes: Any) -> tuple[str, ...]:
+        texts = isinstance(notes, list) and all(isinstance(note, str) for note in notes)
+        self.expect(texts, "notes are no list of texts")
+        return tuple(notes)
 
     def _splits(self, rows: Any) -> tuple[Split, ...]:
         splits = tuple(Split(*row) for row in rows)
