@@ -40,7 +40,6 @@ def main() -> int:
                 chosen = [t for t in chosen if done[t.name] < (arguments.inputs or 1 << 60)]
     except KeyboardInterrupt:
         pass
-    counts.add(done)
     print(f"seed {seed}: {dict(done)}, {len(found)} findings")
     for where, times in found.items():
         print(f"{times} x {where}")
@@ -65,8 +64,8 @@ def _turn(
     found: Counter[str],
     until: float,
 ) -> None:
-    """Runs inputs of a target for some seconds; notes findings, the first of each kind in full."""
-    index = arguments.first + done[one.name]
+    """Runs inputs of a target for some seconds, and counts them; tells findings, each kind once."""
+    index = first = arguments.first + done[one.name]
     print(f"{one.name} from {index}", file=sys.stderr, flush=True)
     # What Rust does not return from, no signal stops: this ends the process and says where it was.
     faulthandler.dump_traceback_later(_LONGEST_TURN, exit=True)
@@ -84,6 +83,7 @@ def _turn(
                 traceback.print_exception(error, limit=-12, chain=False, file=sys.stdout)
         done[one.name] += 1
         index += 1
+    counts.add(one.name, index - first)
     faulthandler.cancel_dump_traceback_later()
 
 

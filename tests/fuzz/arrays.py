@@ -279,7 +279,7 @@ _CALLS: list[Callable[[_Draw], object]] = [
 ]
 
 
-@target("arrays", in_ci=6000)
+@target("arrays", in_ci=20000)
 def one(random: Random) -> None:
     """A call of one of the functions."""
     call = random.choice(_CALLS)
