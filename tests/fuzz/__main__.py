@@ -83,7 +83,8 @@ def _turn(
                 traceback.print_exception(error, limit=-12, chain=False, file=sys.stdout)
         done[one.name] += 1
         index += 1
-    counts.add(one.name, index - first)
+    if index > first:
+        counts.add(one.name, index - first)
     faulthandler.cancel_dump_traceback_later()
 
 
