@@ -14,10 +14,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from . import counts
-from .frame import SECONDS, Target, discover, limited_memory, run_input
+from .frame import Target, discover, limited_memory, run_input
 
 #: Seconds before another target has its turn.
 _TURN = 5
+
+#: Seconds of the clock after which a turn is a hang, even where many processes share the machine.
+_LONGEST_TURN = 600
 
 
 def main() -> int:
@@ -37,7 +40,6 @@ def main() -> int:
                 chosen = [t for t in chosen if done[t.name] < (arguments.inputs or 1 << 60)]
     except KeyboardInterrupt:
         pass
-    counts.add(done)
     print(f"seed {seed}: {dict(done)}, {len(found)} findings")
     for where, times in found.items():
         print(f"{times} x {where}")
@@ -62,11 +64,11 @@ def _turn(
     found: Counter[str],
     until: float,
 ) -> None:
-    """Runs inputs of a target for some seconds; notes findings, the first of each kind in full."""
-    index = arguments.first + done[one.name]
+    """Runs inputs of a target for some seconds, and counts them; tells findings, each kind once."""
+    index = first = arguments.first + done[one.name]
     print(f"{one.name} from {index}", file=sys.stderr, flush=True)
     # What Rust does not return from, no signal stops: this ends the process and says where it was.
-    faulthandler.dump_traceback_later(3 * SECONDS + _TURN, exit=True)
+    faulthandler.dump_traceback_later(_LONGEST_TURN, exit=True)
     end = min(time.monotonic() + _TURN, until)
     while time.monotonic() < end and done[one.name] != arguments.inputs:
         try:
@@ -81,6 +83,8 @@ def _turn(
                 traceback.print_exception(error, limit=-12, chain=False, file=sys.stdout)
         done[one.name] += 1
         index += 1
+    if index > first:
+        counts.add(one.name, index - first)
     faulthandler.cancel_dump_traceback_later()
 
 

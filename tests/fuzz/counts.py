@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import tomli_w
@@ -12,15 +12,16 @@ import tomli_w
 _PATH = Path(__file__).with_name("counts.toml")
 
 
-def add(inputs: Mapping[str, int]) -> None:
-    """Adds the inputs of a run to those of the runs before it."""
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
-    commit = subprocess.run(
-        command, cwd=_PATH.parent, capture_output=True, text=True
-    ).stdout.strip()
+def add(name: str, inputs: int) -> None:
+    """Adds inputs of a target to those of the runs before."""
     known = tomllib.loads(_PATH.read_text()) if _PATH.exists() else {}
-    for name, count in inputs.items():
-        if count:
-            before = known.get(name, {}).get("inputs", 0)
-            known[name] = {"inputs": before + count, "commit": commit}
+    before = known.get(name, {}).get("inputs", 0)
+    known[name] = {"inputs": before + inputs, "commit": _commit()}
     _PATH.write_text(tomli_w.dumps(dict(sorted(known.items()))))
+
+
+@cache
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(command, cwd=_PATH.parent, capture_output=True, text=True)
+    return found.stdout.strip()

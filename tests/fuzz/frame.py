@@ -1,7 +1,7 @@
 """What a target is, how one input of it is run, and what counts as a finding.
 
 A finding is any exception that a target lets through, a warning of numpy's that a number
-overflowed, an input that takes longer than ``SECONDS``, and memory beyond ``MEMORY``.
+overflowed, an input that computes longer than ``SECONDS``, and memory beyond ``MEMORY``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from loadmaster.base.errors import LoadmasterError
 
-#: Seconds that one input may take.
+#: Seconds of CPU that one input may take.
 SECONDS = 20
 
 #: Bytes of address space that inputs may take beside what the process has when they start.
@@ -67,15 +67,17 @@ def refused() -> Iterator[None]:
     except LoadmasterError as error:
         message = str(error)
         if len(message) > READABLE:
-            raise Unreadable(f"a message of {len(message)} characters: {message[:200]}") from None
+            raise UnreadableError(
+                f"a message of {len(message)} characters: {message[:200]}"
+            ) from None
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A message is too long to be read."""
 
 
 class Hang(BaseException):
-    """An input took longer than ``SECONDS``."""
+    """An input computed longer than ``SECONDS``."""
 
 
 def run_input(one: Target, seed: int, index: int) -> None:
@@ -91,13 +93,13 @@ def _clocked() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Hang(f"longer than {SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import TypeGuard
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import shown
 
 #: Seconds that no work lasts: a longer time limit, infinity too, means this one.
 YEAR = 3.2e7
@@ -46,7 +47,7 @@ def integer(
     """
     if is_integer(value) and least <= value <= most:
         return int(value)
-    raise InputError(f"{what} is {value!r}: wants {wants or f'an integer, at least {least}'}")
+    raise InputError(f"{what} is {shown(value)}: wants {wants or f'an integer, at least {least}'}")
 
 
 def number(what: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:
@@ -63,7 +64,7 @@ def number(what: str, value: object, wants: str, holds: Callable[[float], bool])
             found = math.inf if value > 0 else -math.inf
         if holds(found):
             return found
-    raise InputError(f"{what} is {value!r}: wants {wants}")
+    raise InputError(f"{what} is {shown(value)}: wants {wants}")
 
 
 def positive(what: str, value: object) -> float:
@@ -95,11 +96,11 @@ def flag(what: str, value: object) -> bool:
     """True or False."""
     if isinstance(value, bool):
         return value
-    raise InputError(f"{what} is {value!r}: wants True or False")
+    raise InputError(f"{what} is {shown(value)}: wants True or False")
 
 
 def one_of(what: str, value: object, known: Iterable[str]) -> None:
     """Refuses a word that is not known."""
     words = tuple(known)
     if value not in words:
-        raise InputError(f"{what} is {value!r}: wants one of {', '.join(words)}")
+        raise InputError(f"{what} is {shown(value)}: wants one of {', '.join(words)}")

@@ -9,8 +9,11 @@ from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import read_text
+from loadmaster.base.files import check_input, read_text
 from loadmaster.base.warnings import warn
+
+#: Bytes that a row takes once it is parsed: the limit of input counts them.
+_ROW = 800
 
 #: The number of a line, and its cells by column; None where the line is too short.
 NumberedRow: TypeAlias = tuple[int, dict[str, str | None]]
@@ -40,6 +43,7 @@ def read_rows(
     """
     source = os.fspath(path)
     text = read_text(path).removeprefix("\ufeff")
+    check_input(len(text) + _ROW * text.count("\n"), path)
     reader = csv.DictReader(io.StringIO(text), strict=True)
     try:
         columns = tuple(reader.fieldnames or ())

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+from loadmaster.base.text import shortened
+
+#: Characters of a message. Names and values from files may be of any length.
+LONGEST = 2000
 
 
 class LoadmasterError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    A message longer than :data:`LONGEST` lacks its middle, and says so.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message), LONGEST))
 
 
 class InputError(LoadmasterError, ValueError):
@@ -39,8 +50,29 @@ def refusing(failed: str, *errors: type[Exception]) -> Iterator[None]:
     """Turns errors of other libraries into an InputError: what failed, and their own words."""
     try:
         yield
+    except LoadmasterError:
+        raise
     except errors as error:
         raise InputError(f"{failed}: {error}") from error
+
+
+@contextmanager
+def malformed(what: str | Callable[[], str]) -> Iterator[None]:
+    """Turns what Python raises where data has not the form of its format into an InputError.
+
+    It is the border of a reader: around what takes a parsed file apart, and nothing else. ``what``
+    says which part of the file that is, or is asked for it once it is needed.
+    """
+    try:
+        yield
+    except LoadmasterError:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        said = what if isinstance(what, str) else what()
+        raise InputError(f"{said}: {type(error).__name__}: {error}") from error
+    except RecursionError as error:
+        said = what if isinstance(what, str) else what()
+        raise InputError(f"{said}: nested too deeply") from error
 
 
 class InfeasibleError(LoadmasterError):

@@ -1,25 +1,42 @@
-"""Reading and writing whole files: an error names the path, and no file is left half-written."""
+"""Reading and writing whole files: an error names the path, and no file is left half-written.
+
+What is read has a limit, :data:`MAX_INPUT` or what :func:`limited_input` says: small files can be
+packed so that they unpack to more than any machine has.
+"""
 
 from __future__ import annotations
 
 import gc
 import gzip
+import io
 import json
 import os
+import re
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from loadmaster.base.errors import InputError, refusing
+from loadmaster.base.units import format_bytes, parse_bytes
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Document = TypeVar("Document")
+
+#: Bytes that a file may have unpacked, with what it is parsed into, unless more are allowed.
+MAX_INPUT = 2 << 30
+
+_max_input: ContextVar[int] = ContextVar("max_input", default=MAX_INPUT)
+
+# Bytes that are read before the limit is looked at again.
+_PART = 1 << 20
 
 # A trace of 50,000 ops is packed in a third of the time that level 9 takes, and is 5 % larger.
 _GZIP_LEVEL = 5
@@ -31,12 +48,42 @@ TEMPORARY = ".loadmaster-"
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The contents of a file, unpacked if gzipped (told by content, not by name)."""
-    with system_errors(f"cannot read {os.fspath(path)}"):
-        data = Path(path).read_bytes()
-    if not data.startswith(GZIP_MAGIC):
-        return data
-    with _unpacking(path):
-        return gzip.decompress(data)
+    with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
+        if not file.peek(2).startswith(GZIP_MAGIC):
+            return read_counted(file, path)
+        with _unpacking(path):
+            return read_counted(gzip.GzipFile(fileobj=file), path)
+
+
+@contextmanager
+def limited_input(most: int | str | None) -> Iterator[None]:
+    """Sets how many bytes a file may take, as ``"8GiB"``; None leaves it as it is."""
+    now = _max_input.get() if most is None else parse_bytes(most, "max_input")
+    before = _max_input.set(now)
+    try:
+        yield
+    finally:
+        _max_input.reset(before)
+
+
+def check_input(size: int, what: str | os.PathLike[str]) -> None:
+    """Refuses what has or takes more bytes than the limit."""
+    most = _max_input.get()
+    if size > most:
+        more = format_bytes(4 * max(most, size // 4)).replace(" ", "")
+        raise InputError(
+            f"{os.fspath(what)} takes more than {format_bytes(most)} unpacked and parsed: if that "
+            f"is meant, allow more with max_input={more!r}, on the command line --max-input {more}"
+        )
+
+
+def read_counted(stream: io.BufferedIOBase | IO[bytes], what: str | os.PathLike[str]) -> bytes:
+    """All of a stream, up to the limit."""
+    read = io.BytesIO()
+    while part := stream.read(_PART):
+        read.write(part)
+        check_input(read.tell(), what)
+    return read.getvalue()
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -59,15 +106,58 @@ def _unpacking(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
     return refusing(what, EOFError, zlib.error, gzip.BadGzipFile)
 
 
+# What JSON writes for a character beyond 16 bits; group 1: half of it, which Python would accept.
+_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2}))"
+)
+
+
 def parse_json(
     data: bytes,
     path: str | os.PathLike[str],
     object_hook: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
-    """JSON from bytes. A message names ``path``; ``object_hook`` replaces each object."""
+    """JSON from bytes. A message names ``path``; ``object_hook`` replaces each object.
+
+    What the values take counts as input too.
+    """
+    check_input(_parsed_size(data), path)
     what = f"{os.fspath(path)} is not valid JSON"
+    if (b"\\ud" in data or b"\\uD" in data) and any(
+        found[1] for found in _SURROGATE.finditer(data)
+    ):
+        raise InputError(f"{what}: half of a surrogate pair, which is no text")
     with refusing(what, ValueError, RecursionError), uncollected():
         return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
+
+
+def _parsed_size(data: bytes) -> int:
+    """Bytes that JSON takes with its text and its values, about; seldom less than it takes."""
+    text = len(data) * (2 if data.isascii() else 4)
+    marks = ((b",", 32), (b":", 48), (b"[", 56), (b"{", 64), (b'"', 20))
+    return text + sum(size * data.count(mark) for mark, size in marks)
+
+
+# A dotted key of more parts than any that is meant: the time to parse one is their square.
+_LONG_KEY = re.compile(
+    r"(?<![\w.\"'-])(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}", re.ASCII
+)
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """A document of TOML; ``source`` is named in errors.
+
+    Raises
+    ------
+    InputError
+        No TOML, brackets nested too deeply, or a dotted key of more than 64 parts.
+    """
+    if key := _LONG_KEY.search(text):
+        line = text.count("\n", 0, key.start()) + 1
+        raise InputError(f"{source}, line {line}: a dotted key of more than 64 parts")
+    with refusing(f"{source} is not valid TOML", tomllib.TOMLDecodeError, RecursionError):
+        return tomllib.loads(text)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Text for people: rows of cells as a table, and what a terminal would obey rather than show."""
+"""Text for people: tables, what is cut, and what a terminal would obey rather than show."""
 
 from __future__ import annotations
 
@@ -34,3 +34,29 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in rows
     ]
+
+
+def shown(value: object, most: int = 100) -> str:
+    """A value from a file as messages give it, whatever its length.
+
+    >>> shown("a"), shown(2**20000)
+    ("'a'", 'an integer of 20001 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 4096:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        return shortened(repr(value), most)
+    except (ValueError, RecursionError):  # Such an integer deep inside, or lists within lists.
+        return f"a {type(value).__name__} that is too large to show"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text; one of more characters without its middle.
+
+    >>> shortened("a" * 50 + "z" * 50, 40)
+    'aaaaaaaaaa (80 characters left out) zzzzzzzzzz'
+    """
+    if len(text) <= most:
+        return text
+    half = max((most - 36) // 2, 10)
+    return f"{text[:half]} ({len(text) - 2 * half} characters left out) {text[-half:]}"

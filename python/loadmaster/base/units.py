@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from loadmaster.base.checks import is_integer, is_number
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import shown
 
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)\s*([^\s\d.][^\d]*)?")
 
@@ -71,7 +72,10 @@ class Quantity:
         """
         if isinstance(value, str):
             return self.parse(value, what)
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise InputError(f"{what} is {shown(value)}: out of range") from None
         low, high = self.sure
         if 0 < number < math.inf and not (bare or low <= number < high):
             raise self.bare(value, what)
@@ -144,12 +148,13 @@ def parse_bytes(value: object, what: str = "size") -> int:
         return int(value)
     if not isinstance(value, str):
         raise InputError(
-            f"{what} is {value!r}: give bytes as an integer or as a string like '32GiB' or '16GB'"
+            f"{what} is {shown(value)}: give bytes as an integer or as a string like '32GiB' or "
+            "'16GB'"
         )
     size = int(SIZE.parse(value, what))
     if size >= 2**63:
-        raise InputError(f"{what} is {value!r}: more than 2^63 bytes")
-    return size
+        raise InputError(f"{what} is {shown(value)}: more than 2^63 bytes")
+    return int(size)
 
 
 def exact_bytes(size: int) -> str:
@@ -174,7 +179,8 @@ def parse_seconds(value: object, what: str = "time") -> float:
     seconds = float(TIME.parse(value, what)) if isinstance(value, str) else math.inf
     if seconds == math.inf:
         raise InputError(
-            f"{what} is {value!r}: give seconds as a number or as a string like '120ms' or '1.5s'"
+            f"{what} is {shown(value)}: give seconds as a number or as a string like '120ms' or "
+            "'1.5s'"
         )
     return seconds
 

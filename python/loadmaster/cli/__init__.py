@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
+from loadmaster.base.files import limited_input
 from loadmaster.cli.parser import parser
 from loadmaster.cli.printing import note, open_streams
 
@@ -41,7 +42,8 @@ def _run(argv: Sequence[str] | None) -> int | None:
     arguments, unknown = parser().parse_known_args(argv)
     if unknown:
         arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
-    code: int | None = arguments.run(arguments)
+    with limited_input(getattr(arguments, "max_input", None)):
+        code: int | None = arguments.run(arguments)
     return code
 
 

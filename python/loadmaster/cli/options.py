@@ -6,6 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from loadmaster.base.files import MAX_INPUT
+from loadmaster.base.units import format_bytes
+
 _GRAPH = (
     "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
     "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
@@ -40,12 +43,24 @@ _CONSTRAINTS = (
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None],
+    text: str,
+    *,
+    reads: bool = True,
 ) -> argparse.ArgumentParser:
-    """Adds a command that calls ``run``; every command takes --json."""
+    """Adds a command that calls ``run``; every command takes --json, and a limit if it reads."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run, command=command)
     command.add_argument("--json", action="store_true", help="print JSON for machines")
+    if reads:
+        command.add_argument(
+            "--max-input",
+            metavar="SIZE",
+            help="refuse a file that takes more once it is unpacked and parsed; default: "
+            f"{format_bytes(MAX_INPUT).replace(' ', '')}",
+        )
     return command
 
 

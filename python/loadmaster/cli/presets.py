@@ -11,7 +11,8 @@ from loadmaster.cli.printing import put_file, show_columns, show_json
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "presets", run, "list the clusters that come along")
+    text = "list the clusters that come along"
+    command = options.add_command(commands, "presets", run, text, reads=False)
     command.add_argument("name", nargs="?", help="print this one's TOML")
 
 

@@ -11,7 +11,7 @@ from loadmaster.cli.printing import show_columns, show_json
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    options.add_command(commands, "targets", run, "list what export writes")
+    options.add_command(commands, "targets", run, "list what export writes", reads=False)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -334,7 +334,7 @@ def _table(table: Any, what: str) -> dict[str, Entry]:
         raise InputError(f"{what}: lists of {', '.join(str(len(row)) for row in rows)} values")
     found: dict[str, Entry] = {}
     for name, mean, steps, squares in zip(*rows, strict=True):
-        figures = all(checks.is_number(v) and 0 <= v < math.inf for v in (mean, squares))
+        figures = all(checks.is_number(v) and 0 <= v < 1e300 for v in (mean, squares))
         if not isinstance(name, str) or not figures or not checks.is_integer(steps) or steps < 0:
             raise InputError(
                 f"{what}, op {name!r}: mean {mean!r}, steps {steps!r}, squares {squares!r}: wants "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.disjoint_sets import DisjointSets
-from loadmaster.base.errors import InputError, refusing
-from loadmaster.base.files import read_bytes
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_toml, read_text
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, parallelism, summed
@@ -343,7 +342,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], ...]:
     InputError
         No such file, no TOML, or no lists of kinds.
     """
-    return _parsed_rules(read_bytes(path), str(path))
+    return _parsed_rules(read_text(path), str(path))
 
 
 @cache
@@ -351,12 +350,11 @@ def default_rules() -> tuple[tuple[str, ...], ...]:
     """The rules of this package, for ATen, ONNX and TensorFlow kinds."""
     folder = resources.files("loadmaster.judge") / "coarsen_rules"
     names = ("aten.toml", "onnx.toml", "tensorflow.toml")
-    return tuple(r for n in names for r in _parsed_rules((folder / n).read_bytes(), n))
+    return tuple(r for n in names for r in _parsed_rules((folder / n).read_text("utf-8"), n))
 
 
-def _parsed_rules(data: bytes, source: str) -> tuple[tuple[str, ...], ...]:
-    with refusing(f"{source} is no TOML", UnicodeDecodeError, tomllib.TOMLDecodeError):
-        document = tomllib.loads(data.decode())
+def _parsed_rules(text: str, source: str) -> tuple[tuple[str, ...], ...]:
+    document = parse_toml(text, source)
     if "rules" not in document:
         raise InputError(f"{source} has no list 'rules'")
     return _checked_rules(f"{source}: rules", document["rules"])

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from typing import Any
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, refusing
-from loadmaster.base.files import naming, read_text, write_bytes
+from loadmaster.base.files import naming, parse_toml, read_text, write_bytes
 from loadmaster.base.units import (
     RATE,
     SIZE,
@@ -685,8 +684,7 @@ class Cluster:
         >>> rack.route("node0.gpu0", "node1.gpu499").channels
         ('node0.gpu0.tx', 'node1.gpu499.rx')
         """
-        with refusing(f"{source} is not valid TOML", tomllib.TOMLDecodeError):
-            document = tomllib.loads(text)
+        document = parse_toml(text, source)
         with naming(source):
             known = {"name", "description", "source", "device", "link", "type", "collective"}
             _refuse_unknown(document, "cluster", known)

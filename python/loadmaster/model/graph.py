@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import check_format, naming
+from loadmaster.base.text import shown
 from loadmaster.base.units import counted
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.orders import ORDERS
@@ -554,9 +555,9 @@ def _first_bad(values: Any) -> str:
         return f" is {type(values).__name__}"
     for i, value in enumerate(values):
         if isinstance(value, (int, float)) and not -(2**63) <= value < 2**64:
-            return f"[{i}] is {value!r}: out of range"
+            return f"[{i}] is {shown(value)}: out of range"
         if not isinstance(value, (int, float, np.number)):
-            return f"[{i}] is {value!r}"
+            return f"[{i}] is {shown(value)}"
     return ""
 
 

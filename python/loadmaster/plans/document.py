@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import check_format, naming
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.judge.bounds import SPACES
@@ -112,12 +112,8 @@ def plan_of_document(
         Not a plan, another version, damaged, or a plan for another graph or cluster.
     """
     check_format(document, FORMAT, VERSION, "a plan", source, older=(1,))
-    try:
+    with malformed(f"{source} is a damaged plan"):
         return _Reader(document, source).plan(graph, cluster)
-    except InputError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise InputError(f"{source} is a damaged plan: {error!r}") from error
 
 
 class _Reader:
@@ -144,6 +140,7 @@ class _Reader:
         expect(isinstance(document["priority"], list), "priority is no list")
         expect(isinstance(document["options"], Mapping), "options are no object")
         expect(isinstance(document["method"], str), "method is no text")
+        expect(isinstance(document["bound_source"], str), "bound_source is no text")
         problem = self._problem(own_graph, own_cluster)
         policy = document["policy"]
         expect(policy in PLAN_POLICIES, f"policy is {policy!r}: wants one of {PLAN_POLICIES}")
@@ -167,8 +164,8 @@ class _Reader:
             lower_bound=self._lower_bound(verdict.step_time),
             bound_source=document["bound_source"],
             **self._spaces(),
-            notes=tuple(document["notes"]),
-            planning_seconds=float(document["planning_seconds"]),
+            notes=self._notes(document["notes"]),
+            planning_seconds=checks.not_negative("planning_seconds", document["planning_seconds"]),
             constraints=self._constraints(own_graph),
             original_sha256=original,
         )
@@ -261,11 +258,16 @@ class _Reader:
             **whole,
             share=share,
             splits=self._splits(described["splits"]),
-            notes=tuple(described["notes"]),
+            notes=self._notes(described["notes"]),
         )
         served = np.bincount(program.origin[~program.own], minlength=source.n_ops)
         self.expect(bool(served.all()), "no op serves some op of the graph")
         return program
+
+    def _notes(self, notes: Any) -> tuple[str, ...]:
+        texts = isinstance(notes, list) and all(isinstance(note, str) for note in notes)
+        self.expect(texts, "notes are no list of texts")
+        return tuple(notes)
 
     def _splits(self, rows: Any) -> tuple[Split, ...]:
         splits = tuple(Split(*row) for row in rows)

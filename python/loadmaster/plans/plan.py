@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.files import parse_json, read_bytes, write_json
+from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
@@ -402,6 +402,8 @@ class Plan:
         path: str | os.PathLike[str],
         graph: OpGraph | None = None,
         cluster: Cluster | None = None,
+        *,
+        max_input: int | str | None = None,
     ) -> Plan:
         """Reads a saved plan, and simulates it again.
 
@@ -410,14 +412,17 @@ class Plan:
         path
         graph, cluster : optional
             What the plan should be for; if it is not, that is an error.
+        max_input : int or str, optional
+            As for :func:`loadmaster.read`.
 
         Raises
         ------
         InputError
             Not a plan, another version, damaged, or a plan for another graph or cluster.
         """
-        source = os.fspath(path)
-        return cls.from_document(parse_json(read_bytes(path), path), source, graph, cluster)
+        with limited_input(max_input):
+            document = parse_json(read_bytes(path), path)
+        return cls.from_document(document, os.fspath(path), graph, cluster)
 
     @classmethod
     def from_document(

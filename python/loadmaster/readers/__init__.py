@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import limited_input
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers import examples, registry
 from loadmaster.readers.registry import File, profile_reader, reader
@@ -15,7 +17,7 @@ __all__ = ["File", "profile_reader", "read", "reader"]
 _EXAMPLE = "example:"
 
 
-def read(source: Any, **options: Any) -> OpGraph:
+def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> OpGraph:
     """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
 
     The kind of a file, plain or gzipped, is told by content, and ``options`` go to its reader:
@@ -35,6 +37,14 @@ def read(source: Any, **options: Any) -> OpGraph:
 
     Formats of your own are added by :func:`loadmaster.reader`.
 
+    Parameters
+    ----------
+    source : path, str or program
+    max_input : int or str, optional
+        Bytes that each file may take unpacked and parsed, as ``"8GiB"``; 2 GiB if absent.
+    options
+        Of the format's reader, as above.
+
     Raises
     ------
     InputError
@@ -47,6 +57,11 @@ def read(source: Any, **options: Any) -> OpGraph:
     >>> lm.read("example:lenet").n_ops
     104
     """
+    with limited_input(max_input):
+        return _read(source, options)
+
+
+def _read(source: Any, options: Mapping[str, Any]) -> OpGraph:
     given = {option: value for option, value in options.items() if value is not None}
     if isinstance(source, str) and source.startswith(_EXAMPLE):
         registry.refuse(source, given, [])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.hlo_fusion import fusion
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_program import (
@@ -69,10 +69,11 @@ class _Text:
 def from_text(text: str) -> Program:
     """The program of a module's text. O(length)."""
     reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
-        reader.line = number
-        reader.read(_NUMBER.sub("", line.strip()))
-    return reader.program()
+    with malformed(lambda: f"line {reader.line} is malformed"):
+        for number, line in enumerate(text.splitlines(), 1):
+            reader.line = number
+            reader.read(_NUMBER.sub("", line.strip()))
+        return reader.program()
 
 
 class _Reader:
@@ -195,6 +196,7 @@ class _Reader:
         trees: dict[str, Any] = {}
         parameters: dict[int, list[tuple[str, Type]]] = {}
         for row in text.rows:
+            self.line = row.line
             if row.name in values:
                 raise self._error(f"{row.name!r} is defined twice", row.line)
             leaves = _leaves(row.type)
@@ -276,7 +278,7 @@ class _Reader:
         elif kind == "conditional" and every:
             instruction.flow = "branch"
             instruction.bodies = _branches(every, read[1:])
-            if "true_computation" in bodies:  # it stands first, but is number 1
+            if "true_computation" in bodies and len(read) == 3:  # it stands first, but is number 1
                 both = (bodies["false_computation"][0], bodies["true_computation"][0])
                 instruction.bodies = _branches(both, read[2:0:-1])
                 instruction.operands = [

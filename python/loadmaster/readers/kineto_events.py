@@ -390,6 +390,8 @@ class _Where:
     def find(self, thread: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np.int32]:
         """The call in which each moment lies, int32; -1: none."""
         found = np.full(len(moment), -1, dtype=np.int32)
+        if not len(self.end):
+            return found
         for code, calls in self._calls.items():
             here = np.flatnonzero(thread == code)
             last = np.searchsorted(self._starts[code], moment[here], side="right") - 1

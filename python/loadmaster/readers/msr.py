@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loadmaster.base.checks import is_integer, is_number
+from loadmaster.base.checks import is_integer, not_negative
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.units import parse_bytes, parse_seconds
@@ -148,7 +148,7 @@ class _Benchmark:
         ratios = []
         for at, edge in enumerate(self.edges):
             cost, size = self._cost(at, edge), edge.get("size")
-            if isinstance(size, (int, float)) and 0 < size < math.inf and cost > 0:
+            if isinstance(size, (int, float)) and 0 < size < 2**63 and cost > 0:
                 ratios.append(size * self.byte / cost)
         found = statistics.median(ratios) if ratios else _NOMINAL
         if not 0 < found < math.inf:
@@ -213,14 +213,15 @@ class _Benchmark:
                 if not isinstance(end, int) or end not in index:
                     raise InputError(f"edge {at} joins {ends[0]!r} and {ends[1]!r}: no such node")
             src, dst = index[ends[0]], index[ends[1]]
-            size = round(self._cost(at, edge) * self.bandwidth)
+            size = _bytes(self._cost(at, edge) * self.bandwidth, f"edge {at}")
             tensor = tensors.setdefault((src, size), len(tensors))
             for column, number in zip(columns.values(), (src, dst, tensor, size), strict=True):
                 column.append(number)
         return columns
 
     def _size(self, node: Mapping[str, Any]) -> int:
-        return round(_number(node, "size", _called(node), default=0.0) * self.byte)
+        size = _number(node, "size", _called(node), default=0.0)
+        return _bytes(size * self.byte, _called(node))
 
     def _accelerated(self, node: Mapping[str, Any]) -> bool:
         return _flag(node, "supportedOnFpga")
@@ -233,13 +234,15 @@ class _Benchmark:
             if not is_integer(count) or not 0 <= count <= 64:
                 raise InputError(f"{key} is {count!r}: wants a number of devices, at most 64")
             counts.append(count)
-        memory = round(_number(self.header, "maxSizePerFPGA", "the file") * self.byte)
+        limit = _number(self.header, "maxSizePerFPGA", "the file")
+        memory = _bytes(limit * self.byte, "maxSizePerFPGA")
         total = sum(self._size(node) for node in self.nodes)
-        traffic = sum(self._cost(at, edge) for at, edge in enumerate(self.edges)) * self.bandwidth
+        costs = sum(self._cost(at, edge) for at, edge in enumerate(self.edges))
+        room = _bytes(2 * (total + costs * self.bandwidth), "all that is stored and sent") + 1
         accelerators = [f"{ACCELERATOR}{i}" for i in range(counts[0])]
         cores = [f"{CPU}{i}" for i in range(counts[1])]
         devices = [Device(d, ACCELERATOR, memory) for d in accelerators]
-        devices += [Device(d, CPU, 2 * (total + round(traffic)) + 1) for d in cores]
+        devices += [Device(d, CPU, room) for d in cores]
         return Cluster(devices, self._links(accelerators, cores), name=name)
 
     def _links(self, accelerators: list[str], cores: list[str]) -> Iterator[Link]:
@@ -272,9 +275,14 @@ def _names(nodes: list[Mapping[str, Any]]) -> list[str]:
 
 def _number(row: Mapping[str, Any], key: str, what: str, default: float | None = None) -> float:
     value = row.get(key, default)
-    if not is_number(value) or not 0 <= value < math.inf:
-        raise InputError(f"{what} has the {key} {value!r}: wants a number that is not negative")
-    return float(value)
+    return not_negative(f"{what}: {key}", value)
+
+
+def _bytes(size: float, what: str) -> int:
+    """A size in whole bytes; an InputError for one beyond 64 bits."""
+    if size >= 2**62:
+        raise InputError(f"{what} has {size:.3g} bytes: wants fewer than 2^62")
+    return round(size)
 
 
 def _latency(node: Mapping[str, Any], key: str) -> float:

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError, importing
-from loadmaster.base.files import naming, system_errors
+from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.columns import FLOAT_NAMES, GraphColumns
+from loadmaster.readers.messages import check_messages
 from loadmaster.readers.names import unique
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
     Walker,
     bodies,
     declared_dims,
+    dtype_name,
     from_initializer,
     from_type,
     in_order,
@@ -140,8 +142,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        with system_errors("cannot be read"):
-            model = onnx.load(path, format="protobuf", load_external_data=False)
+        data = read_bytes(path)
+        check_messages(data, "its graph")
+        model = onnx.ModelProto.FromString(data)
     except DecodeError:
         raise InputError(
             "not an ONNX model, or a truncated one, nor anything else that is read"
@@ -155,10 +158,21 @@ def _load_tiny_external(onnx: Any, graph: Any, folder: Path) -> None:
     for tensor in graph.initializer:
         if tensor.data_location == tensor.EXTERNAL and is_tiny(tensor):
             try:
+                _shorten(tensor)
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
                 tensor.data_location = tensor.DEFAULT
-            except (OSError, ValueError, onnx.checker.ValidationError):
+            except (OSError, ValueError, TypeError, onnx.checker.ValidationError):
                 tensor.ClearField("raw_data")
+
+
+def _shorten(tensor: Any) -> None:
+    """Makes a tensor take from its file what its dimensions ask for: without a length, or with a
+    larger one, all of the file would be read.
+    """
+    entries = {entry.key: entry for entry in tensor.external_data}
+    size = Tensor(dtype_name(tensor.data_type), tuple(tensor.dims)).nbytes or 0
+    length = entries.get("length") or tensor.external_data.add(key="length", value=str(size))
+    length.value = str(min(int(length.value), size))
 
 
 def check_whole(model: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.columns import counts, without_flops
 from loadmaster.readers.onnx_costs import (
     ELEMENT_TYPES,
@@ -35,6 +35,8 @@ from loadmaster.readers.open_dims import Dim, substituted
 
 # Constants up to this many elements are looked at and computed with; beyond it they are weights.
 _TINY = 1024
+#: Elements that no tensor has: their bytes would not fit 64 bits.
+_MOST = 2**59
 _NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
 
 # ---- values -----------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ def from_type(type_proto: Any, shape: Sequence[Dim] | None) -> Tensor:
 
 def is_tiny(tensor: Any) -> bool:
     """Whether a stored tensor may hold shapes, axes or scales and is looked at."""
-    count = math.prod(tensor.dims)
+    count = math.prod(size if size >= 0 else _MOST for size in tensor.dims)
     dtype = dtype_name(tensor.data_type)
     # Floating-point ones matter as the scales of a Resize: at most one per axis, twice for the ROI.
     return bool(count <= (_TINY if dtype in ("i64", "i32", "b8") else 16 if dtype == "f32" else -1))
@@ -69,6 +71,11 @@ def _from_dense(onnx: Any, tensor: Any) -> Tensor:
         except (ValueError, TypeError):  # fewer bytes than its dimensions ask for
             data = None
     return Tensor(dtype_name(tensor.data_type), tuple(tensor.dims), data)
+
+
+def _check_dims(name: str, tensor: Any) -> None:
+    if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) >= _MOST:
+        raise InputError(f"the stored tensor {name!r} has the dimensions {list(tensor.dims)}")
 
 
 def _from_sparse(tensor: Any) -> Tensor:
@@ -101,6 +108,7 @@ def initializer_name(initializer: Any) -> Any:
 
 def from_initializer(onnx: Any, initializer: Any) -> Tensor:
     """A stored tensor: its type, its dimensions, and its content where that is tiny."""
+    _check_dims(initializer_name(initializer), initializer)
     if hasattr(initializer, "values"):
         return _from_sparse(initializer)
     return _from_dense(onnx, initializer)
@@ -216,6 +224,9 @@ class Walker:
             "" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import
         }
         self.opsets.setdefault("", onnx.defs.onnx_opset_version() if self.opsets else 1)
+        for domain, version in self.opsets.items():
+            if not 0 < version < 2**31:
+                raise InputError(f"opset {domain or 'ai.onnx'!r} has the version {version}")
         self._opset_protos = [onnx.helper.make_opsetid(d, v) for d, v in self.opsets.items()]
         self._inference_errors = (
             onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError,
@@ -253,7 +264,17 @@ class Walker:
         return notes
 
     def visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> Result:
-        """Cost a node whose inputs are in ``known``, and put its outputs there."""
+        """Cost a node whose inputs are in ``known``, and put its outputs there.
+
+        Raises
+        ------
+        InputError
+            A node without an attribute that it must have, or with one of another type or length.
+        """
+        with malformed(f"op {name!r} ({kind_of(node)}) is damaged"):
+            return self._visit(node, known, name)
+
+    def _visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> Result:
         ins = [self._lookup(value, known, name) for value in node.input]
         op = Op(kind_of(node), ins, (), _attributes(self.onnx, node))
         flow = self._control_flow(op.kind)
@@ -323,6 +344,10 @@ class Walker:
 
     def _inferred(self, node: Any, op: Op, name: str) -> list[Tensor]:
         """ONNX's own shape inference for one node."""
+        if op.kind == "Slice" and op.ins and op.ins[0] is not None and 0 in (op.ins[0].shape or ()):
+            # Nothing, of which every part is nothing. ONNX's inference would end the process where
+            # a step is negative.
+            return _of_any_content(op.ins[:1])
         node, schema = self._schema(node, op.kind)
         if schema is None or any(t is not None and not (t.dtype or t.other) for t in op.ins):
             return []
@@ -379,7 +404,7 @@ class Walker:
         if not op.ins or any(t is not None and t.data is None for t in op.ins):
             return None
         sized = bool(outs) and all(t.known and math.prod(dims(t)) <= _TINY for t in outs)
-        if not sized and op.kind not in _SIZED_BY_CONTENT:
+        if not sized and not _is_tiny_by_content(op):
             return None
         feeds = {v: t.data for v, t in zip(node.input, op.ins, strict=True) if t is not None}
         try:
@@ -411,7 +436,8 @@ class Walker:
         outs = []
         for output in graph.output:
             tensor = self._lookup(output.name, scope, graph.name)
-            assert tensor is not None
+            if tensor is None:
+                raise InputError(f"the graph {graph.name!r} inside a node has an unnamed output")
             outs.append(tensor)
         return total, outs
 
@@ -475,12 +501,24 @@ class Walker:
         return work.times(1 if trips is None else trips), _of_any_content(outs[:n_states]) + stacked
 
 
-# Kinds whose output size depends on what their inputs hold.
-_SIZED_BY_CONTENT = frozenset(("NonZero", "Compress", "Unique", "Range", "Expand", "Reshape"))
+# Kinds whose output size depends on what their inputs hold, and is no larger than these.
+_SIZED_BY_CONTENT = frozenset(("NonZero", "Compress", "Unique", "Reshape"))
 _RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
      "RandomUniformLike")
 )  # fmt: skip
+
+
+def _is_tiny_by_content(op: Op) -> bool:
+    """Whether what a kind makes of its inputs, which are known, is tiny."""
+    given = [t.data for t in op.ins if t is not None]
+    if op.kind == "Range" and len(given) == 3:
+        start, limit, delta = (float(array.reshape(-1)[0]) for array in given)
+        return bool(delta != 0 and (limit - start) / delta <= _TINY)
+    if op.kind == "Expand" and len(given) == 2:
+        size = given[0].size * math.prod(map(abs, given[1].reshape(-1).tolist()))
+        return bool(size <= _TINY)
+    return op.kind in _SIZED_BY_CONTENT
 
 
 def _inferred_dims(type_proto: Any) -> list[Dim] | None:

@@ -11,7 +11,6 @@ microsecond, not nothing.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.base.checks import not_negative
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.units import counted
@@ -222,11 +222,7 @@ class _Recording:
 
     def _add(self, at: int, event: Mapping[str, Any], run: int, repeated: Counter[str]) -> None:
         name = event["name"].removesuffix(_KERNEL)
-        micros = event.get("dur")
-        if not isinstance(micros, (int, float)) or not 0 <= micros < math.inf:
-            raise InputError(
-                f"event {at} ({name!r}) has the duration {micros!r}: wants microseconds"
-            )
+        micros = not_negative(f"event {at} ({name!r}): dur", event.get("dur"))
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         self.kinds.setdefault(name, str(args.get("op_name", "")))

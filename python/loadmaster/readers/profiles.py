@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import limited_input
 from loadmaster.model.profile import Profile
 from loadmaster.readers import registry
 from loadmaster.readers.registry import File
 
 
-def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]:
+def read_profiles(
+    path: str | os.PathLike[str], *, max_input: int | str | None = None, **options: Any
+) -> list[Profile]:
     """The measured times in a file.
 
     * PyTorch's profiler traces (Kineto): ``step``; with ``graph``, the execution trace of the same
@@ -24,6 +27,8 @@ def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]
     ----------
     path
         Plain or gzipped.
+    max_input : int or str, optional
+        As for :func:`loadmaster.read`.
     options
         Of the reader: the above, and ``batch`` and ``device_type``, for what the file does not say.
 
@@ -43,6 +48,11 @@ def read_profiles(path: str | os.PathLike[str], **options: Any) -> list[Profile]
     Traceback (most recent call last):
     loadmaster.base.errors.InputError: .../profile.csv has no rows
     """
+    with limited_input(max_input):
+        return _read(path, options)
+
+
+def _read(path: str | os.PathLike[str], options: dict[str, Any]) -> list[Profile]:
     found = registry.of_file(registry.PROFILES, File.of(path, options))
     if found is None:
         raise InputError(

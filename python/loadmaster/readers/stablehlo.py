@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
@@ -76,14 +76,15 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
 def from_text(text: str) -> Program:
     """The program of a module's text: its public function, or the first. O(length)."""
     reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if line.startswith("{-#"):  # contents of large constants follow
-            break
-        if line and not line.startswith("//"):
-            reader.line = number
-            reader.read(line)
-    return reader.program()
+    with malformed(lambda: f"line {reader.line} is malformed"):
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.strip()
+            if line.startswith("{-#"):  # contents of large constants follow
+                break
+            if line and not line.startswith("//"):
+                reader.line = number
+                reader.read(line)
+        return reader.program()
 
 
 # ---- regions and functions ----------------------------------------------------------------------

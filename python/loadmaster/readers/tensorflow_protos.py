@@ -148,6 +148,9 @@ def _parsed(data: bytes, message: str) -> Any:
     parsed = _classes()[message]()
     from google.protobuf.message import DecodeError
 
+    from loadmaster.readers.messages import check_messages
+
+    check_messages(data, f"a {message} in the file")
     try:
         parsed.ParseFromString(data)
     except DecodeError:

@@ -110,8 +110,10 @@ def profile_of(
             seconds[rows[name], step] = execution.seconds
             kinds.setdefault(name, execution.kind)
             where.setdefault(name, device_kind(execution.device))
-            known = execution.outputs.values()
-            sizes.setdefault(name, sum(t.nbytes or 0 for t in known))
+            size = sum(t.nbytes or 0 for t in execution.outputs.values())
+            if size >= 2**63:
+                raise InputError(f"op {name!r} puts out more than 2^63 bytes")
+            sizes.setdefault(name, size)
     used = Counter(kind for kind in where.values() if kind)
     if device_type is None and len(used) > 1:
         counts = ", ".join(f"{count} on {name}" for name, count in used.most_common())

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.base.errors import InputError, refusing
-from loadmaster.base.files import naming, parse_json, system_errors
+from loadmaster.base.errors import InputError, malformed, refusing
+from loadmaster.base.files import naming, parse_json, read_counted, system_errors
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_program import (
     Node,
@@ -29,9 +29,6 @@ from loadmaster.readers.aten_program import (
     to_graph,
 )
 from loadmaster.readers.nn_modules import innermost
-
-#: The most bytes of JSON that are read: a program of 100,000 ops has some 150 MB.
-LARGEST = 2**29
 
 # Spelling of an element type by its number in the schema.
 _DTYPES = {
@@ -141,13 +138,8 @@ def _what_else(names: Sequence[str]) -> str:
 
 
 def _bytes(archive: zipfile.ZipFile, member: str) -> bytes:
-    size = archive.getinfo(member).file_size
-    if size > LARGEST:
-        raise InputError(
-            f"{member} has {size} bytes, more than the {LARGEST} that are read: is it a program?"
-        )
     with archive.open(member) as file:
-        return file.read(LARGEST)
+        return read_counted(file, member)
 
 
 def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
@@ -156,10 +148,8 @@ def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
     if config not in archive.namelist():
         return {}
     document = parse_json(_bytes(archive, config), config)
-    try:
+    with malformed(f"{config} has not the schema of torch.export"):
         return {name: str(entry["path_name"]) for name, entry in document["config"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{config} has not the schema of torch.export ({error!r})") from None
 
 
 # ---- the program ------------------------------------------------------------------------------
@@ -167,7 +157,7 @@ def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
 
 def _checked(document: Any, files: Mapping[str, str]) -> Program:
     """The program of a whole document; an `InputError` where the document breaks the schema."""
-    try:
+    with malformed("its JSON has not the schema of torch.export"):
         module = document["graph_module"]
         program = _program(module["graph"])
         sign(program, *_signature(module["signature"], files))
@@ -175,10 +165,6 @@ def _checked(document: Any, files: Mapping[str, str]) -> Program:
             str(symbol): (_bound(entry["min_val"]), _bound(entry["max_val"]))
             for symbol, entry in (document.get("range_constraints") or {}).items()
         }
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"its JSON has not the schema of torch.export ({type(error).__name__}: {error})"
-        ) from None
     if not program.nodes:
         raise InputError("the program has no ops")
     return program

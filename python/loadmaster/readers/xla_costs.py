@@ -60,9 +60,14 @@ class Axis:
     kernel_dilation: int = 1
 
     def taps(self) -> int:
-        """Pairs of an output position and a kernel position that meet an element of the input."""
+        """Pairs of an output position and a kernel position that meet an element of the input.
+
+        Of kernels that no model has, it counts the pairs that meet padding too.
+        """
         if min(self.size, self.out, self.kernel) <= 0:
             return 0
+        if self.kernel * self.input_dilation > _LONGEST:
+            return self.out * self.kernel
         last = (self.size - 1) * self.input_dilation
         return sum(
             self._positions(tap * self.kernel_dilation - self.before, last)
@@ -81,6 +86,10 @@ class Axis:
             if (o * self.stride + shift) % self.input_dilation == 0:
                 return (end - o) // period + 1
         return 0
+
+
+#: Positions of a kernel, times the dilation of the input, that are looked at one by one.
+_LONGEST = 2**20
 
 
 @functools.lru_cache(maxsize=4096)

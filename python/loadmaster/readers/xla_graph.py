@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
@@ -124,6 +124,7 @@ class _Inliner:
         self.columns = Columns()
         self.outputs: list[Value] = []
         self._left = LIMIT
+        self._line = 0
         self._running: set[int] = set()
         self._last_effect = -1
         self._unknown: Counter[str] = Counter()
@@ -139,7 +140,8 @@ class _Inliner:
             names = self.program.names
             name = names[position] if position < len(names) else label
             inputs.append(self.columns.placeholder(name or f"input{position}", "input", type_))
-        self.outputs = drive(self._computation(entry, inputs, _Scope()))
+        with malformed(lambda: f"{at(self._line)}an instruction is malformed"):
+            self.outputs = drive(self._computation(entry, inputs, _Scope()))
 
     # -- what is said of it --------------------------------------------------------------------
 
@@ -189,6 +191,7 @@ class _Inliner:
             env[name] = self._constants[key]
         for instruction in body.instructions:
             self._left -= 1
+            self._line = instruction.line
             if self._left < 0:
                 raise InputError(
                     f"more than {LIMIT} instructions once its calls are inlined: too large to read"
@@ -344,7 +347,7 @@ class _Inliner:
     def _branch(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
         predicate, args = values[0], values[1:]
         taken = predicate.number
-        if taken is None or not 0 <= int(taken.real) < len(instruction.bodies):
+        if taken is None or not 0 <= taken.real < len(instruction.bodies):
             weights = []
             for body in instruction.bodies:
                 weights.append((yield self._weight(body)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from loadmaster.readers.xla_columns import Value
@@ -13,9 +12,12 @@ _COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
 
 
 def folded(kind: str, values: Sequence[Value]) -> complex | None:
-    """The result of an elementwise op on known numbers, of kinds that loops' limits need."""
+    """The result of an elementwise op on known numbers, of kinds that loops' limits need.
+
+    Of numbers beyond 64 bits nothing is known: no loop runs so often.
+    """
     numbers = [v.number for v in values]
-    if None in numbers:
+    if any(n is None or abs(n) >= 2**64 for n in numbers):
         return None
     match plain(kind), numbers:
         case ("add" | "add_any", [a, b]):
@@ -106,9 +108,9 @@ def trips_of(
     start, step = values[c + b + position].number, counters[position]
     if start is None or not step:
         return None
-    span = limit.real - start.real
-    if not math.isfinite(span):
+    if not max(abs(limit), abs(start), abs(step)) < 2**64:
         return None
+    span = limit.real - start.real
     if direction == "NE":
         return int(span // step) if span % step == 0 and span / step >= 0 else None
     if direction not in ("LT", "LE", "GT", "GE") or (direction in ("LT", "LE")) != (step > 0):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import check_input
+
+#: Bytes that a line takes once it is parsed.
+_LINE = 1500
 
 #: Brackets and commas. Quoted text, arrows and comparisons match too, so as to be skipped.
 _MARK = re.compile(r"\"(?:[^\"\\]|\\.)*\"|->|<=|[()\[\]{}<>,]")
@@ -46,7 +50,8 @@ def split(text: str) -> list[str]:
 
 
 def decoded(data: bytes) -> str:
-    """Text of a file, which must be UTF-8."""
+    """Text of a file, which must be UTF-8, and of no more lines than the limit of input allows."""
+    check_input(len(data) + _LINE * data.count(b"\n"), "its text")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

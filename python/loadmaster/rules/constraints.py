@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, refusing
-from loadmaster.base.files import naming, read_bytes
+from loadmaster.base.files import naming, parse_toml, read_text
 from loadmaster.base.units import SIZE, format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
 
@@ -159,9 +158,7 @@ class Constraints:
             The file cannot be read, is no TOML, or has something else in it.
         """
         source = os.fspath(path)
-        what = f"{source} is not valid TOML"
-        with refusing(what, tomllib.TOMLDecodeError, UnicodeDecodeError):
-            document = tomllib.loads(read_bytes(path).decode())
+        document = parse_toml(read_text(path), source)
         reserve = document.get("reserve")
         for on, size in (reserve if isinstance(reserve, Mapping) else {EVERY: reserve}).items():
             if checks.is_number(size):

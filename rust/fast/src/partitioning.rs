@@ -71,8 +71,7 @@ pub fn partition<'py>(
             )));
         }
     }
-    let n_parts = share.len()?;
-    let share = convert::seconds("share", share, n_parts, false)?;
+    let share = convert::seconds("share", share, 1, true)?;
     if share.is_empty() || share.contains(&0.0) {
         return Err(PyValueError::new_err("share: wants a positive number per part, for one part or more"));
     }
