@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_old_plan(tmp_path):
 
 
 def test_a_full_folder_for_temporary_files_is_told_in_one_line():
-    done = with_little_room("place example:lenet --method ilp --time-limit 5")
+    done = with_little_room("place example:lenet --method ilp --time-limit 5s")
     assert done.returncode == 2
     assert re.fullmatch("loadmaster: cannot write the task of a solver .*too large\n", done.stderr)
 

@@ -151,7 +151,7 @@ def parse_bytes(value: object, what: str = "size") -> int:
             f"{what} is {shown(value)}: give bytes as an integer or as a string like '32GiB' or "
             "'16GB'"
         )
-    size = int(SIZE.parse(value, what))
+    size = SIZE.parse(value, what)
     if size >= 2**63:
         raise InputError(f"{what} is {shown(value)}: more than 2^63 bytes")
     return int(size)
