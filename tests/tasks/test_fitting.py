@@ -245,3 +245,26 @@ def test_fit_on_the_command_line(tmp_path, capsys):
 def test_bad_input_is_refused_before_anything_is_tried(lenet):
     with pytest.raises(InputError, match="no op or module matches 'nothing'"):
         lm.fit(lenet, v100_mesh(2), constraints=lm.Constraints(pin={"nothing": 0}))
+
+
+def test_what_replicas_lack_is_among_the_remedies():
+    graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("2xV100-PCIe")
+    little = cluster.with_memory("3GiB")
+    found = lm.fit(graph, little)
+    replicas = found.remedies[0]
+    assert not found.fits
+    assert replicas.what == "replicas"
+    assert "optimizer sharded flat" in replicas.text
+    enough = cluster.with_memory(3 * 2**30 + replicas.amount)
+    sharded = {"aggregation": "reduce-scatter", "shards": "flat"}
+    assert lm.place(graph, enough, "data-parallel", **sharded).fits
+    with pytest.raises(lm.InfeasibleError, match="Replicas do not fit either: 2 replicas, optim"):
+        lm.place(graph, little, effort=0.1)
+
+
+def test_replicas_of_one_sample_are_no_remedy():
+    ops = {"name": ["x", "a"], "kind": ["input", "mm"], "output": ["f32[1,4]", "f32[1,4]"]}
+    sizes = {"output_bytes": [16, 2**30], "flops": [0, 8]}
+    graph = lm.OpGraph(ops | sizes, {"src": [0], "dst": [1], "bytes": [16]}, meta={"batch": 1})
+    cluster = lm.Cluster.preset("2xV100-NVLink").with_memory("1MiB")
+    assert lm.fit(graph, cluster).remedies[0].what == "memory"

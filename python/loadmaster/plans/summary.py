@@ -84,9 +84,10 @@ def _offers(plan: Plan) -> list[str]:
         best = min((one for one in plan.offers if one.space == space), key=_seconds, default=None)
         if best is not None:
             left = 1 - plan.bounds[space] / best.seconds if best.seconds else 0.0
+            how = "" if best.what == space else f" ({best.what})"
             lines.append(
-                f"{space:<12} {format_seconds(best.seconds)} ({best.what}): at most {left:.1%} "
-                "better is possible"
+                f"{space:<12} {format_seconds(best.seconds)}{how}: at most {left:.1%} better is "
+                "possible"
             )
     return lines
 

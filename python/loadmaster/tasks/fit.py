@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -23,6 +24,7 @@ from loadmaster.plans.footprint import Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
+from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
 from loadmaster.strategies.registry import Method
 from loadmaster.tasks.place import place, plan_for
 
@@ -48,10 +50,11 @@ class Remedy:
 
     Attributes
     ----------
-    what : "memory", "devices" or "batch"
+    what : "replicas", "memory", "devices" or "batch"
     amount : int, or float for a batch of unknown size, or None
         More bytes on every device, more devices, or the batch (as a share where its size is
-        unknown). None: no amount that was tried helps.
+        unknown); of replicas, more bytes on every device, 0 if they fit as it is. None: no amount
+        that was tried helps.
     text : str
         The remedy in words, with its assumptions.
     """
@@ -208,7 +211,8 @@ class _Trial:
             # Best effort goes on where a method gives up, and may find a placement that fits.
             whole = closest if _most_over(closest) <= 0 else None
         if whole is None:
-            remedies = (self.memory(_most_over(closest)), self.devices(), self.batch())
+            more = self.memory(_most_over(closest)), self.devices(), self.batch()
+            remedies = (*self.replicas(), *more)
             return Fit(closest, None, at_least, footprints(closest), remedies)
         plans = {n: whole}
 
@@ -270,6 +274,36 @@ class _Trial:
                 )
             )
         return min(plans, key=_most_over)
+
+    def replicas(self) -> tuple[Remedy, ...]:
+        """Replicas by the way of summing gradients that needs least, where the batch can be shared
+        out: whether they fit, or what they lack on every device.
+        """
+        if not can_be_replicated(Problem.make(self.graph, self.cluster, self.costs)):
+            return ()
+        made: list[tuple[int, str, dict[str, Any]]] = []
+        for options, words in WAYS:
+            self.progress(f"replicas, {words}", None)
+            with suppress(InfeasibleError):
+                plan = place(
+                    self.graph,
+                    self.cluster,
+                    "data-parallel",
+                    self.costs,
+                    on_oom="best_effort",
+                    constraints=self.constraints,
+                    **options,
+                )
+                made.append((max(_most_over(plan), 0), words, options))
+        if not made:
+            return ()
+        lacking, words, options = min(made, key=lambda one: one[0])
+        asked = " ".join(f"--option {name}={value}" for name, value in options.items())
+        command = f"--method data-parallel {asked}"
+        if not lacking:
+            return (Remedy("replicas", 0, f"replicas: they fit, {words}: {command}"),)
+        more = f"{format_bytes(lacking)} ({lacking} bytes) more on every device"
+        return (Remedy("replicas", lacking, f"replicas: {more}, {words}: {command}"),)
 
     def memory(self, enough: int) -> Remedy:
         """More memory on every device. With ``enough``, the placement of least excess fits."""

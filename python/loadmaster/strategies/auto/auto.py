@@ -36,6 +36,7 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Budget, Effort
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.units import format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.problem import Problem
@@ -139,9 +140,14 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
         whole = _of_whole_ops(run, warm_start)
         offers.append(Best(WHOLE_OPS, "whole ops", whole.verdict.step_time))
         best = whole if best is None else objective.better(whole, best)
-    except InfeasibleError:
+    except InfeasibleError as error:
         if best is None:
-            raise
+            if run.lacking is None:
+                raise
+            words, lacking = run.lacking
+            size = f"{format_bytes(lacking)} ({lacking} bytes)"
+            also = f"Replicas do not fit either: {words}, lack {size} on the fullest device."
+            raise InfeasibleError(f"{error} {also}", error.shortfall) from error
     except KeyboardInterrupt:
         if best is None:
             raise

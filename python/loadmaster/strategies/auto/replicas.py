@@ -43,7 +43,10 @@ def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
                 return
             try:
                 found = data_parallel.place(problem, replicas=n, **options)
-            except (InfeasibleError, InputError):
+            except InfeasibleError as error:
+                run.lack(f"{n} replicas, {words}", error.shortfall)
+                continue
+            except InputError:
                 continue
             if found.problem.program.is_plain:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,6 +44,9 @@ class Run:
         Whether one device is the answer, so that there is nothing to search for.
     ended : str
         What the user should know about how the search ended; empty: nothing.
+    lacking : (str, int) or None
+        Of the replicas that did not fit, those that lack least on any device, in words, and the
+        bytes that they lack there. None: none were refused for memory.
     """
 
     problem: Problem
@@ -56,6 +60,13 @@ class Run:
     best: Candidate | None = None
     is_sole: bool = False
     ended: str = ""
+    lacking: tuple[str, int] | None = None
+
+    def lack(self, words: str, shortfall: Mapping[str, int]) -> None:
+        """Notes that some replicas do not fit."""
+        most = max(shortfall.values(), default=0)
+        if most and (self.lacking is None or most < self.lacking[1]):
+            self.lacking = words, most
 
     @cached_property
     def pace(self) -> Pace:
