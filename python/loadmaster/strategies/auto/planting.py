@@ -13,6 +13,7 @@ from loadmaster.strategies import warm
 from loadmaster.strategies.auto.parts import Part, parts
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import (
+    FOR_LITTLE,
     LAST_RESORTS,
     LENGTHY,
     SEEDS,
@@ -135,6 +136,8 @@ class Planting:
         for name in names:
             if run.is_near:
                 break
+            if name in FOR_LITTLE and not run.has_plan:
+                continue  # The last resort, which says where its plan comes from.
             if run.has_plan and run.budget.lacks(SEEDS[name].first(run.problem)):
                 continue
             most = max(self.whole(name, run.problem), run.tuning.seed_ceiling * (share - spent))
