@@ -45,7 +45,7 @@ from loadmaster.strategies import METHODS
 #: Methods that place whole ops.
 RIVALS = [name for name in LEDGER if name not in (*SPLITTING, "auto")]
 
-AUTO: dict[str, Any] = {"effort": "fast", "threads": 1}
+AUTO: dict[str, Any] = {"effort": "fast", "threads": 1, "split": "none"}
 
 #: By how much ``auto`` may be longer than another and yet not be behind.
 SLACK = 0.001

@@ -12,7 +12,7 @@ from loadmaster.base.errors import SolverError
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import solve, worker
 from loadmaster.strategies.lists import favourites
-from loadmaster.strategies.lists.favourites import favourite_children
+from loadmaster.strategies.lists.favourites import favourite_children, without_program
 
 
 def problem_of(graph: lm.OpGraph, cluster: lm.Cluster | None = None) -> Problem:
@@ -89,6 +89,7 @@ def test_without_the_solver_the_longest_transfers_choose(monkeypatch, failure):
     assert by_name(graph, found.child) == {"b": "d", "a": "c"}
     assert ("signal 11" if failure == "crash" else "within") in found.notes[0]
     assert "longest transfers" in found.notes[0]
+    assert by_name(graph, without_program(problem_of(graph)).child) == by_name(graph, found.child)
 
 
 def makespan_of_the_paper(problem: Problem) -> float:

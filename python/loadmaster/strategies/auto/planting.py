@@ -10,9 +10,11 @@ from loadmaster.judge.allowance import AllowanceError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import warm
+from loadmaster.strategies.auto.pace import microsecond_per_op
 from loadmaster.strategies.auto.parts import Part, parts
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import (
+    FOR_LITTLE,
     LAST_RESORTS,
     LENGTHY,
     SEEDS,
@@ -120,7 +122,8 @@ class Planting:
                 first, left = SEEDS[name].first(problem), shares[is_few]
                 if first > left or run.budget.lacks(first):
                     continue
-                granted = min(max(ceiling, first), left, self.whole(name, problem))
+                most = run.tuning.retries * self.whole(name, problem)
+                granted = min(max(ceiling, first), left, most)
                 spent, _ = self.sow(name, granted, part)
                 run.budget.spend(spent)
                 shares[is_few] -= spent
@@ -128,25 +131,31 @@ class Planting:
 
     def sow_whole(self, names: list[str], share: float) -> tuple[float, set[str]]:
         """Tries seeds on all devices; the seconds that they take, and the names of those that were
-        done. Where memory is short, a seed has more than it takes elsewhere, and more still where
-        their share of the effort has it.
+        done. Where memory is short, a seed has more than it takes elsewhere, and what the seeds
+        before it have left over, if that is more.
         """
         run, spent, done = self.run, 0.0, set[str]()
+        each = run.tuning.whole_microseconds * microsecond_per_op(run.problem)
+        cost = {name: self.whole(name, run.problem) for name in names}
+        spare = max(share, each) - sum(cost.values())
         for name in names:
             if run.is_near:
                 break
+            if name in FOR_LITTLE and not run.has_plan:
+                continue  # The last resort, which says where its plan comes from.
             if run.has_plan and run.budget.lacks(SEEDS[name].first(run.problem)):
                 continue
-            most = max(self.whole(name, run.problem), run.tuning.seed_ceiling * (share - spent))
+            most = max(run.tuning.retries * cost[name], cost[name] + spare)
             took, is_done = self.sow(name, most)
             spent += took
+            spare += cost[name] - took
             if is_done:
                 done.add(name)
         return spent, done
 
     def whole(self, name: str, problem: Problem) -> float:
-        """Seconds in which a seed is done, unless memory is very short."""
-        return self.run.tuning.retries * SEEDS[name].cost(problem, len(deciders(problem.graph)))
+        """Seconds in which a seed is done where its first attempts fit."""
+        return SEEDS[name].cost(problem, len(deciders(problem.graph)))
 
     def shares(self) -> dict[bool, float]:
         """Seconds for seeds, by whether they are for fewer devices than there are. Without
