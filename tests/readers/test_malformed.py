@@ -115,6 +115,26 @@ def test_a_part_of_nothing_does_not_end_the_process(tmp_path, model):
     assert graph.output_bytes[graph.names.index("part")] == 0
 
 
+@pytest.mark.parametrize("kind", ["com.microsoft.Attention", "com.microsoft.MultiHeadAttention"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_attention_without_heads(tmp_path, kind):
+    onnx = pytest.importorskip("onnx")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    domain, _, name = kind.rpartition(".")
+    node = helper.make_node(name, ["x", "w"], ["y", "p"], "att", domain=domain, num_heads=0)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", floats, [2, 4, 8])],
+        [helper.make_tensor_value_info("y", floats, None)],
+        [helper.make_tensor("w", floats, [8, 24], [0.0] * 192)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
+    assert "att" in lm.read(path).names
+
+
 @pytest.mark.parametrize(("kind", "inputs"), [("Range", [0, 2**40, 1]), ("Expand", [2**34])])
 def test_constants_that_would_fill_the_memory_are_not_computed(tmp_path, kind, inputs):
     onnx = pytest.importorskip("onnx")

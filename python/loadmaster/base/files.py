@@ -70,7 +70,7 @@ def check_input(size: int, what: str | os.PathLike[str]) -> None:
     """Refuses what has or takes more bytes than the limit."""
     most = _max_input.get()
     if size > most:
-        more = format_bytes(4 * max(most, size // 4)).replace(" ", "")
+        more = format_bytes(1 << size.bit_length()).replace(" ", "")
         raise InputError(
             f"{os.fspath(what)} takes more than {format_bytes(most)} unpacked and parsed: if that "
             f"is meant, allow more with max_input={more!r}, on the command line --max-input {more}"

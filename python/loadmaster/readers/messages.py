@@ -25,4 +25,4 @@ def check_messages(data: bytes, what: str | os.PathLike[str]) -> None:
     for start in range(0, len(array), _PART):
         part = array[start : start + _PART]
         found += int((_FIELD[part[:-1]] & (part[1:] <= 8)).sum())
-    check_input(2 * len(data) + 100 * found, what)
+    check_input(len(data) + 100 * found, what)

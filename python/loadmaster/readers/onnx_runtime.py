@@ -97,11 +97,18 @@ def _halved(op: Op) -> list[Tensor]:
     return [Tensor(x.dtype, (*shape[:-1], shape[-1] // 2))]
 
 
+def _heads(op: Op, attribute: str) -> int:
+    heads = int(op.attrs[attribute])
+    if heads < 1:
+        raise UnknownShapeError
+    return heads
+
+
 def _packed_attention(op: Op) -> list[Tensor]:
     """Attention and QAttention: one weight projects to Q, K and V."""
     batch, length, _ = dims(op.ins[0])
     sizes = op.attrs.get("qkv_hidden_sizes") or [dims(op.ins[1])[1] // 3] * 3
-    heads = int(op.attrs["num_heads"])
+    heads = _heads(op, "num_heads")
     past = op.ins[4] if len(op.ins) > 4 and op.kind.endswith(".Attention") else None
     total = length + (dims(past)[3] if past is not None else 0)
     dtype = "f32" if op.kind.endswith("QAttention") else _first(op).dtype
@@ -113,7 +120,7 @@ def _packed_attention(op: Op) -> list[Tensor]:
 
 def _multi_head_attention(op: Op) -> list[Tensor]:
     q = _first(op)
-    heads = int(op.attrs["num_heads"])
+    heads = _heads(op, "num_heads")
     shape = dims(q)
     value = op.ins[2] if len(op.ins) > 2 else None
     if value is None:  # packed: batch, length, heads, 3 (or keys and values apart, 2), width
@@ -131,7 +138,7 @@ def _multi_head_attention(op: Op) -> list[Tensor]:
 def _group_query_attention(op: Op) -> list[Tensor]:
     q = _first(op)
     batch, length, width = dims(q)
-    heads, kv_heads = int(op.attrs["num_heads"]), int(op.attrs["kv_num_heads"])
+    heads, kv_heads = _heads(op, "num_heads"), _heads(op, "kv_num_heads")
     if op.ins[1] is None:
         width = width * heads // (heads + 2 * kv_heads)
     past = op.ins[3] if len(op.ins) > 3 else None
