@@ -221,6 +221,11 @@ class Simulation:
         """Whether the step was measured, not simulated."""
         return self._schedule is None
 
+    @property
+    def n_collectives(self) -> int:
+        """Number of collectives; 0 where the step was measured."""
+        return 0 if self._schedule is None else self._schedule.n_collectives
+
     @cached_property
     def blame(self) -> tuple[Blame, ...]:
         """The chain of causes behind the makespan: the last op first, then what each start waited

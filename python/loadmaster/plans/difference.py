@@ -75,6 +75,8 @@ class Difference:
     methods : tuple of two str
     makespans, bounds : tuple of two float
         Seconds, before and after.
+    spaces : tuple of two str
+        The space of plans that each bound speaks of.
     bytes_moved : tuple of two int
         Between devices.
     ops : int
@@ -93,6 +95,7 @@ class Difference:
     methods: tuple[str, str]
     makespans: tuple[float, float]
     bounds: tuple[float, float]
+    spaces: tuple[str, str]
     bytes_moved: tuple[int, int]
     ops: int
     moved_ops: int
@@ -118,7 +121,13 @@ class Difference:
 
     def __str__(self) -> str:
         before, after = (format_seconds(s) for s in self.makespans)
-        bounds = " -> ".join(dict.fromkeys(format_seconds(s) for s in self.bounds))
+        differ = len(set(self.spaces)) > 1
+        bounds = " -> ".join(
+            dict.fromkeys(
+                format_seconds(seconds) + f" of {space}" * differ
+                for seconds, space in zip(self.bounds, self.spaces, strict=True)
+            )
+        )
         sent = " -> ".join(format_bytes(b) for b in self.bytes_moved)
         rows = [
             ("device", "busy before", "after", "peak before", "after"),
@@ -195,6 +204,7 @@ def difference(before: Plan, after: Plan) -> Difference:
         methods=(before.method, after.method),
         makespans=(before.makespan, after.makespan),
         bounds=(before.lower_bound, after.lower_bound),
+        spaces=(before.space, after.space),
         bytes_moved=(before.schedule.bytes_moved, after.schedule.bytes_moved),
         ops=len(was.ops),
         moved_ops=len(changed),

@@ -107,11 +107,13 @@ def _against_single(plan: Plan) -> str:
 
 def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
     """Devices, bytes moved and the first overflow."""
-    lines = [
-        *_device_lines(simulation, cluster),
+    moved = (
         f"moved        {format_bytes(simulation.bytes_moved)} in "
-        f"{counted(len(simulation.transfers), 'transfer')}",
-    ]
+        f"{counted(len(simulation.transfers), 'transfer')}"
+    )
+    if simulation.n_collectives:
+        moved += f", and {counted(simulation.n_collectives, 'collective')}"
+    lines = [*_device_lines(simulation, cluster), moved]
     short = shortage(simulation, cluster, program)
     return [*lines, short] if short else lines
 
@@ -166,6 +168,7 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
         "fits": simulation.fits,
         "bytes_moved": simulation.bytes_moved,
         "transfers": len(simulation.transfers),
+        "collectives": simulation.n_collectives,
         "devices": [
             {
                 "name": d.name,

@@ -8,6 +8,7 @@ How the replicas' gradients are added up is the ``aggregation``. What runs today
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -127,10 +128,12 @@ def replicate(
     if aggregation == "parameter-server":
         if is_synchronised:
             raise InputError("batch_norm='synchronised' needs collectives, not parameter servers")
-        return with_parameter_server(graph, int(k), samples)
-    is_sharded = aggregation == "reduce-scatter"
-    how = Replication(samples, is_sharded, shards, int(bucket_bytes), is_synchronised)
-    return replicated(graph, how)
+        program = with_parameter_server(graph, int(k), samples)
+    else:
+        is_sharded = aggregation == "reduce-scatter"
+        how = Replication(samples, is_sharded, shards, int(bucket_bytes), is_synchronised)
+        program = replicated(graph, how)
+    return replace(program, notes=(*_weighting(graph, samples), *program.notes))
 
 
 def share_out(
@@ -175,6 +178,17 @@ def share_out(
     while rows.sum() < batch:
         rows[int(np.argmin(np.where(rows < limit, a + b * (rows + 1), np.inf)))] += 1
     return tuple(rows.tolist())
+
+
+def _weighting(graph: OpGraph, rows: Sequence[int]) -> tuple[str, ...]:
+    """How gradients of unequal shares are to be summed, where a graph is trained."""
+    if len(set(rows)) == 1 or not graph.updates.any():
+        return ()
+    counts = ", ".join(map(str, rows))
+    return (
+        f"replicas have {counts} samples: weight each one's loss by its share of the batch, so "
+        "that the sum of gradients is that of the whole batch",
+    )
 
 
 def _checked(graph: OpGraph, k: int, rows: Sequence[int]) -> tuple[int, ...]:

@@ -223,13 +223,7 @@ class _Replicas:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        rows, notes = self.how.rows, []
-        if len(set(rows)) > 1:
-            counts = ", ".join(map(str, rows))
-            notes.append(
-                f"replicas have {counts} samples: weight each one's loss by its share of the "
-                "batch, so that the sum of gradients is that of the whole batch"
-            )
+        notes = []
         if self.how.is_sharded and self.buckets.n and not self.is_sharded:
             notes.append(
                 "the optimizer is not sharded: no colocation set says which of its ops belong to "

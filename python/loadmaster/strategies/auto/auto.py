@@ -36,7 +36,7 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Budget, Effort
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.units import format_bytes
+from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.problem import Problem
@@ -138,7 +138,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
         if best is not None:
             run.progress = _telling_below(best.verdict.step_time, run.progress)
         whole = _of_whole_ops(run, warm_start)
-        offers.append(Best(WHOLE_OPS, "whole ops", whole.verdict.step_time))
+        used = len(set(whole.assignment.devices.tolist()))
+        offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
         best = whole if best is None else objective.better(whole, best)
     except InfeasibleError as error:
         if best is None:

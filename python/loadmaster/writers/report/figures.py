@@ -93,23 +93,48 @@ def quality(plan: Plan, comparison: Comparison | None) -> Figure:
         )
         rows.append((method, other.makespan, said, OTHERS))
     names, seconds, said_all, colours = (list(column) for column in zip(*rows, strict=True))
-    bound = plan.lower_bound
-    line = {"type": "line", "x0": bound, "x1": bound, "yref": "paper", "y0": 0, "y1": 1}
-    label = {
-        "x": bound, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
-        "text": f"lower bound {format_seconds(bound)}", "font": {"color": BOUND},
-    }  # fmt: skip
+    lines, labels = _bound_lines(
+        [plan, *(other for _, other in (comparison.best_first if comparison else ()))]
+    )
     layout = _layout(
         names,
         xaxis={"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "s"},
-        shapes=[line | {"line": {"color": BOUND, "width": 2, "dash": "dot"}}],
-        annotations=[label],
+        shapes=lines,
+        annotations=labels,
     )
     layout["margin"] |= {"t": 30}
     text = [format_seconds(s) for s in seconds]
     hover = "%{y}: %{text}<br>%{hovertext}"
     bars = _bars(names, seconds, colours, hover, text=text, hovertext=said_all)
     return {"data": [bars], "layout": layout}
+
+
+def _bound_lines(plans: list[Plan]) -> tuple[list[Figure], list[Figure]]:
+    """A line for the bound of each space of plans that one of these was searched in, and its label.
+
+    The first plan's bound of a space counts.
+    """
+    bounds: dict[str, float] = {}
+    for plan in plans:
+        bounds.setdefault(plan.space, plan.lower_bound)
+    lines: list[Figure] = []
+    labels: list[Figure] = []
+    for space, seconds in bounds.items():
+        of = f" of {space}" if len(bounds) > 1 else ""
+        line = {"type": "line", "x0": seconds, "x1": seconds, "yref": "paper", "y0": 0, "y1": 1}
+        lines.append(line | {"line": {"color": BOUND, "width": 2, "dash": "dot"}})
+        labels.append(
+            {
+                "x": seconds,
+                "yref": "paper",
+                "y": 1,
+                "yanchor": "bottom",
+                "showarrow": False,
+                "text": f"lower bound{of} {format_seconds(seconds)}",
+                "font": {"color": BOUND},
+            }  # fmt: skip
+        )
+    return lines, labels
 
 
 def utilisation(plan: Plan) -> Figure:
