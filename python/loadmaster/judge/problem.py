@@ -183,7 +183,8 @@ class Problem:
     def busiest(self, devices: NDArray[np.int32]) -> float:
         """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
         types = np.array(self.cluster.device_types)
-        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
+        computes = ~self.model.is_member[self.reduced.op_of]
+        busy = [np.bincount(devices, column * computes, len(types)) for column in self.time.T]
         return float(np.stack(busy)[types, np.arange(len(types))].max())
 
     @cached_property
