@@ -147,8 +147,8 @@ class Collectives:
         total = 0
         for kind, size, devices in zip(self.kind, self.bytes.tolist(), self.devices, strict=True):
             others = max(len(devices) - 1, 0)
-            total += _TIMES.get(kind, 1) * others * size // (
-                len(devices) if kind == "all_to_all" else 1
+            total += (
+                _TIMES.get(kind, 1) * others * size // (len(devices) if kind == "all_to_all" else 1)
             )
         return total
 
