@@ -75,8 +75,8 @@ def hand_made():
 
 
 def gathered():
-    """a0 (1 ms, gpu0) and a1 (2 ms, gpu1) make 4 kB each, which are summed from 2 to 5 ms; then b0 and
-    b1 run. A transfer of x (gpu0) to y (gpu1) waits for the channel until 5 ms.
+    """a0 (1 ms, gpu0) and a1 (2 ms, gpu1) make 4 kB each, which are summed from 2 to 5 ms; then b0
+    and b1 run. A transfer of x (gpu0) to y (gpu1) waits for the channel until 5 ms.
     """
     names = ["x", "y", "a0", "a1", "m0", "m1", "b0", "b1"]
     ops = {

@@ -83,11 +83,11 @@ def test_the_page_holds_what_the_simulator_saw(plans, tmp_path, name):
     assert page["ops"]["name"] == [plan.graph.names[op] for op in op_of]
     np.testing.assert_array_equal(page["ops"]["start"], schedule.start[op_of])
     np.testing.assert_array_equal(page["ops"]["finish"], schedule.finish[op_of])
-    np.testing.assert_array_equal(page["transfers"]["finish"], schedule.transfers.finish)
+    np.testing.assert_array_equal(page["messages"]["finish"], schedule.transfers.finish)
     chain = [None if op < 0 else int(op_of[op]) for op in page["chain"]["op"]]
     assert chain == [link.op for link in reversed(schedule.blame)]
     for lane in page["lanes"]:
-        table = page["ops" if lane["device"] else "transfers"]
+        table = page["ops" if lane["device"] else "messages"]
         length = (table["finish"] - table["start"])[lane["what"]]
         names = [d.name for d in plan.cluster.devices] if lane["device"] else plan.cluster.channels
         busy = schedule.device_busy if lane["device"] else schedule.channel_busy

@@ -15,8 +15,9 @@ from pictured import hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_transfers, routes
+from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_messages
 from loadmaster.writers.pictures.lanes import lanes_of
+from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.pictures.timeline import MAX_LANES, draw
 from loadmaster.writers.pictures.trace import trace_document, write_trace
 
@@ -314,7 +315,8 @@ def test_gaps_that_are_too_small_to_see_are_closed():
 
 def test_a_transfer_has_a_bar_on_each_channel_of_its_route(plans):
     plan = plans["layered"]
-    bars, held = of_transfers(plan), routes(plan)
+    held = Messages(plan).channels
+    bars = of_messages(Messages(plan))
     seen = defaultdict(set)
     for what, row in zip(bars.what.tolist(), bars.row.tolist(), strict=True):
         seen[what].add(row)

@@ -1,4 +1,4 @@
-"""Timeline: when and where every op ran, every transfer, every collective; simulated or measured."""
+"""Timeline: when and where every op, transfer and collective ran, simulated or measured."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Collectives:
     def simulated(
         cls, problem: Problem, schedule: fast.Schedule, devices: NDArray[np.int32]
     ) -> Collectives:
-        """The collectives of a simulation of reduced ops on these devices. O(V) if there are any."""
+        """The collectives of a simulation of reduced ops on these devices. O(V), if any."""
         if not schedule.n_collectives:
             return cls.none()
         labels, reduced = problem.model.collectives, problem.reduced
@@ -118,7 +118,10 @@ class Collectives:
             last,
             tuple(columns["kind"]),
             tuple(columns["algorithm"]),
-            *(columns[name] for name in ("bytes", "queued", "start", "finish")),
+            columns["bytes"],
+            columns["queued"],
+            columns["start"],
+            columns["finish"],
             tuple(map(tuple, columns["channels"])),
             tuple(map(tuple, of_each)),
             tuple(map(tuple, where)),

@@ -83,6 +83,11 @@ class Messages:
         name = self.names[message]
         return f"transfer of {name}" if message < self.n_transfers else name
 
+    def kind(self, message: int) -> str:
+        """``transfer``, or what a collective does."""
+        together = message - self.n_transfers
+        return "transfer" if together < 0 else self._plan.schedule.collectives.kind[together]
+
     @cached_property
     def places(self) -> list[str]:
         """``gpu0 to gpu1`` of a transfer; the devices of a collective."""

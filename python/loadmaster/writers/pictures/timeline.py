@@ -54,9 +54,10 @@ def draw(
 
     Above, a lane per device with its ops by phase (forward, backward, optimizer), or by module if
     all are of one phase; then a lane per channel that carried anything, at most the 24 busiest.
-    Channels that carry the same collectives, and nothing else, share a lane. The dark line is the chain of causes from the last op back to time 0 (``plan.schedule.blame``): to
-    be faster, something on it has to change. Below, memory per device against its capacity. The
-    same plan gives the same bytes.
+    Channels that carry the same collectives, and nothing else, share a lane. The dark line is the
+    chain of causes from the last op back to time 0 (``plan.schedule.blame``): to be faster,
+    something on it has to change. Below, memory per device against its capacity. The same plan
+    gives the same bytes.
 
     Parameters
     ----------
