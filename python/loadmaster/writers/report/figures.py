@@ -19,7 +19,7 @@ from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import of_ops
 from loadmaster.writers.pictures.graph_files import COLOURS
-from loadmaster.writers.pictures.lanes import SENT
+from loadmaster.writers.pictures.lanes import SENT, TOGETHER
 from loadmaster.writers.pictures.messages import Messages
 
 Figure = dict[str, Any]
@@ -155,7 +155,8 @@ def reasons(plan: Plan) -> Figure:
     for (kind, place), s in seconds.items():
         merged[shown.get(kind, counted(len(kinds) - MAX_KINDS, "other kind")), place] += s
     rows = list(dict.fromkeys([*shown, *(kind for kind, _ in merged)]))
-    colour = {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
+    colour = dict.fromkeys(messages.places[messages.n_transfers :], TOGETHER)
+    colour |= {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
     traces = []
     for place in dict.fromkeys(place for _, place in merged):
         here = [row for row in rows if (row, place) in merged]
