@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pictured import gathered
 from strategies import graph_of, ms_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.judge.simulation import MEASURED, Memory
-from loadmaster.judge.timeline import Timeline, Transfers
+from loadmaster.judge.timeline import Collectives, Timeline, Transfers
 
 GRAPH = graph_of(
     {"w": 0, "a": 1, "v": 0, "b": 2, "c": 3},
@@ -105,3 +106,75 @@ def test_a_device_that_the_cluster_does_not_have_is_refused():
     line = Timeline.measured(GRAPH, [0, 0, 0, 0, 2], [0] * 5, [1] * 5)
     with pytest.raises(InputError, match="on device 2, but the cluster has 2 devices"):
         lm.Simulation(plan.problem, line)
+
+
+def test_collectives_of_a_step_by_hand():
+    seen = gathered().schedule
+    together = seen.collectives
+    assert (len(together), together.kind, together.members) == (1, ("all_reduce",), ((4, 5),))
+    assert (together.op.tolist(), together.devices) == ([5], ((0, 1),))
+    assert together.channels == ((0, 1),)
+    times = together.queued, together.start, together.finish
+    assert [t.tolist() for t in times] == [[0.002], [0.002], [0.005]]
+    assert together.bytes.tolist() == [4000]
+    assert together.label(0) == "all_reduce of 3.91 KiB on 2 devices (ring)"
+    assert together.of_op(8).tolist() == [-1, -1, -1, -1, 0, 0, -1, -1]
+    assert together.seconds == pytest.approx(0.003)
+    # 2 (k - 1) n for the sum of gradients, and x.
+    assert seen.bytes_moved == 2 * 4000 + 4000
+    # Members do not compute; the transfer's link waits for the collective.
+    assert seen.device_busy.tolist() == pytest.approx([0.004, 0.005])
+    assert [(b.op, b.waited) for b in seen.blame] == [
+        (1, "transfer"),
+        (None, "collective"),
+        (5, "op"),
+        (3, "nothing"),
+    ]
+
+
+def test_collectives_of_a_measured_step_may_be_given():
+    plan = gathered()
+    line = plan.schedule.timeline
+    columns = line.device, line.start, line.finish, line.transfers
+    without = lm.Simulation(plan.problem, Timeline.measured(plan.graph, *columns))
+    assert len(without.collectives) == len(Collectives.none()) == 0
+    assert without.device_busy.tolist() == pytest.approx(plan.schedule.device_busy)
+    given = lm.Simulation(plan.problem, Timeline.measured(plan.graph, *columns, line.collectives))
+    assert given.collectives is line.collectives
+    assert given.bytes_moved == plan.schedule.bytes_moved == without.bytes_moved + 8000
+    assert given.channel_busy.tolist() == pytest.approx(plan.schedule.channel_busy)
+
+
+def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,)):
+    n = len(start)
+    members = (tuple(range(devices)),) * n
+    index, seconds = np.zeros(n, np.int32), np.array(start)
+    sizes = np.full(n, size, np.uint64)
+    words = (kind,) * n, ("ring",) * n
+    return Collectives(
+        index, *words, sizes, seconds, seconds, np.array(finish), ((0,),) * n, members, members
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("all_reduce", 2 * 3 * 80),
+        ("reduce_scatter", 3 * 80),
+        ("all_gather", 3 * 80),
+        ("broadcast", 3 * 80),
+        ("all_to_all", 60),
+    ],
+)
+def test_bytes_that_devices_send_in_a_collective(kind, sent):
+    assert _collectives(kind, 80, 4).bytes_sent == sent
+    assert _collectives(kind, 80, 1).bytes_sent == 0
+
+
+def test_seconds_under_way_count_once():
+    start, finish = (4.0, 0.0, 1.0, 2.5), (5.0, 3.0, 2.0, 3.5)
+    assert _collectives("all_reduce", 1, 2, start, finish).seconds == 4.5
+
+
+def test_what_is_said_of_an_empty_group_is_nothing():
+    assert Collectives.none().seconds == Collectives.none().bytes_sent == 0

@@ -25,7 +25,8 @@ def planned(graph, cluster=CLUSTER, method="round-robin", **options):
 def measured(plan):
     """The plan with its own simulated times, as if they had been measured."""
     line = plan.schedule.timeline
-    line = Timeline.measured(plan.program, line.device, line.start, line.finish, line.transfers)
+    columns = line.device, line.start, line.finish, line.transfers, line.collectives
+    line = Timeline.measured(plan.program, *columns)
     return plan.measured(lm.Simulation(plan.problem, line, plan.memory))
 
 
@@ -71,6 +72,28 @@ def hand_made():
     plan = lm.place(graph, cluster, "single")
     devices = np.array([0, 0, 0, 0, 1, 1, 1], dtype=np.int32)
     return with_devices(plan, devices)
+
+
+def gathered():
+    """a0 (1 ms, gpu0) and a1 (2 ms, gpu1) make 4 kB each, which are summed from 2 to 5 ms; then b0
+    and b1 run. A transfer of x (gpu0) to y (gpu1) waits for the channel until 5 ms.
+    """
+    names = ["x", "y", "a0", "a1", "m0", "m1", "b0", "b1"]
+    ops = {
+        "name": names,
+        "output_bytes": [4000, 0, 4000, 4000, 4000, 4000, 0, 0],
+        "collective": ["", "", "", "", "all_reduce/g", "all_reduce/g", "", ""],
+        "time": {"*": [2e-3, 1e-3, 1e-3, 2e-3, 0, 0, 1e-3, 2e-3]},
+    }
+    edges = {"src": [0, 2, 3, 4, 5], "dst": [1, 4, 5, 6, 7], "bytes": [4000] * 5}
+    graph = lm.OpGraph(ops, edges, name="gathered")
+    cluster = lm.Cluster.mesh(2, memory=100_000, bandwidth=4e6, latency=1e-3, name="pair")
+    plan = lm.place(graph, cluster, "single")
+    document = plan.to_document() | {
+        "devices": [0, 1, 0, 1, 0, 1, 0, 1],
+        "priority": [1, 9, 0, 0, 2, 2, 3, 3],
+    }
+    return _loaded(document)
 
 
 def with_devices(plan, devices):

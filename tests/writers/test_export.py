@@ -417,6 +417,14 @@ def test_ops_in_parts_are_refused_by_the_users_names(target):
     with pytest.raises(InputError, match=message) as caught:
         OF_WHOLE_OPS[target](plan)
     assert "@" not in str(caught.value)
+    assert str(caught.value).endswith("place whole ops, as auto does with split=none")
+
+
+def test_many_devices_of_replicas_are_counted_and_not_listed():
+    graph = lm.read("example:lenet")
+    plan = lm.place(graph, lm.Cluster.preset("8xH100-NVLink"), "data-parallel")
+    with pytest.raises(InputError, match="in 8 replicas on 8 devices, and so"):
+        lm.writers.device_map(plan)
 
 
 def test_pictures_of_a_plan_in_parts_say_whose_parts_they_are():

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from browser import chromium
-from pictured import hand_made, layered, measured, planned
+from pictured import gathered, hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
@@ -44,6 +44,7 @@ def plans():
         "inception": planned("inception-v3", method="celeritas"),
         "large": planned(layered(50_000), "8xA100-NVLink", "celeritas"),
         "names": planned(named, method="single"),
+        "gathered": gathered(),
     }
 
 
@@ -83,17 +84,46 @@ def test_the_page_holds_what_the_simulator_saw(plans, tmp_path, name):
     assert page["ops"]["name"] == [plan.graph.names[op] for op in op_of]
     np.testing.assert_array_equal(page["ops"]["start"], schedule.start[op_of])
     np.testing.assert_array_equal(page["ops"]["finish"], schedule.finish[op_of])
-    np.testing.assert_array_equal(page["transfers"]["finish"], schedule.transfers.finish)
+    np.testing.assert_array_equal(page["messages"]["finish"], schedule.transfers.finish)
     chain = [None if op < 0 else int(op_of[op]) for op in page["chain"]["op"]]
     assert chain == [link.op for link in reversed(schedule.blame)]
     for lane in page["lanes"]:
-        table = page["ops" if lane["device"] else "transfers"]
+        table = page["ops" if lane["device"] else "messages"]
         length = (table["finish"] - table["start"])[lane["what"]]
         names = [d.name for d in plan.cluster.devices] if lane["device"] else plan.cluster.channels
         busy = schedule.device_busy if lane["device"] else schedule.channel_busy
         assert length.sum() == pytest.approx(busy[list(names).index(lane["name"])])
     for device in page["memory"]:
         assert device["used"].max(initial=0) == pytest.approx(device["peak"])
+
+
+def test_the_page_leads_from_what_waits_to_collectives(plans, tmp_path):
+    plan = plans["gathered"]
+    plan.report(tmp_path / "plan.html")
+    page = contents(tmp_path / "plan.html")
+    messages, ops = page["messages"], page["ops"]
+    label = "all_reduce of 3.91 KiB on 2 devices (ring)"
+    assert (page["transfers"], messages["name"]) == (1, ["x", label])
+    assert messages["place"] == ["gpu0 to gpu1", "gpu0, gpu1"]
+    assert messages["members"] == ["m0, m1"]
+    assert messages["start"].tolist() == pytest.approx([0.005, 0.002])
+    number = {name: i for i, name in enumerate(ops["name"])}
+    causes = [(WAITS[w], c) for w, c in zip(ops["waited"], ops["cause"], strict=True)]
+    assert causes[number["b0"]] == causes[number["b1"]] == ("message", 1)
+    assert causes[number["y"]] == ("message", 0)
+    causes = [(WAITS[w], c) for w, c in zip(messages["waited"], messages["cause"], strict=True)]
+    assert causes == [("op", number["x"]), ("op", number["a1"])]
+    chain = list(zip(page["chain"]["op"], page["chain"]["message"], strict=True))
+    assert chain == [(number["a1"], -1), (-1, 1), (-1, 0), (number["y"], -1)]
+    assert page["chain"]["waited"] == ["nothing", "op", "collective", "transfer"]
+    assert page["chain"]["rows"] == [[1], [2, 3], [2], [1]]
+    assert "1 collective" in dict(facts(plan))["moved"]
+    bars = figures(plan, None)["reasons"]["data"]
+    assert {(bar["name"], *bar["y"]) for bar in bars} == {
+        ("gpu1", "ops"),
+        ("gpu0, gpu1", "all_reduce"),
+        ("gpu0 to gpu1", "transfer"),
+    }
 
 
 def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
@@ -129,7 +159,7 @@ def test_the_same_plan_gives_the_same_bytes(plans, comparison, tmp_path):
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["by hand", "inception", "names"])
+@pytest.mark.parametrize("name", ["by hand", "inception", "names", "gathered"])
 def test_plotly_knows_all_that_is_asked_of_it(plans, comparison, name):
     objects = pytest.importorskip("plotly.graph_objects")
     for figure in figures(plans[name], comparison).values():
@@ -356,6 +386,28 @@ def test_a_bar_says_what_it_waited_for_and_leads_there(show, plans):
     page.click("#details button")
     page.settle(lambda: page.chosen[0] == pytest.approx(float(sent.start[cause])))
     assert "transfer of" in page.find("#details dt")[0].text
+
+
+def test_a_collective_says_what_it_is_and_what_it_waited_for(show, plans):
+    page = show(plans["gathered"])
+    label = "all_reduce of 3.91 KiB on 2 devices (ring)"
+    single = page.trace("single")
+    said = [text for text in single["hovertext"] if text.startswith(label)]
+    assert said == [f"{label}<br>gpu0, gpu1, 3 ms from 2 ms"] * 2
+    page.click("#chain tbody tr", 1)
+    page.settle(lambda: page.here[0] == "2")
+    assert page.here[1:3] == [label, "gpu0, gpu1"]
+    assert page.here[5] == "its input from a1"
+    page.settle(lambda: page.chosen[:2] == pytest.approx((0.002, 0.005)))
+    details = page.find("#details")[0].text.split("\n")
+    assert details[:2] == ["collective", label]
+    assert details[details.index("members") + 1] == "m0, m1"
+    page.click("#details button")
+    page.settle(lambda: page.here[1] == "a1")
+    page.click("[data-step=last]")
+    page.click("[data-step=back]")
+    page.settle(lambda: page.here[0] == "3")
+    assert page.here[5] == f"its channel, busy with {label}"
 
 
 @pytest.mark.parametrize(("name", "sees_capacity"), [("inception", True), ("large", False)])

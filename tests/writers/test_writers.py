@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from pictured import hand_made, layered, measured, planned
+from pictured import gathered, hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
-from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_transfers, routes
-from loadmaster.writers.pictures.lanes import lanes_of
+from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_messages
+from loadmaster.writers.pictures.lanes import SENT, TOGETHER, lanes_of, links_of
+from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.pictures.timeline import MAX_LANES, draw
 from loadmaster.writers.pictures.trace import trace_document, write_trace
 
@@ -34,6 +35,7 @@ def plans():
         "layered": planned(layered(2_000), "8xMI300X"),
         "by hand": hand_made(),
         "alone": planned("lenet", method="single"),
+        "gathered": gathered(),
     }
 
 
@@ -45,6 +47,7 @@ PLANS = (
     "layered",
     "by hand",
     "alone",
+    "gathered",
 )
 
 
@@ -84,6 +87,7 @@ def test_every_op_that_ran_is_there_once_with_its_times(plans, name):
     for op in ran:
         event = seen[plan.graph.names[op]]
         start, finish = plan.schedule.start[op], plan.schedule.finish[op]
+        finish = start if plan.graph.is_member[op] else finish
         assert event["ts"] == pytest.approx(start * 1e6, abs=2e-6)
         assert event.get("dur", 0.0) == pytest.approx((finish - start) * 1e6, abs=2e-6)
         assert event["pid"] == plan.devices[op] + 1
@@ -111,7 +115,7 @@ def test_a_transfer_is_on_every_channel_it_holds(plans, name):
     got = sorted(
         (e["pid"], round(e["ts"], 3), round(e.get("dur", 0.0), 3), e["args"]["bytes"])
         for e in of(trace_document(plan), "X", "i")
-        if e["pid"] > plan.cluster.n_devices
+        if e["pid"] > plan.cluster.n_devices and e["cat"] != "collective"
     )
     assert len(got) == len(want)
     for g, w in zip(got, want, strict=True):
@@ -188,6 +192,52 @@ def test_by_hand(plans):
     assert document["otherData"]["makespan"] == pytest.approx(8.25e-3)
     assert document["otherData"]["graph"] == "hand-made"
     assert document["otherData"]["cluster"] == "pair"
+
+
+def test_a_collective_is_on_every_channel_it_holds(plans):
+    document = trace_document(plans["gathered"])
+    held = [event for event in of(document, "X", "i") if event["cat"] == "collective"]
+    assert [(e["ph"], e["pid"], e["ts"], e["dur"]) for e in held] == [
+        ("X", 3, 2000, 3000),
+        ("X", 4, 2000, 3000),
+    ]
+    assert {e["name"] for e in held} == {"all_reduce of 3.91 KiB on 2 devices (ring)"}
+    assert held[0]["args"] == {
+        "bytes": 4000,
+        "queued_us": 0.0,
+        "collective": "all_reduce/g",
+        "algorithm": "ring",
+        "devices": "gpu0, gpu1",
+        "members": "m0, m1",
+        "arrived_last": "m1",
+    }
+    ops = {e["name"]: e for e in of(document, "X", "i") if e["pid"] <= 2}
+    assert [(ops[n]["ph"], ops[n]["ts"]) for n in ("m0", "m1")] == [("i", 2000)] * 2
+    assert ops["b1"]["args"]["waited_for"] == "all_reduce of 3.91 KiB on 2 devices (ring)"
+    assert ops["m0"]["args"]["waited_for"] == "op: a1"
+    flows = defaultdict(list)
+    for event in of(document, "s", "t", "f"):
+        if event["name"] == "collective":
+            flows[event["id"]].append((event["ph"], event["pid"]))
+    # From a0 and a1, by the first channel, to b0 and b1.
+    assert sorted(flows.values()) == [
+        [("s", 1), ("t", 3), ("f", 1)],
+        [("s", 2), ("t", 3), ("f", 2)],
+    ]
+
+
+@pytest.mark.parametrize("aggregation", ["all-reduce", "reduce-scatter"])
+def test_replicas_have_slices_that_never_overlap(aggregation):
+    plan = planned("lenet", "2xV100-NVLink", "data-parallel", aggregation=aggregation)
+    rows = defaultdict(list)
+    for event in of(trace_document(plan), "X"):
+        rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
+    assert len(rows) == 4
+    for row in rows.values():
+        row.sort()
+        assert all(a + d <= b for (a, d), (b, _) in pairwise(row))
+    flows = of(trace_document(plan), "s", "f")
+    assert len({e["id"] for e in flows}) == 2 * len(plan.schedule.collectives)
 
 
 def test_every_device_and_channel_is_a_named_process(plans):
@@ -288,6 +338,49 @@ def test_only_the_busiest_channels_are_drawn(plans):
     assert seen.hidden_channels == used - MAX_LANES
 
 
+def test_a_collective_is_a_bar_of_its_channels_and_not_of_devices(plans):
+    plan = plans["gathered"]
+    view = lanes_of(plan, MAX_LANES)
+    assert [label for label, _ in view.palette] == ["compute", "transfer", "collective"]
+    names = plan.graph.names
+    of_reduced = [names[op] for op in plan.problem.reduced.op_of.tolist()]
+    shown = [[of_reduced[i] for i in lane.what.tolist()] for lane in view.devices]
+    assert shown == [["a0", "x", "b0"], ["a1", "b1", "y"]]
+    # Message 0 is x on its way, message 1 the collective.
+    assert [lane.what.tolist() for lane in view.channels] == [[1, 0], [1]]
+    assert [lane.colour.tolist() for lane in view.channels] == [[2, 1], [2]]
+    for lanes, busy in (
+        (view.devices, plan.schedule.device_busy),
+        (view.channels, plan.schedule.channel_busy),
+    ):
+        filled = [(lane.finish - lane.start).sum() for lane in lanes]
+        assert filled == pytest.approx(busy.tolist())
+    rows = [rows for _, _, rows in links_of(plan, view)]
+    assert rows == [[1], [2, 3], [2], [1]]
+
+
+def test_channels_with_the_same_collectives_share_a_lane():
+    plan = planned("lenet", "4xV100-PCIe", "data-parallel")
+    [lane] = lanes_of(plan, MAX_LANES).channels
+    assert lane.name == "all 8 channels"
+    assert len(lane.what) == len(plan.schedule.collectives)
+    assert lanes_of(plan, MAX_LANES).hidden_channels == 0
+    half = planned("lenet", "4xV100-PCIe", "data-parallel", replicas=2)
+    [lane] = lanes_of(half, MAX_LANES).channels
+    assert lane.name == "gpu0.rx and 3 more"
+
+
+def test_the_picture_shows_collectives(plans, tmp_path):
+    draw(plans["gathered"], tmp_path / "step.png")
+    picture = pixels(tmp_path / "step.png")
+    sent, together = share_of(picture, SENT), share_of(picture, TOGETHER)
+    # 3 ms on two channels, beside 2 ms on one; the chain lies over both alike.
+    assert together == pytest.approx(3 * sent, rel=0.2)
+    draw(plans["gathered"], tmp_path / "step.svg")
+    said = (tmp_path / "step.svg").read_text()
+    assert "critical chain: 37 % compute, 25 % transfers, 38 % collectives" in said
+
+
 def test_merging_by_pixel_keeps_time_and_colour():
     # 1000 ops of 0.5 in colour 0 with gaps of 0.5, then a wide one in colour 1.
     start = np.append(np.arange(1000.0), 1000.0)
@@ -314,7 +407,8 @@ def test_gaps_that_are_too_small_to_see_are_closed():
 
 def test_a_transfer_has_a_bar_on_each_channel_of_its_route(plans):
     plan = plans["layered"]
-    bars, held = of_transfers(plan), routes(plan)
+    held = Messages(plan).channels
+    bars = of_messages(Messages(plan))
     seen = defaultdict(set)
     for what, row in zip(bars.what.tolist(), bars.row.tolist(), strict=True):
         seen[what].add(row)

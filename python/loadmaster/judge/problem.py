@@ -180,10 +180,18 @@ class Problem:
         """The same as an array."""
         return np.array(self.memory, dtype=np.uint64)
 
+    @property
+    def compute_time(self) -> NDArray[np.float64]:
+        """Seconds for which each reduced op keeps a device busy, [n_reduced, n_types].
+
+        0 for members of collectives: their own time is a part of the collective's.
+        """
+        return np.where(self.model.is_member[self.reduced.op_of, None], 0.0, self.time)
+
     def busiest(self, devices: NDArray[np.int32]) -> float:
         """Seconds of compute on the busiest device: no schedule of this placement is shorter."""
         types = np.array(self.cluster.device_types)
-        busy = [np.bincount(devices, column, len(types)) for column in self.time.T]
+        busy = [np.bincount(devices, column, len(types)) for column in self.compute_time.T]
         return float(np.stack(busy)[types, np.arange(len(types))].max())
 
     @cached_property

@@ -21,7 +21,7 @@ from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.policies import LINK_ORDERS, POLICIES, LinkOrder, Policy
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.judge.timeline import Timeline, Transfers
+from loadmaster.judge.timeline import Collectives, Timeline, Transfers
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 
@@ -39,14 +39,15 @@ class Blame:
     Attributes
     ----------
     op : int or None
-        The op that ran; None: the link is a transfer.
+        The op that ran; None: the link is a transfer. A member stands for its collective.
     transfer : int or None
         The transfer that was under way, by index in :class:`Transfers`; None: the link is an op.
     start, finish : float
         Seconds.
     waited : str
         The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
-        its "device" or its "channel" was busy, or "nothing" (it started at 0).
+        its "device" or its "channel" was busy, a "collective" held its channel, or "nothing" (it
+        started at 0). A collective waits as its last member does.
     """
 
     op: int | None
@@ -154,13 +155,14 @@ class Simulation:
     start, finish : float64 [n_ops]
         Seconds. A view starts and ends when its data is there, a placeholder at 0.
     transfers : Transfers
+    collectives : Collectives
     memory : Memory
     device_busy : float64 [n_devices]
         Seconds of compute.
     channel_busy : float64 [n_channels]
-        Seconds of transfer.
+        Seconds of transfers and collectives.
     bytes_moved : int
-        Between devices.
+        Between devices: those of transfers, and :attr:`Collectives.bytes_sent`.
 
     Raises
     ------
@@ -200,6 +202,7 @@ class Simulation:
             )
         self.start, self.finish = timeline.start, timeline.finish
         self.transfers: Transfers = timeline.transfers
+        self.collectives: Collectives = timeline.collectives
         if priority is None:
             priority = ranks(np.argsort(self.start, kind="stable").astype(np.int32))
         self.priority = priority
@@ -208,23 +211,18 @@ class Simulation:
         if schedule is None:
             self.makespan = timeline.makespan
             self.device_busy = _device_busy(problem, timeline)
-            self.channel_busy = _channel_busy(problem, self.transfers)
-            self.bytes_moved = int(self.transfers.bytes.sum())
+            self.channel_busy = _channel_busy(problem, timeline)
         else:
             self.makespan = schedule.makespan
             self.device_busy = schedule.device_busy
             self.channel_busy = schedule.channel_busy
-            self.bytes_moved = schedule.bytes_moved
+        sent = int(self.transfers.bytes.sum()) if schedule is None else schedule.bytes_moved
+        self.bytes_moved = sent + self.collectives.bytes_sent
 
     @property
     def is_measured(self) -> bool:
         """Whether the step was measured, not simulated."""
         return self._schedule is None
-
-    @property
-    def n_collectives(self) -> int:
-        """Number of collectives; 0 where the step was measured."""
-        return 0 if self._schedule is None else self._schedule.n_collectives
 
     @cached_property
     def blame(self) -> tuple[Blame, ...]:
@@ -248,7 +246,9 @@ class Simulation:
         """The reason why an op of the *reduced* graph started no earlier, and its index.
 
         "op" and "device" come with an op of the reduced graph, "transfer" with an index into
-        :attr:`transfers`, "nothing" with -1. In a measured step the reason is "measured", with -1.
+        :attr:`transfers`, "nothing" with -1. A member of a collective can also have waited for a
+        "channel", with the transfer that held it, or for a "collective" that did, with a member of
+        that. In a measured step the reason is "measured", with -1.
         """
         return (MEASURED, -1) if self._schedule is None else self._schedule.waited(reduced_op)
 
@@ -264,21 +264,32 @@ class Simulation:
 
 
 def _device_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
-    """Seconds of compute per device of the ops that run."""
+    """Seconds of compute per device of the ops that run; members of collectives do not compute."""
     ran = problem.reduced.op_of
+    ran = ran[~problem.model.is_member[ran]]
     seconds = timeline.finish[ran] - timeline.start[ran]
     busy = np.bincount(timeline.device[ran], seconds, problem.cluster.n_devices)
     return busy.astype(np.float64)
 
 
-def _channel_busy(problem: Problem, sent: Transfers) -> NDArray[np.float64]:
-    """Seconds for which transfers hold each channel."""
+def _channel_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
+    """Seconds for which transfers and collectives hold each channel."""
+    sent, together = timeline.transfers, timeline.collectives
     busy = np.zeros(problem.cluster.n_channels)
     pairs = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
     for pair, seconds in zip(pairs, (sent.finish - sent.start).tolist(), strict=True):
         for channel in problem.links.route(*pair)[2]:
             busy[channel] += seconds
+    for channels, seconds in zip(
+        together.channels, (together.finish - together.start).tolist(), strict=True
+    ):
+        busy[list(channels)] += seconds
     return busy
+
+
+def bytes_moved(problem: Problem, schedule: fast.Schedule, devices: NDArray[np.int32]) -> int:
+    """Bytes that transfers and collectives of a simulation of reduced ops send between devices."""
+    return schedule.bytes_moved + Collectives.simulated(problem, schedule, devices).bytes_sent
 
 
 def _overflow(problem: Problem, schedule: fast.Schedule) -> Overflow | None:

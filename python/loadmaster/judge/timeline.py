@@ -1,17 +1,22 @@
-"""Timeline: when and where every op ran, and every transfer, simulated or measured."""
+"""Timeline: when and where every op, transfer and collective ran, simulated or measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
+
+#: How often each other device's worth of the tensor is sent by a collective; once if absent.
+_TIMES = {"all_reduce": 2}
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,115 @@ class Transfers:
 
 
 @dataclass(frozen=True)
+class Collectives:
+    """Every collective, as columns of one length.
+
+    Attributes
+    ----------
+    op : int32
+        The member that arrived last, an op of the graph that runs.
+    kind, algorithm : tuple of str
+        What it does (``all_reduce``, ...), and how (``ring``, ...).
+    bytes : uint64
+        Of the whole tensor that is summed, gathered or handed round.
+    queued, start, finish : float64
+        Seconds: when all members had arrived, had all channels, and ended.
+    channels : tuple of tuple of int
+        The channels that it holds from start to finish, by index.
+    members : tuple of tuple of int
+        Its ops, of the graph that runs.
+    devices : tuple of tuple of int
+        The devices of its members, each once, ascending.
+    """
+
+    op: NDArray[np.int32]
+    kind: tuple[str, ...]
+    algorithm: tuple[str, ...]
+    bytes: NDArray[np.uint64]
+    queued: NDArray[np.float64]
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+    channels: tuple[tuple[int, ...], ...]
+    members: tuple[tuple[int, ...], ...]
+    devices: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @classmethod
+    def none(cls) -> Collectives:
+        """No collective at all."""
+        index, sizes, seconds = np.empty(0, np.int32), np.empty(0, np.uint64), np.empty(0)
+        return cls(index, (), (), sizes, seconds, seconds, seconds, (), (), ())
+
+    @classmethod
+    def simulated(
+        cls, problem: Problem, schedule: fast.Schedule, devices: NDArray[np.int32]
+    ) -> Collectives:
+        """The collectives of a simulation of reduced ops on these devices. O(V), if any."""
+        if not schedule.n_collectives:
+            return cls.none()
+        labels, reduced = problem.model.collectives, problem.reduced
+        members = defaultdict(list)
+        for op, label in enumerate(labels):
+            if label:
+                members[label].append(op)
+        columns = schedule.collectives()
+        last = reduced.op_of[columns["op"]]
+        of_each = [members[labels[op]] for op in last.tolist()]
+        where = [np.unique(devices[reduced.map[ops]]).tolist() for ops in of_each]
+        return cls(
+            last,
+            tuple(columns["kind"]),
+            tuple(columns["algorithm"]),
+            columns["bytes"],
+            columns["queued"],
+            columns["start"],
+            columns["finish"],
+            tuple(map(tuple, columns["channels"])),
+            tuple(map(tuple, of_each)),
+            tuple(map(tuple, where)),
+        )
+
+    def of_op(self, n_ops: int) -> NDArray[np.int32]:
+        """The collective that each op of the graph that runs is a member of; -1: none."""
+        of = np.full(n_ops, -1, dtype=np.int32)
+        for i, members in enumerate(self.members):
+            of[list(members)] = i
+        return of
+
+    def label(self, i: int) -> str:
+        """What one of them is, in words: ``all_reduce of 1.64 MiB on 2 devices (ring)``."""
+        devices = counted(len(self.devices[i]), "device")
+        what = f"{self.kind[i]} of {format_bytes(int(self.bytes[i]))} on {devices}"
+        return f"{what} ({self.algorithm[i]})"
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that go from one device to another in all of them, by any of the algorithms.
+
+        On k devices, a tensor of n bytes: all-reduce 2 (k - 1) n; reduce-scatter, all-gather and
+        broadcast (k - 1) n; all-to-all (k - 1) n / k.
+        """
+        total = 0
+        for kind, size, devices in zip(self.kind, self.bytes.tolist(), self.devices, strict=True):
+            others = max(len(devices) - 1, 0)
+            total += (
+                _TIMES.get(kind, 1) * others * size // (len(devices) if kind == "all_to_all" else 1)
+            )
+        return total
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step in which at least one is under way. O(n log n)."""
+        order = np.argsort(self.start, kind="stable")
+        start, finish = self.start[order], np.maximum.accumulate(self.finish[order])
+        # What of each lies behind the end of all that started before it.
+        before = np.concatenate([[0.0], finish[:-1]])
+        return float(np.maximum(finish - np.maximum(start, before), 0.0).sum())
+
+
+@dataclass(frozen=True)
 class Timeline:
     """When every op of the graph that runs ran, and where.
 
@@ -60,14 +174,17 @@ class Timeline:
     device : int32 [n_ops]
         A view is where the op is whose data it shows, a placeholder at home.
     start, finish : float64 [n_ops]
-        Seconds. A view starts and ends when its data is there, a placeholder at 0.
+        Seconds. A view starts and ends when its data is there, a placeholder at 0. A member of a
+        collective starts and ends with the collective, and does not compute.
     transfers : Transfers
+    collectives : Collectives
     """
 
     device: NDArray[np.int32]
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
     transfers: Transfers
+    collectives: Collectives = field(default_factory=Collectives.none)
 
     @classmethod
     def simulated(
@@ -83,7 +200,8 @@ class Timeline:
         start[there_at_0] = finish[there_at_0] = 0.0
         columns = schedule.transfers()
         sent = Transfers(**{**columns, "op": reduced.op_of[columns["op"]]})
-        return cls(devices[reduced.map], start, finish, sent)
+        together = Collectives.simulated(problem, schedule, devices)
+        return cls(devices[reduced.map], start, finish, sent, together)
 
     @classmethod
     def measured(
@@ -93,6 +211,7 @@ class Timeline:
         start: ArrayLike,
         finish: ArrayLike,
         transfers: Transfers | None = None,
+        collectives: Collectives | None = None,
     ) -> Timeline:
         """The timeline of a step that ran on real devices.
 
@@ -105,6 +224,8 @@ class Timeline:
         start, finish : float [n_ops]
             Seconds since the step began.
         transfers : Transfers, optional
+            None if absent.
+        collectives : Collectives, optional
             None if absent.
 
         Raises
@@ -139,7 +260,7 @@ class Timeline:
                 f"{ended[at]} s: wants a device, and seconds >= 0 in order"
             )
         columns = where.astype(np.int32), began.astype(np.float64), ended.astype(np.float64)
-        return cls(*columns, transfers or Transfers.none())
+        return cls(*columns, transfers or Transfers.none(), collectives or Collectives.none())
 
     @property
     def makespan(self) -> float:

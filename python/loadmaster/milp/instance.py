@@ -274,6 +274,9 @@ class Instance:
 def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> Instance:
     """The reduced graph of a problem.
 
+    Collectives take no time and nothing waits for other members than its own: a bound on such an
+    instance bounds the real schedules.
+
     Parameters
     ----------
     problem : Problem
@@ -299,7 +302,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
     for matrix in transfers:
         np.fill_diagonal(matrix, 0.0)
 
-    seconds = problem.time[:, kinds]
+    seconds = problem.compute_time[:, kinds]
     allowed = problem.allowed_types[:, kinds]
     horizon = float(np.where(allowed, seconds, 0).max(axis=1).sum())
     horizon += sum(

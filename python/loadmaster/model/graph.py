@@ -206,6 +206,11 @@ class OpGraph:
         """Whether each op is a parameter, buffer, input or constant, bool [n_ops]."""
         return np.fromiter(map(PLACEHOLDERS.__contains__, self.kinds), bool, self.n_ops)
 
+    @cached_property
+    def is_member(self) -> NDArray[np.bool_]:
+        """Whether each op is a member of a collective, bool [n_ops]. Members do not compute."""
+        return np.fromiter(map(bool, self.collectives), bool, self.n_ops)
+
     @property
     def resident(self) -> NDArray[np.uint64]:
         """Bytes that each op keeps for the whole step, uint64 [n_ops]."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.text import escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.judge.simulation import MEASURED
+from loadmaster.judge.simulation import MEASURED, bytes_moved
 from loadmaster.judge.verdict import Verdict
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.stages import Stages
@@ -65,6 +65,8 @@ class Explanation:
         Between devices, as planned.
     alternatives : tuple of Alternative
         The other devices, the best first: those that fit, then those that are least over.
+    feeds : tuple of str
+        The collectives that read what it makes: kind, bytes, devices, when.
     parts : tuple of Explanation
         Of an op that has parts, each of them, by the name of the op that runs. The op's own
         figures are then those of all parts: every device, the first start, the last finish, what
@@ -83,12 +85,13 @@ class Explanation:
     makespan: float
     bytes_moved: int
     alternatives: tuple[Alternative, ...]
+    feeds: tuple[str, ...] = ()
     parts: tuple[Explanation, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """As plain data for JSON; ``parts`` only where there are some."""
+        """As plain data for JSON; ``parts`` and ``feeds`` only where there are some."""
         document = asdict(self)
-        return document if self.parts else {k: v for k, v in document.items() if k != "parts"}
+        return {k: v for k, v in document.items() if v or k not in ("parts", "feeds")}
 
     def __str__(self) -> str:
         kind = f" ({self.kind})" if self.kind else ""
@@ -99,6 +102,7 @@ class Explanation:
             f"{self.op}{kind} is on {self.device}, "
             f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
             f"it waited for {self.waited}",
+            *(f"it feeds {what}" for what in self.feeds),
             f"bound by: {self.constraint}",
         ]
         for other in self.alternatives:
@@ -148,6 +152,7 @@ def explain(plan: Plan, op: str | int) -> Explanation:
         start=min(part.start for part in found),
         goes_with=tuple(dict.fromkeys(other for part in found for other in part.goes_with)),
         alternatives=(),
+        feeds=tuple(dict.fromkeys(what for part in found for what in part.feeds)),
         parts=found,
     )
 
@@ -181,6 +186,7 @@ def _explained(plan: Plan, index: int) -> Explanation:
         makespan=plan.makespan,
         bytes_moved=plan.schedule.bytes_moved,
         alternatives=tuple(one.alternative for one in tried),
+        feeds=_feeds(plan, stands_for),
     )
 
 
@@ -198,8 +204,31 @@ def _tried(
         return _Tried(Alternative(name, op_time, None, None, {}), None)
     schedule = problem.simulate(devices, plan.assignment.priority, policy=plan.policy)
     over = plan.cluster.shortfall(schedule.peak, plan.binding.room)
-    made = Alternative(name, op_time, schedule.makespan, schedule.bytes_moved, over)
+    moved_bytes = bytes_moved(problem, schedule, devices)
+    made = Alternative(name, op_time, schedule.makespan, moved_bytes, over)
     return _Tried(made, Verdict.of(schedule, plan.binding.room))
+
+
+def _feeds(plan: Plan, stands_for: int) -> tuple[str, ...]:
+    """The collectives that read what a reduced op makes."""
+    together, reduced = plan.schedule.collectives, plan.problem.reduced
+    src, dst, _, _ = reduced.graph.flows()
+    readers = reduced.op_of[dst[src == stands_for]]
+    of = together.of_op(plan.program.graph.n_ops)
+    said = []
+    for reader in readers[of[readers] >= 0].tolist():
+        last = int(reduced.map[together.op[of[reader]]])
+        was_last = plan.schedule.waited(last) == ("op", stands_for)
+        said.append(_under_way(plan, reader) + (", which waited for it last" if was_last else ""))
+    return tuple(dict.fromkeys(said))
+
+
+def _under_way(plan: Plan, member: int) -> str:
+    """The collective of an op of the graph that runs, and when it ran."""
+    together = plan.schedule.collectives
+    of = int(together.of_op(plan.program.graph.n_ops)[member])
+    start, finish = float(together.start[of]), float(together.finish[of])
+    return f"{together.label(of)}, from {format_seconds(start)} to {format_seconds(finish)}"
 
 
 def _waited(plan: Plan, index: int, stands_for: int) -> str:
@@ -208,16 +237,35 @@ def _waited(plan: Plan, index: int, stands_for: int) -> str:
         if plan.program.graph.view[index]:
             return f"nothing of its own: it is a view of what {label(op_of[stands_for])} made"
         return "nothing: it is there when the step begins"
-    reason, cause = plan.schedule.waited(stands_for)
+    cause = _cause(plan, stands_for)
+    if not plan.program.graph.is_member[index]:
+        return cause
+    of = plan.schedule.collectives.of_op(plan.program.graph.n_ops)[index]
+    if of < 0:
+        return cause
+    return f"the last member of {plan.schedule.collectives.label(int(of))}, which needed {cause}"
+
+
+def _cause(plan: Plan, reduced_op: int) -> str:
+    """What the start of an op that runs waited for; of a member, what the last one waited for."""
+    label, op_of, sent = plan.program.label, plan.problem.reduced.op_of, plan.schedule.transfers
+    devices = [device.name for device in plan.cluster.devices]
+    reason, cause = plan.schedule.waited(reduced_op)
+    if reason == "op" and plan.program.graph.is_member[op_of[cause]]:
+        return _under_way(plan, int(op_of[cause]))
     if reason == "op":
-        return f"its input from {label(op_of[cause])} on the same device"
+        here, there = plan.assignment.devices[[reduced_op, cause]].tolist()
+        where = "the same device" if here == there else devices[there]
+        return f"its input from {label(op_of[cause])} on {where}"
     if reason == "device":
         return f"the device, busy with {label(op_of[cause])}"
+    if reason == "collective":
+        return f"a channel, busy with {_under_way(plan, int(op_of[cause]))}"
+    if reason == "channel":
+        return f"a channel, busy with what {label(sent.op[cause])} made, on its way"
     if reason == "transfer":
-        sent = plan.schedule.transfers
         return (
-            f"its input from {label(sent.op[cause])} on "
-            f"{plan.cluster.devices[sent.src[cause]].name}: "
+            f"its input from {label(sent.op[cause])} on {devices[sent.src[cause]]}: "
             f"{format_bytes(int(sent.bytes[cause]))}, sent from "
             f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"
         )

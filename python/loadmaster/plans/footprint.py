@@ -14,6 +14,7 @@ import numpy as np
 from loadmaster.judge.simulation import run
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import COLLECTIVE, Program
 from loadmaster.model.roles import Roles
 from loadmaster.plans.plan import Plan
 
@@ -80,15 +81,18 @@ def footprints(plan: Plan) -> tuple[Footprint, ...]:
     >>> bool(first.used == plan.memory.peak[0]), second.used
     (True, 0)
     """
-    uses = _Uses(plan.program.graph)
+    uses = _Uses(plan.program)
     return tuple(_footprint(plan, uses, d) for d in range(plan.cluster.n_devices))
 
 
 class _Uses:
     """Which of a graph's tensors are state, and which are the optimizer's."""
 
-    def __init__(self, graph: OpGraph) -> None:
+    def __init__(self, program: Program) -> None:
+        graph = program.graph
         roles = Roles.of(graph)
+        # What is summed over replicas is gradients.
+        gradients = roles.gradient | (program.role[graph.dst] == COLLECTIVE)
         slot = [m.split(".")[0] == _OPTIMIZER for m in graph.modules]
         self.state = graph.placeholder & np.array([kind != "input" for kind in graph.kinds])
         #: Whether what an op keeps or makes is the optimizer's.
@@ -97,7 +101,7 @@ class _Uses:
         #: Sizes of the weight gradients that an op makes.
         self.gradients: dict[int, set[int]] = defaultdict(set)
         shows = graph.reduced.shows
-        rows = (roles.tensor, graph.src, graph.bytes, roles.gradient)
+        rows = (roles.tensor, graph.src, graph.bytes, gradients)
         for tensor, src, size, gradient in zip(*(row.tolist() for row in rows), strict=True):
             made_by = int(shows[src])
             self.source.setdefault(tensor, made_by)

@@ -107,15 +107,28 @@ def _against_single(plan: Plan) -> str:
 
 def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
     """Devices, bytes moved and the first overflow."""
-    moved = (
-        f"moved        {format_bytes(simulation.bytes_moved)} in "
-        f"{counted(len(simulation.transfers), 'transfer')}"
-    )
-    if simulation.n_collectives:
-        moved += f", and {counted(simulation.n_collectives, 'collective')}"
-    lines = [*_device_lines(simulation, cluster), moved]
+    lines = [*_device_lines(simulation, cluster), f"moved        {moved(simulation)}"]
     short = shortage(simulation, cluster, program)
     return [*lines, short] if short else lines
+
+
+def moved(simulation: Simulation) -> str:
+    """Bytes that go from one device to another, by which transfers and collectives.
+
+    A collective counts with what its devices send in all (:attr:`Collectives.bytes_sent`); the
+    bytes of the tensors stand beside it.
+    """
+    text = f"{format_bytes(simulation.bytes_moved)} in "
+    sent, together = len(simulation.transfers), simulation.collectives
+    if not len(together):
+        return text + counted(sent, "transfer")
+    span = simulation.makespan
+    share = f", {together.seconds / span:.0%} of the step" if span else ""
+    return (
+        f"{text}{counted(sent, 'transfer') + ' and ' if sent else ''}"
+        f"{counted(len(together), 'collective')} ({format_bytes(int(together.bytes.sum()))} of "
+        f"tensors, under way for {format_seconds(together.seconds)}{share})"
+    )
 
 
 def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
@@ -162,13 +175,21 @@ def simulation_lines(simulation: Simulation, cluster: Cluster, program: Program)
 
 
 def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, Any]:
-    """What one simulation came to, as plain data: seconds, bytes, shares."""
+    """What one simulation came to, as plain data: seconds, bytes, shares.
+
+    ``bytes_moved`` is what transfers and collectives send between devices. Of the collectives,
+    ``bytes`` are those of the tensors, ``seconds`` those in which at least one is under way.
+    """
     return {
         "makespan": simulation.makespan,
         "fits": simulation.fits,
         "bytes_moved": simulation.bytes_moved,
         "transfers": len(simulation.transfers),
-        "collectives": simulation.n_collectives,
+        "collectives": {
+            "count": len(simulation.collectives),
+            "bytes": int(simulation.collectives.bytes.sum()),
+            "seconds": simulation.collectives.seconds,
+        },
         "devices": [
             {
                 "name": d.name,
@@ -219,7 +240,11 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Methods side by side, fastest first, then those that found nothing."""
+    """Methods side by side, fastest first, then those that found nothing.
+
+    "moved" is what transfers and collectives send between devices: an all-reduce of n bytes on k
+    devices sends 2 (k - 1) n in all.
+    """
     rows = [("method", "step time", "gap", "moved", "largest peak", "planned in")]
     for method, plan in comparison.best_first:
         fullest = max(

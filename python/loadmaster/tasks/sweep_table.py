@@ -68,6 +68,7 @@ class Row:
         in use at any time. ``busy`` is the mean share of the step in which devices compute.
     fits : bool
     devices_used, bytes_moved : int
+        What transfers and collectives send between devices counts as moved.
     """
 
     graph: str

@@ -5,6 +5,7 @@ mod common;
 
 use common::{US, bridge, config, devices, link, mesh, micros, on, one_port, pairs};
 use loadmaster_core::Error;
+use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::{Cluster, Links};
 use loadmaster_core::collective::table::Table;
@@ -229,6 +230,19 @@ fn members_on_one_device_do_nothing() {
     let (schedule, _) = judged(&collective(0, 3, 3000, 3000), &mesh(2, 1.0), &[5; 9], 1);
     assert_eq!(schedule.together[0].algorithm, Algorithm::Alone);
     assert!(schedule.together[0].channels.is_empty());
+}
+
+#[test]
+fn bounds_count_no_work_of_members() {
+    // All on one device, the members' 3 x 50 microseconds are the collective's, beside the makers.
+    let (k, time) = (3, [10, 20, 30, 50, 50, 50, 5, 5, 5]);
+    let work = collective(0, k, 3000, 3000);
+    let times = micros(&time).numbered(work.graph.numbering());
+    let least = bounds(&work, &mesh(1, 0.0), &times).expect("bounds");
+    let micros = |seconds: f64| (seconds * 1e6).round();
+    assert_eq!((micros(least.work), micros(least.critical_path)), (75.0, 35.0));
+    let (schedule, tick) = judged(&work, &mesh(1, 0.0), &time, 1);
+    assert!(micros(least.best) <= schedule.makespan as f64 / tick);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """The bars of a simulated step, for every picture of it.
 
-A bar is an op on a device, or a transfer on a channel, from its start to its finish. Bars narrower
+A bar is an op on a device, or a message on a channel, from its start to its finish. Bars narrower
 than a pixel are merged before they are drawn, so that a picture of 50,000 ops costs what one of 500
 costs: a pixel takes the colour of what filled most of it, paler the less was filled. The page of a
 report merges by the same rule in the browser, where a reader zooms.
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.plans.plan import Plan
+from loadmaster.writers.pictures.messages import Messages
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,9 +37,9 @@ class Bars:
     start, finish : float64
         Seconds.
     row : int64
-        The device of an op, or the channel of a transfer, by index.
+        The device of an op, or the channel of a message, by index.
     what : int64
-        The op of the reduced graph, or the transfer. A transfer has a bar on each of its channels.
+        The op of the reduced graph, or the message. A message has a bar on each of its channels.
     """
 
     start: Floats
@@ -54,32 +55,23 @@ class Bars:
 
 
 def of_ops(plan: Plan) -> Bars:
-    """A bar per op of the reduced graph."""
+    """A bar per op of the reduced graph; a member of a collective computes nothing."""
     schedule, op_of = plan.schedule, plan.problem.reduced.op_of
+    start, is_member = schedule.start[op_of], plan.program.graph.is_member[op_of]
     return Bars(
-        schedule.start[op_of],
-        schedule.finish[op_of],
+        start,
+        np.where(is_member, start, schedule.finish[op_of]),
         schedule.devices[op_of].astype(np.int64),
         np.arange(len(op_of)),
     )
 
 
-def of_transfers(plan: Plan) -> Bars:
-    """A bar per transfer and channel that the transfer holds."""
-    transfers, held = plan.schedule.transfers, routes(plan)
-    what = np.repeat(np.arange(len(held)), [len(route) for route in held])
-    row = np.array([channel for route in held for channel in route], dtype=np.int64)
-    return Bars(transfers.start[what], transfers.finish[what], row, what)
-
-
-def routes(plan: Plan) -> list[tuple[int, ...]]:
-    """The channels that each transfer holds, by index, in the order of its route."""
-    transfers, n = plan.schedule.transfers, plan.cluster.n_devices
-    pairs, which = np.unique(
-        transfers.src.astype(np.int64) * n + transfers.dst, return_inverse=True
-    )
-    of_pair = [tuple(plan.problem.links.route(*divmod(pair, n))[2]) for pair in pairs.tolist()]
-    return [of_pair[i] for i in which.tolist()]
+def of_messages(messages: Messages) -> Bars:
+    """A bar per message and channel that the message holds."""
+    held = messages.channels
+    what = np.repeat(np.arange(len(held)), [len(channels) for channels in held])
+    row = np.array([channel for channels in held for channel in channels], dtype=np.int64)
+    return Bars(messages.start[what], messages.finish[what], row, what)
 
 
 # -- pixels ----------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """A plan's simulated step as lanes of coloured bars: a lane per device and per channel.
 
+A collective is a bar on the channels that it holds.
+
 The drawn timeline (:mod:`loadmaster.writers.pictures.timeline`) and the report
 (:mod:`loadmaster.writers.report`) draw these lanes.
 """
@@ -7,17 +9,18 @@ The drawn timeline (:mod:`loadmaster.writers.pictures.timeline`) and the report
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers, routes
+from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_messages, of_ops
+from loadmaster.writers.pictures.messages import Messages
 
 MAX_MODULES = 8
 
-SENT = "#76838f"
+SENT, TOGETHER = "#76838f", "#9c4274"
 PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#e8973a"), "o": ("optimizer", "#2a9d8f")}
 OTHER = ("other", "#a78bba")
 # From dark to light, as the sequence of a model's layers; even steps of lightness.
@@ -33,13 +36,13 @@ class Lane:
     Attributes
     ----------
     name, note : str
-        Of the device or channel; how busy it is.
+        Of the device or the channels; how busy they are.
     start, finish : float64
         Ascending, disjoint intervals in seconds.
     colour : int64
         Index into the palette.
     what : int64
-        The op of the reduced graph, or the transfer.
+        The op of the reduced graph, or the message.
     """
 
     name: str
@@ -64,24 +67,65 @@ class View:
 
 
 def lanes_of(plan: Plan, most: int) -> View:
-    """The lanes of a plan: those of the busiest devices and channels, ``most`` of each."""
+    """The lanes of a plan: those of the busiest devices and channels, ``most`` of each.
+
+    Channels that carry the same collectives and nothing else share a lane.
+    """
     palette, colour = _colours(plan)
-    shown, hidden = _busiest(plan.schedule.device_busy, most, keep_idle=True)
-    used, hidden_channels = _busiest(plan.schedule.channel_busy, most, keep_idle=False)
-    names, span, schedule = plan.cluster.channels, plan.makespan, plan.schedule
-    used.sort(key=lambda c: _natural(names[c]))
+    messages, schedule, span = Messages(plan), plan.schedule, plan.makespan
+    words, hue = _message_colours(messages, len(palette))
+    shown, hidden = _busiest(schedule.device_busy, most, keep_idle=True)
+    groups = _alike(plan, messages)
+    busy = np.array([schedule.channel_busy[group[0]] for group in groups])
+    used = [groups[g] for g in _busiest(busy, most, keep_idle=False)[0]]
+    devices = {d: plan.cluster.devices[d].name for d in shown}
+    channels = {group[0]: _group_name(plan, group) for group in used}
     colour = colour[plan.problem.reduced.op_of]
-    grey = np.full(len(schedule.transfers), len(palette) - 1)
-    devices = [device.name for device in plan.cluster.devices]
     return View(
-        list(_lanes(shown, devices, schedule.device_busy, of_ops(plan), colour, span)),
-        list(_lanes(used, names, schedule.channel_busy, of_transfers(plan), grey, span)),
+        list(_lanes(devices, schedule.device_busy, of_ops(plan), colour, span)),
+        list(_lanes(channels, schedule.channel_busy, of_messages(messages), hue, span)),
         hidden,
-        hidden_channels,
+        sum(map(len, groups)) - sum(map(len, used)),
         {d: row for row, d in enumerate(shown)},
-        {c: len(shown) + row for row, c in enumerate(used)},
-        palette,
+        {c: len(shown) + row for row, group in enumerate(used) for c in group},
+        [*palette, *words],
     )
+
+
+def _message_colours(messages: Messages, first: int) -> tuple[list[tuple[str, str]], Ints]:
+    """The words that are needed for messages, and the place of each message's in the palette."""
+    n_transfers, n = messages.n_transfers, len(messages)
+    words = [("transfer", SENT)] * (n_transfers > 0) + [("collective", TOGETHER)] * (
+        n > n_transfers
+    )
+    is_second = (np.arange(n) >= n_transfers) & (n_transfers > 0)
+    return words, first + is_second.astype(np.int64)
+
+
+def _alike(plan: Plan, messages: Messages) -> list[list[int]]:
+    """The channels that carry anything, by name; those that carry the same collectives and nothing
+    else together.
+    """
+    carried: dict[int, list[int]] = {}
+    for message, channels in enumerate(messages.channels):
+        for channel in channels:
+            carried.setdefault(channel, []).append(message)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    names, busy = plan.cluster.channels, plan.schedule.channel_busy
+    for channel in sorted(np.flatnonzero(busy > 0).tolist(), key=lambda c: _natural(names[c])):
+        what = carried.get(channel, [-1])
+        alone = what[0] < messages.n_transfers
+        groups.setdefault((-1, channel) if alone else tuple(what), []).append(channel)
+    return list(groups.values())
+
+
+def _group_name(plan: Plan, group: Sequence[int]) -> str:
+    names = plan.cluster.channels
+    if len(group) == 1:
+        return names[group[0]]
+    if len(group) == len(names):
+        return f"all {len(names)} channels"
+    return f"{names[group[0]]} and {len(group) - 1} more"
 
 
 def _busiest(busy: Floats, most: int, *, keep_idle: bool) -> tuple[list[int], int]:
@@ -98,13 +142,13 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 def _lanes(
-    rows: Sequence[int], names: Sequence[str], busy: Floats, bars: Bars, colour: Ints, span: float
+    names: Mapping[int, str], busy: Floats, bars: Bars, colour: Ints, span: float
 ) -> Iterator[Lane]:
-    """A lane per row of bars; ``colour`` is an index into the palette per op or transfer."""
-    for row in rows:
+    """A lane per named row of bars; ``colour`` is an index into the palette per op or message."""
+    for row, name in names.items():
         here = bars.of_row(row)
         note = _share(float(busy[row]), span)
-        yield Lane(names[row], note, here.start, here.finish, colour[here.what], here.what)
+        yield Lane(name, note, here.start, here.finish, colour[here.what], here.what)
 
 
 def _share(part: float, whole: float) -> str:
@@ -112,24 +156,11 @@ def _share(part: float, whole: float) -> str:
     return "idle" if part == 0 else "<1 %" if share < 1 else f"{share:.0f} %"
 
 
-def transfer_names(plan: Plan) -> list[str]:
-    """The name of each transfer: the op or the placeholder whose tensor is sent."""
-    graph, transfers = plan.program.graph, plan.schedule.transfers
-    names = [graph.names[op] for op in transfers.op.tolist()]
-    tensors = graph.src if graph.tensor is None else graph.tensor
-    held = graph.placeholder[graph.src] & (tensors >= 0)
-    owner = dict(zip(tensors[held].tolist(), graph.src[held].tolist(), strict=True))
-    for i, tensor in enumerate(transfers.tensor.tolist()):
-        if tensor in owner:
-            names[i] = graph.names[owner[tensor]]
-    return names
-
-
 # -- colours ---------------------------------------------------------------------------------
 
 
 def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
-    """The palette (label, colour), transfers last, and an index into it per op of the graph."""
+    """The palette of ops (label, colour), and an index into it per op of the graph."""
     phases = plan.program.graph.phases
     ran = [phases[op] for op in plan.problem.reduced.op_of.tolist()]
     if len(set(ran)) > 1:
@@ -139,7 +170,7 @@ def _colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
         column = np.array([index.get(p, len(labels)) for p in phases], dtype=np.int64)
     else:
         palette, column = _module_colours(plan)
-    return [*palette, ("transfer", SENT)], column
+    return palette, column
 
 
 def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
@@ -153,6 +184,7 @@ def _module_colours(plan: Plan) -> tuple[list[tuple[str, str]], Ints]:
         return [("compute", PHASES["f"][1])], np.zeros(len(parts), dtype=np.int64)
     column = np.array([first[part] for part in parts], dtype=np.int64)
     seconds = plan.schedule.finish - plan.schedule.start
+    seconds[plan.program.graph.is_member] = 0.0
     weight = np.bincount(column, seconds, minlength=len(first)).astype(np.float64)
     bucket = _even_runs(weight, MAX_MODULES)
     names = list(first)
@@ -201,14 +233,15 @@ Link = tuple[float, float, list[int]]
 
 def links_of(plan: Plan, view: View) -> list[Link]:
     """The chain, first to last; a link whose lanes are not shown has no rows."""
-    held, devices = routes(plan), plan.schedule.devices
+    messages, devices = Messages(plan), plan.schedule.devices
     links = []
     for blame in plan.schedule.blame[::-1]:
         found: list[int | None] = []
-        if blame.op is not None:
+        message = messages.of_link(blame)
+        if message >= 0:
+            found = [view.row_of_channel.get(channel) for channel in messages.channels[message]]
+        elif blame.op is not None:
             found = [view.row_of_device.get(int(devices[blame.op]))]
-        elif blame.transfer is not None:
-            found = [view.row_of_channel.get(channel) for channel in held[blame.transfer]]
-        rows = sorted(row for row in found if row is not None)
+        rows = sorted({row for row in found if row is not None})
         links.append((blame.start, blame.finish, rows))
     return links

@@ -27,6 +27,7 @@ from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Floats, Pixels, joined, merged, shades
 from loadmaster.writers.pictures.lanes import Link, View, lanes_of, links_of
+from loadmaster.writers.pictures.messages import Messages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,10 +53,11 @@ def draw(
     """Draws the step that the simulator saw, as PNG or SVG by the path's suffix.
 
     Above, a lane per device with its ops by phase (forward, backward, optimizer), or by module if
-    all are of one phase; then a lane per channel that carried anything, at most the 24 busiest. The
-    dark line is the chain of causes from the last op back to time 0 (``plan.schedule.blame``): to
-    be faster, something on it has to change. Below, memory per device against its capacity. The
-    same plan gives the same bytes.
+    all are of one phase; then a lane per channel that carried anything, at most the 24 busiest.
+    Channels that carry the same collectives, and nothing else, share a lane. The dark line is the
+    chain of causes from the last op back to time 0 (``plan.schedule.blame``): to be faster,
+    something on it has to change. Below, memory per device against its capacity. The same plan
+    gives the same bytes.
 
     Parameters
     ----------
@@ -363,10 +365,9 @@ def _compared(ratio: float) -> str:
 
 def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
     """Entries by row, as many in one as its width takes at about six pixels a letter."""
-    entries = view.palette if view.channels else view.palette[:-1]
     rows: list[list[tuple[str, str]]] = [[]]
     used = 0.0
-    for label, colour in [*entries, (_CHAIN, "")]:
+    for label, colour in [*view.palette, (_CHAIN, "")]:
         need = 40 + 6.1 * len(label)
         if rows[-1] and used + need > frame.lanes.columns + _RIGHT:
             rows.append([])
@@ -376,7 +377,7 @@ def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
     return rows
 
 
-_CHAIN = "critical chain: 100 % compute, 100 % transfers"
+_CHAIN = "critical chain: 100 % compute, 100 % transfers, 100 % collectives"
 
 
 def _draw_legend(
@@ -411,9 +412,15 @@ def _draw_legend(
 def _chain_label(plan: Plan) -> str:
     if plan.schedule.is_measured:
         return "measured: what waited for what is not known"
-    sums = {True: 0.0, False: 0.0}
+    messages = Messages(plan)
+    sums = {"transfers": 0.0, "collectives": 0.0}
     for blame in plan.schedule.blame:
-        sums[blame.op is not None] += blame.finish - blame.start
-    total = sum(sums.values()) or 1.0
-    compute = round(100 * sums[True] / total)
-    return f"critical chain: {compute} % compute, {100 - compute} % transfers"
+        message = messages.of_link(blame)
+        if message >= 0:
+            word = "transfers" if message < messages.n_transfers else "collectives"
+            sums[word] += blame.finish - blame.start
+    shares = {word: round(100 * s / (plan.makespan or 1.0)) for word, s in sums.items()}
+    if not len(plan.schedule.collectives):
+        del shares["collectives"]
+    said = [f"{100 - sum(shares.values())} % compute", *(f"{s} % {w}" for w, s in shares.items())]
+    return f"critical chain: {', '.join(said)}"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from loadmaster.base.files import uncollected, write_bytes
 from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_ops, of_transfers
-from loadmaster.writers.pictures.lanes import transfer_names
+from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_messages, of_ops
+from loadmaster.writers.pictures.messages import Messages
 
 Event = dict[str, Any]
 T = TypeVar("T")
@@ -64,10 +64,14 @@ def trace_document(plan: Plan) -> dict[str, Any]:
       took no time is an ``i`` instant: a slice of no length could not be told from a child of its
       neighbour. ``cat`` is the phase, or the kind where the graph has no phases. Where the graph
       was transformed, ``origin`` names the user's op that the op serves.
-    * An ``X`` slice per transfer on every channel it holds.
+    * A member of a collective, which does not compute, is an instant where the collective begins.
+    * An ``X`` slice per transfer and per collective on every channel it holds. A collective's name
+      says kind, bytes, devices and algorithm.
     * A flow per transfer (``s``, ``t``, ``f``): from the slice of the op that made the tensor, by
       the transfer, to the first op of the destination that reads from that op after the arrival.
       Ops that took no time, and weights and inputs, which no op made, are left out of it.
+    * A flow per member of a collective: from the op that ended last of those that it reads, by the
+      collective, to the first op that reads the member.
     * A ``C`` counter per device: bytes in use.
 
     Notes
@@ -97,15 +101,17 @@ def trace_document(plan: Plan) -> dict[str, Any]:
 
 
 def _events(plan: Plan) -> list[Event]:
-    ops, held = _slices(of_ops(plan), 1), of_transfers(plan)
+    messages = Messages(plan)
+    ops, held = _slices(of_ops(plan), 1), of_messages(messages)
     sent = _slices(held, plan.cluster.n_devices + 1)
-    # The first bar of each transfer, on the first channel of its route.
-    first = np.searchsorted(held.what, np.arange(len(plan.schedule.transfers)))
+    # The first bar of each message, on the first channel that it holds.
+    first = np.searchsorted(held.what, np.arange(len(messages)))
     return [
         *_metadata(plan),
-        *_op_events(plan, ops),
-        *_transfer_events(plan, sent, held.what),
-        *_flow_events(plan, ops, sent.at(first)),
+        *_op_events(plan, ops, messages),
+        *_message_events(plan, sent, held.what, messages),
+        *_transfer_flows(plan, ops, sent.at(first[: messages.n_transfers])),
+        *_member_flows(plan, ops, sent, first),
         *_counters(plan),
     ]
 
@@ -115,14 +121,14 @@ def _events(plan: Plan) -> list[Event]:
 
 @dataclass(frozen=True)
 class _Slices:
-    """Begin and length in microseconds, and the process, of ops or transfers."""
+    """Begin and length in microseconds, and the process, of ops or messages."""
 
     begin: Floats
     length: Floats
     process: Ints
 
-    def at(self, index: Ints) -> _Slices:
-        """The slices at the indices."""
+    def at(self, index: Ints | NDArray[np.bool_]) -> _Slices:
+        """The slices at the indices, or where it is true."""
         return _Slices(self.begin[index], self.length[index], self.process[index])
 
     @property
@@ -151,7 +157,8 @@ def _pick(values: Sequence[T], index: NDArray[Any]) -> list[T]:
 def _metadata(plan: Plan) -> list[Event]:
     cluster = plan.cluster
     names = [d.name for d in cluster.devices] + [f"channel {name}" for name in cluster.channels]
-    threads = ["ops"] * cluster.n_devices + ["transfers"] * len(cluster.channels)
+    carried = "transfers and collectives" if len(plan.schedule.collectives) else "transfers"
+    threads = ["ops"] * cluster.n_devices + [carried] * len(cluster.channels)
     labels = [f"{d.type}, {format_bytes(d.memory)}" for d in cluster.devices]
     events = []
     for i, (name, thread) in enumerate(zip(names, threads, strict=True)):
@@ -169,7 +176,7 @@ def _metadata(plan: Plan) -> list[Event]:
     return events
 
 
-def _op_events(plan: Plan, ops: _Slices) -> list[Event]:
+def _op_events(plan: Plan, ops: _Slices, messages: Messages) -> list[Event]:
     program, op_of = plan.program, plan.problem.reduced.op_of
     graph = program.graph
     devices = [d.name for d in plan.cluster.devices]
@@ -190,7 +197,7 @@ def _op_events(plan: Plan, ops: _Slices) -> list[Event]:
             graph.output_bytes[model].tolist(),
             _pick(devices, ops.process[order] - 1),
             plan.assignment.priority[order].tolist(),
-            _waits(plan, order),
+            _waits(plan, order, messages),
             strict=True,
         )
     ]
@@ -205,46 +212,59 @@ def _categories(plan: Plan, model: NDArray[np.int32]) -> list[str]:
     return [PHASES.get(p) or p or k or "op" for p, k in zip(phases, kinds, strict=True)]
 
 
-def _waits(plan: Plan, order: Ints) -> list[str]:
+def _waits(plan: Plan, order: Ints, messages: Messages) -> list[str]:
     """What kept each op from starting earlier, as a person would say it."""
     waited = plan.schedule.waited
-    op_of = plan.problem.reduced.op_of.tolist()
-    names, sent = plan.program.graph.names, transfer_names(plan)
+    names, op_of = plan.program.graph.names, plan.problem.reduced.op_of.tolist()
+    message_of = messages.of_op[plan.problem.reduced.op_of].tolist()
     said = []
     for op in order.tolist():
         word, index = waited(op)
-        if word == "transfer":
-            said.append(f"transfer of {sent[index]}")
+        if word in ("op", "device", "collective") and message_of[index] >= 0:
+            title = messages.title(message_of[index])
+            said.append(f"channel: {title}" if word == "collective" else title)
         elif word in ("op", "device"):
             said.append(f"{word}: {names[op_of[index]]}")
+        elif word in ("transfer", "channel"):
+            said.append(("channel: " if word == "channel" else "") + messages.title(index))
         else:
             said.append(word)
     return said
 
 
-def _transfer_events(plan: Plan, held: _Slices, what: Ints) -> list[Event]:
-    """Transfers on every channel that they hold; ``what`` is the transfer of each slice."""
+def _message_events(plan: Plan, held: _Slices, what: Ints, messages: Messages) -> list[Event]:
+    """Messages on every channel that they hold; ``what`` is the message of each slice."""
     order = np.lexsort((held.begin, held.process))
     of = what[order]
-    tensors = plan.schedule.transfers.tensor[of].tolist()
-    kind = ["control" if tensor < 0 else "transfer" for tensor in tensors]
-    args = _pick(_transfer_args(plan), of)
-    return _drawn(_pick(transfer_names(plan), of), kind, held, order, args)
+    tensors = plan.schedule.transfers.tensor.tolist()
+    kinds = ["control" if tensor < 0 else "transfer" for tensor in tensors]
+    kinds += ["collective"] * len(plan.schedule.collectives)
+    args = _pick(_message_args(plan, messages), of)
+    return _drawn(_pick(messages.names, of), _pick(kinds, of), held, order, args)
 
 
-def _transfer_args(plan: Plan) -> list[Event]:
-    columns, devices = plan.schedule.transfers, [d.name for d in plan.cluster.devices]
-    n = len(devices)
-    routes = [f"{src} to {dst}" for src in devices for dst in devices]
-    return [
-        {"bytes": size, "route": route, "queued_us": wait}
-        for size, route, wait in zip(
-            columns.bytes.tolist(),
-            _pick(routes, columns.src.astype(np.int64) * n + columns.dst),
-            np.round((columns.start - columns.queued) * 1e6, 3).tolist(),
+def _message_args(plan: Plan, messages: Messages) -> list[Event]:
+    names, together = plan.program.graph.names, plan.schedule.collectives
+    args = [
+        {"bytes": size, "route": place, "queued_us": wait}
+        for size, place, wait in zip(
+            messages.bytes.tolist(),
+            messages.places,
+            np.round((messages.start - messages.queued) * 1e6, 3).tolist(),
             strict=True,
         )
     ]
+    for i, said in enumerate(args[messages.n_transfers :]):
+        devices = [plan.cluster.devices[d].name for d in together.devices[i]]
+        del said["route"]
+        said |= {
+            "collective": plan.program.graph.collectives[together.op[i]],
+            "algorithm": together.algorithm[i],
+            "devices": ", ".join(devices),
+            "members": ", ".join(names[op] for op in together.members[i]),
+            "arrived_last": names[together.op[i]],
+        }
+    return args
 
 
 def _drawn(
@@ -261,28 +281,69 @@ def _drawn(
     ]
 
 
-def _flow_events(plan: Plan, ops: _Slices, sent: _Slices) -> list[Event]:
+def _transfer_flows(plan: Plan, ops: _Slices, sent: _Slices) -> list[Event]:
     maker, reader = _makers(plan, ops, sent), _readers(plan, ops, sent)
-    number = np.arange(len(maker))
-    # An arrow needs two ends besides the transfer's own slice, or that slice for one of them.
+    return _flow_events("transfer", np.arange(len(maker)), ops, sent, (maker, reader))
+
+
+def _member_flows(plan: Plan, ops: _Slices, sent: _Slices, first: Ints) -> list[Event]:
+    """``first`` is the first slice of each message."""
+    transfers, together = len(plan.schedule.transfers), plan.schedule.collectives
+    held = [i for i, channels in enumerate(together.channels) if channels]
+    of = np.repeat(held, [len(together.members[i]) for i in held]).astype(np.int64)
+    if not len(of):
+        return []
+    members = np.concatenate([together.members[i] for i in held])
+    member = plan.problem.reduced.map[members].astype(np.int64)
+    src, dst, _, _ = plan.problem.reduced.graph.flows()
+    end = ops.begin + ops.length
+    # Of the ops around each member that took time: the last before it, and the first after it.
+    maker = _best_neighbour(member, dst, src, end, ops)
+    reader = _best_neighbour(member, src, dst, -ops.begin, ops)
+    within = sent.at(first[transfers + of])
+    # A measured op may have begun before what it reads was there.
+    maker = np.where(end[maker] <= within.begin, maker, -1)
+    reader = np.where(ops.begin[reader] >= within.begin + within.length, reader, -1)
+    number = transfers + np.arange(len(of))
+    return _flow_events("collective", number, ops, within, (maker, reader))
+
+
+def _best_neighbour(
+    member: Ints, at: NDArray[np.int32], other: NDArray[np.int32], key: Floats, ops: _Slices
+) -> Ints:
+    """For each member, the op at the other end of its edges that takes time and has the largest
+    key; -1: none.
+    """
+    timed = ops.length[other] > 0
+    at, other = at[timed], other[timed]
+    best = np.full(len(ops.begin), -1, dtype=np.int64)
+    order = np.argsort(key[other], kind="stable")
+    best[at[order]] = other[order]
+    return best[member]
+
+
+def _flow_events(
+    name: str, number: Ints, ops: _Slices, sent: _Slices, ends: tuple[Ints, Ints]
+) -> list[Event]:
+    """Flows from the first op of ``ends`` by what was sent to the second; -1: no op there."""
+    maker, reader = ends
+    # An arrow needs two ends besides the message's own slice, or that slice for one of them.
     real = (sent.length > 0) & ((maker >= 0) | (reader >= 0))
     made, read = real & (maker >= 0), real & (reader >= 0)
     first, last = real & ~made, real & ~read
     return [
-        *_flow("s", number[made], ops, maker[made]),
-        *_flow("s", number[first], sent, number[first]),
-        *_flow("t", number[made & read], sent, number[made & read]),
-        *_flow("f", number[read], ops, reader[read]),
-        *_flow("f", number[last], sent, number[last]),
+        *_flow("s", name, number[made], ops.at(maker[made])),
+        *_flow("s", name, number[first], sent.at(first)),
+        *_flow("t", name, number[made & read], sent.at(made & read)),
+        *_flow("f", name, number[read], ops.at(reader[read])),
+        *_flow("f", name, number[last], sent.at(last)),
     ]
 
 
-def _flow(phase: str, number: Ints, slices: _Slices, at: Ints) -> Iterable[Event]:
+def _flow(phase: str, name: str, number: Ints, ends: _Slices) -> Iterable[Event]:
     # Without "bp" a flow would end at the next slice instead of the one that its end lies in.
-    head = {"ph": phase, "name": "transfer", "cat": "flow"} | ({"bp": "e"} if phase == "f" else {})
-    rows = zip(
-        number.tolist(), slices.process[at].tolist(), slices.middle[at].tolist(), strict=True
-    )
+    head = {"ph": phase, "name": name, "cat": "flow"} | ({"bp": "e"} if phase == "f" else {})
+    rows = zip(number.tolist(), ends.process.tolist(), ends.middle.tolist(), strict=True)
     return ({**head, "id": i, "pid": p, "tid": p, "ts": t} for i, p, t in rows)
 
 

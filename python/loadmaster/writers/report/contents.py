@@ -1,4 +1,4 @@
-"""What a report holds: facts as text, ops and transfers as packed columns, figures as data."""
+"""What a report holds: facts as text, ops and messages as packed columns, figures as data."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import format_seconds
 from loadmaster.costs import PROVENANCES
 from loadmaster.judge.simulation import MEASURED
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import no_placement, shortage, verdict
-from loadmaster.writers.pictures.bars import routes, shades
+from loadmaster.plans.summary import moved, no_placement, shortage, verdict
+from loadmaster.writers.pictures.bars import shades
 from loadmaster.writers.pictures.graph_files import COLOURS
-from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of, transfer_names
+from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
+from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.report import figures
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
 
 #: The reasons for which an op can have waited; the page knows them by index.
-WAITS = ("nothing", "op", "device", "transfer", MEASURED)
+WAITS = ("nothing", "op", "device", "message", MEASURED)
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]
@@ -59,7 +60,6 @@ class Columns:
 def facts(plan: Plan) -> list[tuple[str, str]]:
     """What a person wants to know first, as names and values."""
     options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
-    moved = format_bytes(plan.schedule.bytes_moved)
     shares = ", ".join(f"{share:.0%} {word}" for word, share in plan.provenance.items())
     rows = [
         ("step time", format_seconds(plan.makespan)),
@@ -67,7 +67,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"),
         ("memory", shortage(plan.schedule, plan.cluster, plan.program) or "fits"),
-        ("moved", f"{moved} in {counted(len(plan.schedule.transfers), 'transfer')}"),
+        ("moved", moved(plan.schedule)),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
         ("planned in", format_seconds(plan.planning_seconds)),
         ("times", f"{shares or 'none'} (by share of the time)"),
@@ -108,7 +108,7 @@ def contents(plan: Plan, comparison: Comparison | None) -> bytes:
 
 
 def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> dict[str, Any]:
-    view = lanes_of(plan, MAX_LANES)
+    view, messages = lanes_of(plan, MAX_LANES), Messages(plan)
     return {
         "span": plan.makespan or 1e-9,
         "palette": view.palette,
@@ -117,9 +117,10 @@ def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> di
         + [_lane(columns, lane, False) for lane in view.channels],
         "hidden": [view.hidden_devices, view.hidden_channels],
         "devices": [d.name for d in plan.cluster.devices],
-        "ops": _ops(columns, plan, view),
-        "transfers": _transfers(columns, plan, view),
-        "chain": _chain(columns, plan, view),
+        "ops": _ops(columns, plan, view, messages),
+        "messages": _messages(columns, plan, view, messages),
+        "transfers": messages.n_transfers,
+        "chain": _chain(columns, plan, view, messages),
         "memory": _memory_columns(columns, plan, view),
         "figures": figures.figures(plan, comparison),
     }
@@ -141,11 +142,14 @@ def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
     }
 
 
-def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
-    """Columns of the ops that run, in the order of the reduced graph."""
+def _ops(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+    """Columns of the ops that run, in the order of the reduced graph.
+
+    ``cause`` is an op or a message, as ``waited`` says.
+    """
     program, schedule, op_of = plan.program, plan.schedule, plan.problem.reduced.op_of
     graph, ops = program.graph, op_of.tolist()
-    waits = [schedule.waited(op) for op in range(len(ops))]
+    waits = [_wait(plan, messages, op) for op in range(len(ops))]
     rows = np.full(plan.cluster.n_devices, -1)
     rows[list(view.row_of_device)] = list(view.row_of_device.values())
     return {
@@ -163,35 +167,65 @@ def _ops(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
     }
 
 
-def _transfers(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
-    """Columns of the transfers; ``row``: the first lane of the route that is shown, -1: none."""
-    sent, reduced = plan.schedule.transfers, plan.problem.reduced
+def _wait(plan: Plan, messages: Messages, reduced_op: int) -> tuple[str, int]:
+    """What an op's start waited for, as a word of :data:`WAITS`, and its index.
+
+    A member of a collective stands for the collective.
+    """
+    word, cause = plan.schedule.waited(reduced_op)
+    if word in ("transfer", "channel"):
+        return "message", cause
+    if word in ("op", "device", "collective"):
+        message = int(messages.of_op[plan.problem.reduced.op_of[cause]])
+        return (word, cause) if message < 0 else ("message", message)
+    return word, cause
+
+
+def _messages(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+    """Columns of the messages; ``row``: the first of its lanes that is shown, -1: none.
+
+    ``waited`` and ``cause`` are as those of ops: what sent a transfer, and what the member of a
+    collective that arrived last waited for. ``members`` are those of each collective, by name.
+    """
+    sent, together, reduced = (
+        plan.schedule.transfers,
+        plan.schedule.collectives,
+        plan.problem.reduced,
+    )
     rows = [
-        next((view.row_of_channel[c] for c in route if c in view.row_of_channel), -1)
-        for route in routes(plan)
+        min((view.row_of_channel[c] for c in held if c in view.row_of_channel), default=-1)
+        for held in messages.channels
     ]
+    senders = zip(messages.of_op[sent.op].tolist(), reduced.map[sent.op].tolist(), strict=True)
+    causes = [("op", op) if message < 0 else ("message", message) for message, op in senders]
+    causes += [_wait(plan, messages, op) for op in reduced.map[together.op].tolist()]
+    names = plan.program.graph.names
     return {
-        "name": columns.coded(transfer_names(plan)),
-        "op": columns.add(reduced.map[sent.op], "i4"),
-        "src": columns.add(sent.src, "i4"),
-        "dst": columns.add(sent.dst, "i4"),
+        "name": columns.coded(messages.names),
+        "place": columns.coded(messages.places),
+        "members": [", ".join(names[op] for op in members) for members in together.members],
         "row": columns.add(rows, "i4"),
-        "bytes": columns.add(sent.bytes.astype(np.float64), "f4"),
-        "queued": columns.add(sent.queued, "f8"),
-        "start": columns.add(sent.start, "f8"),
-        "finish": columns.add(sent.finish, "f8"),
+        "bytes": columns.add(messages.bytes.astype(np.float64), "f4"),
+        "queued": columns.add(messages.queued, "f8"),
+        "start": columns.add(messages.start, "f8"),
+        "finish": columns.add(messages.finish, "f8"),
+        "waited": columns.add([WAITS.index(word) for word, _ in causes], "u1"),
+        "cause": columns.add([cause for _, cause in causes], "i4"),
     }
 
 
-def _chain(columns: Columns, plan: Plan, view: View) -> dict[str, Any]:
-    """The chain of causes, first to last: op or -1, transfer or -1, and why it began no earlier."""
+def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+    """The chain of causes, first to last: op or -1, message or -1, and why it began no earlier."""
     chain = plan.schedule.blame[::-1]
     to_reduced = plan.problem.reduced.map
-    ops = [-1 if link.op is None else int(to_reduced[link.op]) for link in chain]
-    sent = [-1 if link.transfer is None else link.transfer for link in chain]
+    sent = [messages.of_link(link) for link in chain]
+    ops = [
+        -1 if link.op is None or message >= 0 else int(to_reduced[link.op])
+        for link, message in zip(chain, sent, strict=True)
+    ]
     return {
         "op": columns.add(ops, "i4"),
-        "transfer": columns.add(sent, "i4"),
+        "message": columns.add(sent, "i4"),
         "waited": columns.coded([link.waited for link in chain]),
         "rows": [rows for _, _, rows in links_of(plan, view)],
     }

@@ -17,8 +17,10 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.coarsening import coarsen_problem
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.writers.pictures.bars import of_ops
 from loadmaster.writers.pictures.graph_files import COLOURS
-from loadmaster.writers.pictures.lanes import SENT
+from loadmaster.writers.pictures.lanes import SENT, TOGETHER
+from loadmaster.writers.pictures.messages import Messages
 
 Figure = dict[str, Any]
 
@@ -132,7 +134,7 @@ def _bound_lines(plans: list[Plan]) -> tuple[list[Figure], list[Figure]]:
                 "showarrow": False,
                 "text": f"lower bound{of} {format_seconds(seconds)}",
                 "font": {"color": BOUND},
-            }  # fmt: skip
+            }
         )
     return lines, labels
 
@@ -158,16 +160,16 @@ def utilisation(plan: Plan) -> Figure:
 
 
 def reasons(plan: Plan) -> Figure:
-    """Seconds of the chain of causes, by kind of op and by pair of devices."""
+    """Seconds of the chain of causes, by kind of op or collective, and by device or devices."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
-    sent, devices = plan.schedule.transfers, plan.cluster.devices
+    messages, devices = Messages(plan), plan.cluster.devices
     for link in plan.schedule.blame:
-        if link.op is not None:
+        message = messages.of_link(link)
+        if link.op is None or message >= 0:
+            key = (messages.kind(message), messages.places[message])
+        else:
             device = devices[int(plan.schedule.devices[link.op])].name
             key = (plan.program.graph.kinds[link.op] or "ops", device)
-        else:
-            src, dst = devices[sent.src[link.transfer]].name, devices[sent.dst[link.transfer]].name
-            key = ("transfer", f"{src} to {dst}")
         seconds[key] += link.finish - link.start
     by_kind: dict[str, float] = defaultdict(float)
     for (kind, _), s in seconds.items():
@@ -178,7 +180,8 @@ def reasons(plan: Plan) -> Figure:
     for (kind, place), s in seconds.items():
         merged[shown.get(kind, counted(len(kinds) - MAX_KINDS, "other kind")), place] += s
     rows = list(dict.fromkeys([*shown, *(kind for kind, _ in merged)]))
-    colour = {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
+    colour = dict.fromkeys(messages.places[messages.n_transfers :], TOGETHER)
+    colour |= {d.name: COLOURS[i % len(COLOURS)] for i, d in enumerate(devices)}
     traces = []
     for place in dict.fromkeys(place for _, place in merged):
         here = [row for row in rows if (row, place) in merged]
@@ -251,8 +254,8 @@ def _positions(
 
     A band has five rows, so that nodes overlap less.
     """
-    op_of, schedule = plan.problem.reduced.op_of, plan.schedule
-    start, finish = schedule.start[op_of], schedule.finish[op_of]
+    ran = of_ops(plan)
+    start, finish = ran.start, ran.finish
     weight = finish - start + 1e-12
     n = len(device)
     x = np.bincount(node, weight * (start + finish) / 2, n) / np.bincount(node, weight, n)
@@ -306,8 +309,8 @@ def _nodes(
     x: NDArray[np.float64],
     y: NDArray[np.float64],
 ) -> dict[str, Any]:
-    op_of, schedule = plan.problem.reduced.op_of, plan.schedule
-    start, finish = schedule.start[op_of], schedule.finish[op_of]
+    op_of, ran = plan.problem.reduced.op_of, of_ops(plan)
+    start, finish = ran.start, ran.finish
     n = len(device)
     seconds = np.bincount(node, finish - start, n)
     order = np.argsort(node, kind="stable")

@@ -1,10 +1,10 @@
 // The zooming part of a report. Data come from contents.py; Plotly draws. At every zoom, ops and
-// transfers of some pixels are bars; the rest are merged by column of pixels into a heatmap: a cell
-// takes the colour of what fills most of it, paler the less is filled.
+// messages (transfers, collectives) of some pixels are bars; the rest are merged by column of pixels
+// into a heatmap: a cell takes the colour of what fills most of it, paler the less is filled.
 "use strict";
 (async () => {
   const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
-  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer", "measured"];
+  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "message", "measured"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
@@ -38,7 +38,7 @@
     Object.fromEntries(Object.entries(table).map(([name, value]) => [name, unpacked(value)]));
 
   const lanes = data.lanes.map(columns), memory = data.memory.map(columns);
-  const ops = columns(data.ops), sent = columns(data.transfers), chain = columns(data.chain);
+  const ops = columns(data.ops), sent = columns(data.messages), chain = columns(data.chain);
   const { span, palette, devices } = data, SHADES = data.shades[0].length;
   for (const lane of lanes) {
     const { start, finish } = lane.device ? ops : sent;
@@ -62,24 +62,23 @@
   const size = (b) =>
     scaled(b, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]);
 
-  // An item is an op of the reduced graph or a transfer: {op} or {transfer}.
+  // An item is an op of the reduced graph or a message: {op} or {message}. Messages are the transfers,
+  // then the collectives.
   const isOp = (item) => item.op !== undefined;
   const table = (item) => (isOp(item) ? ops : sent);
-  const number = (item) => (isOp(item) ? item.op : item.transfer);
+  const isTransfer = (item) => !isOp(item) && item.message < data.transfers;
+  const number = (item) => (isOp(item) ? item.op : item.message);
   const begin = (item) => table(item).start[number(item)];
   const end = (item) => table(item).finish[number(item)];
   const rowOf = (item) => table(item).row[number(item)];
-  const nameOf = (item) => (isOp(item) ? ops.name[item.op] : sent.name.at(item.transfer));
-  const placeOf = (item) =>
-    isOp(item)
-      ? devices[ops.device[item.op]]
-      : `${devices[sent.src[item.transfer]]} to ${devices[sent.dst[item.transfer]]}`;
-  const titleOf = (item) => (isOp(item) ? nameOf(item) : `transfer of ${nameOf(item)}`);
+  const nameOf = (item) => (isOp(item) ? ops.name[item.op] : sent.name.at(item.message));
+  const placeOf = (item) => (isOp(item) ? devices[ops.device[item.op]] : sent.place.at(item.message));
+  const titleOf = (item) => (isTransfer(item) ? `transfer of ${nameOf(item)}` : nameOf(item));
   const took = (item) => seconds(end(item) - begin(item));
 
   // -- the timeline --------------------------------------------------------------------------
 
-  const itemOf = (lane, i) => (lanes[lane].device ? { op: lanes[lane].what[i] } : { transfer: lanes[lane].what[i] });
+  const itemOf = (lane, i) => (lanes[lane].device ? { op: lanes[lane].what[i] } : { message: lanes[lane].what[i] });
   const before = (sorted, value) => {
     let low = 0, high = sorted.length;
     while (low < high) {
@@ -126,7 +125,7 @@
       });
       const share = Math.min(1, total / part.pixel);
       look[c] = best * SHADES + Math.max(1, Math.ceil(share * SHADES - 1e-6)) - 0.5;
-      const item = itemOf(row, part.longest[c]), what = lanes[row].device ? "ops" : "transfers";
+      const item = itemOf(row, part.longest[c]), what = lanes[row].device ? "ops" : "messages";
       text[c] = part.count[c] === 1
         ? `${plain(titleOf(item))}<br>${took(item)} from ${moment(begin(item))}`
         : `${part.count[c]} ${what}, ${Math.round(100 * share)} % filled<br>longest: ${plain(nameOf(item))}`;
@@ -282,15 +281,15 @@
 
   // -- what is chosen ------------------------------------------------------------------------
 
-  const link = (k) => (chain.op[k] >= 0 ? { op: chain.op[k] } : { transfer: chain.transfer[k] });
+  const link = (k) => (chain.op[k] >= 0 ? { op: chain.op[k] } : { message: chain.message[k] });
   const linkOf = new Map();
   for (let k = 0; k < chain.op.length; k++) linkOf.set(JSON.stringify(link(k)), k);
   let here = chain.op.length - 1;
 
+  const waitOf = (item) => WAITS[table(item).waited[number(item)]];
   const causeOf = (item) => {
-    if (!isOp(item)) return { op: sent.op[item.transfer] };
-    const word = WAITS[ops.waited[item.op]], cause = ops.cause[item.op];
-    return word === "nothing" || word === "measured" ? null : word === "transfer" ? { transfer: cause } : { op: cause };
+    const word = waitOf(item), cause = table(item).cause[number(item)];
+    return word === "nothing" || word === "measured" ? null : word === "message" ? { message: cause } : { op: cause };
   };
 
   function choose(item) {
@@ -305,14 +304,16 @@
   }
 
   function showDetails(item) {
-    const rows = [[isOp(item) ? "op" : "transfer of", nameOf(item)], ["where", placeOf(item)],
+    const what = isOp(item) ? "op" : isTransfer(item) ? "transfer of" : "collective";
+    const rows = [[what, nameOf(item)], ["where", placeOf(item)],
                   ["when", `${moment(begin(item))} to ${moment(end(item))}, ${took(item)}`]];
     if (isOp(item)) {
       rows.push(["of the user's graph", ops.origin[item.op]]);
       rows.push(["kind", ops.kind.at(item.op)], ["module", ops.module.at(item.op)], ["output", size(ops.bytes[item.op])]);
     } else {
-      const wait = sent.start[item.transfer] - sent.queued[item.transfer];
-      rows.push(["bytes", size(sent.bytes[item.transfer])], ["waited for the channel", seconds(wait)]);
+      const wait = begin(item) - sent.queued[item.message];
+      rows.push(["members", sent.members[item.message - data.transfers]]);
+      rows.push(["bytes", size(sent.bytes[item.message])], ["waited for the channel", seconds(wait)]);
     }
     const list = document.createElement("dl"), cause = causeOf(item);
     const add = (name, value) => {
@@ -324,12 +325,12 @@
     rows.filter(([, value]) => value).forEach(([name, value]) => add(name, value));
     if (cause) {
       const button = document.createElement("button");
-      const busy = isOp(item) && WAITS[ops.waited[item.op]] === "device";
+      const busy = waitOf(item) === "device";
       button.className = "link";
       button.textContent = (busy ? "its device, busy with " : "") + titleOf(cause);
       button.onclick = () => choose(cause);
-      add(isOp(item) ? "it waited for" : "sent by", button);
-    } else add("it waited for", WAITS[ops.waited[item.op]] === "measured" ? "not known: measured" : "nothing");
+      add(isTransfer(item) ? "sent by" : "it waited for", button);
+    } else add("it waited for", waitOf(item) === "measured" ? "not known: measured" : "nothing");
     $("details").replaceChildren(list);
     $("details").hidden = false;
   }
@@ -346,7 +347,7 @@
     if (word === "nothing" || k === 0) return "nothing: it runs first";
     const cause = titleOf(link(k - 1));
     return { op: "its input from ", transfer: "its input: ", device: "its device, busy with ",
-             channel: "its channel, busy with " }[word] + cause;
+             channel: "its channel, busy with ", collective: "its channel, busy with " }[word] + cause;
   }
 
   function showChain() {

@@ -111,12 +111,12 @@ def refuse_parts(plan: Plan, system: str) -> None:
     if divided:
         parts = plan.parts(divided[0])
         kind = "replicas" if parts[0].replica >= 0 else "parts"
-        on = " and ".join(dict.fromkeys(part.device for part in parts))
+        used = dict.fromkeys(part.device for part in parts)
+        on = " and ".join(used) if len(used) <= 2 else f"{len(used)} devices"
         more = f", and so {len(divided) - 1} more" if len(divided) > 1 else ""
         raise InputError(
             f"{system} has every op once, but the plan has op {plan.graph.names[divided[0]]!r} in "
-            f"{len(parts)} {kind} on {on}{more}: place it by a method that neither splits nor "
-            "replicates ops"
+            f"{len(parts)} {kind} on {on}{more}: place whole ops, as auto does with split=none"
         )
 
 

@@ -118,6 +118,10 @@ impl Table {
         let clock = work.clock(times, cluster)?;
         let devices: Vec<f64> = cluster.type_counts().iter().map(|&count| count as f64).collect();
         let mut time = times.ticks(clock);
+        // A member of a collective keeps no device busy.
+        for u in work.collectives.all_members() {
+            time[u.ix() * devices.len()..(u.ix() + 1) * devices.len()].fill(0);
+        }
         let every = u64::MAX >> (64 - devices.len());
         let restricted = |u: &OpId| work.allowed[u.ix()] & every != every;
         for u in work.graph.ops().filter(restricted) {
