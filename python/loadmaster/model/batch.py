@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from loadmaster.base.checks import is_integer
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.roles import Roles
 
 #: What is taken for granted of a graph with another batch.
 ASSUMPTION = (
@@ -40,7 +39,7 @@ def scaled_batch(graph: OpGraph, times: Fraction) -> OpGraph:
     >>> bool(int(half.output_bytes[at]) * 2 == int(graph.output_bytes[at]))
     True
     """
-    roles = Roles.of(graph)
+    roles = graph.roles
     top, bottom = np.uint64(times.numerator), np.uint64(times.denominator)
 
     def scaled(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -26,6 +26,8 @@ from loadmaster.model.orders import ORDERS
 if TYPE_CHECKING:
     import networkx as nx
 
+    from loadmaster.model.roles import Roles
+
 FORMAT = "opgraph"
 VERSION = 1
 
@@ -315,6 +317,13 @@ class OpGraph:
     def updates(self) -> NDArray[np.bool_]:
         """Which ops are the optimizer's, by their phase."""
         return np.fromiter((phase == "o" for phase in self.phases), bool, self.n_ops)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Which ops data parallelism replicates, and which tensors are weight gradients."""
+        from loadmaster.model.roles import Roles
+
+        return Roles.of(self)
 
     @property
     def texts(self) -> dict[str, list[str]]:

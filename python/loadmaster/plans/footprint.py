@@ -15,7 +15,6 @@ from loadmaster.judge.simulation import run
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLLECTIVE, Program
-from loadmaster.model.roles import Roles
 from loadmaster.plans.plan import Plan
 
 #: More bytes than any plan needs.
@@ -90,7 +89,7 @@ class _Uses:
 
     def __init__(self, program: Program) -> None:
         graph = program.graph
-        roles = Roles.of(graph)
+        roles = graph.roles
         # What is summed over replicas is gradients.
         gradients = roles.gradient | (program.role[graph.dst] == COLLECTIVE)
         slot = [m.split(".")[0] == _OPTIMIZER for m in graph.modules]

@@ -68,7 +68,7 @@ def with_parameter_server(graph: OpGraph, k: int, rows: tuple[int, ...]) -> Prog
 
     O(V + E).
     """
-    return _Replicas(graph, k, rows, Roles.of(graph)).build()
+    return _Replicas(graph, k, rows, graph.roles).build()
 
 
 class _Replicas:

@@ -23,7 +23,6 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.graph import SIZE_COLUMNS, OpGraph
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
-from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import build, parse_output
 from loadmaster.transforms.batch_norm import statistics
 from loadmaster.transforms.gradients import Buckets, Updates
@@ -106,7 +105,7 @@ class _Replicas:
 
     def __init__(self, graph: OpGraph, how: Replication) -> None:
         self.graph, self.how, self.k = graph, how, how.k
-        self.roles = Roles.of(graph)
+        self.roles = graph.roles
         self.buckets = Buckets.of(graph, self.roles, how.bucket_bytes)
         self.updates = Updates.of(graph, self.roles.many)
         #: The set of updates that each op is in; -1: none, or every replica does all of it.
