@@ -245,7 +245,7 @@ def comparison_table(comparison: Comparison) -> str:
     "moved" is what transfers and collectives send between devices: an all-reduce of n bytes on k
     devices sends 2 (k - 1) n in all.
     """
-    rows = [("method", "step time", "gap", "moved", "largest peak", "planned in")]
+    rows = [("method", "step time", "gap", "to", "moved", "largest peak", "planned in")]
     for method, plan in comparison.best_first:
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
@@ -256,6 +256,7 @@ def comparison_table(comparison: Comparison) -> str:
                 method,
                 format_seconds(plan.makespan),
                 f"{plan.gap:.1%}",
+                f"bound of {plan.space}",
                 format_bytes(plan.schedule.bytes_moved),
                 f"{fullest[0] / max(fullest[1], 1):.0%}{'' if plan.fits else ' OVER'}",
                 format_seconds(plan.planning_seconds),
