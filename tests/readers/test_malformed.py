@@ -115,6 +115,16 @@ def test_a_part_of_nothing_does_not_end_the_process(tmp_path, model):
     assert graph.output_bytes[graph.names.index("part")] == 0
 
 
+def test_a_name_of_external_data_that_no_file_can_have(tmp_path, model):
+    number = model.graph.initializer[1]
+    number.data_location = number.EXTERNAL
+    number.external_data.add(key="location", value="x" * 5000)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.warns(UserWarning, match="known only at run time"):
+        assert "part" in lm.read(path).names
+
+
 @pytest.mark.parametrize("kind", ["com.microsoft.Attention", "com.microsoft.MultiHeadAttention"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_attention_without_heads(tmp_path, kind):
@@ -269,12 +279,20 @@ def test_a_duration_of_onnx_runtime(tmp_path):
 
 
 def test_a_bandwidth_of_a_cluster():
-    devices = '[[device]]\nname = "a"\nmemory = 1\n[[device]]\nname = "b"\nmemory = 1\n'
+    devices = '[[device]]\nname = "a"\nmemory = "1B"\n[[device]]\nname = "b"\nmemory = "1B"\n'
     link = f'[[link]]\nfrom = "a"\nto = "b"\nbandwidth = 0x1{"0" * 400}\n'
     with pytest.raises(InputError, match=r"link 0 \(from 'a' to 'b'\): bandwidth"):
         lm.Cluster.from_toml(devices + link)
     with pytest.raises(InputError, match=r"integer of \d+ bits"):
-        lm.Cluster.from_toml(devices.replace("memory = 1", f"memory = 0x1{'0' * 4000}", 1))
+        lm.Cluster.from_toml(devices.replace('memory = "1B"', f"memory = 0x1{'0' * 4000}", 1))
+
+
+@pytest.mark.parametrize("key", ["devices", "machines"])
+@pytest.mark.parametrize("count", [-1, 0, 2**40])
+def test_counts_of_collectives(key, count):
+    counts = {"devices": 2, "machines": 1, key: count}
+    with pytest.raises(InputError, match=f"times of all_reduce .*: {key} is {count}"):
+        lm.CollectiveTimes("all_reduce", bytes=(8,), seconds=(1.0,), **counts)
 
 
 # ---- traces -------------------------------------------------------------------------------------

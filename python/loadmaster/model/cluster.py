@@ -218,8 +218,10 @@ class CollectiveTimes:
     def __post_init__(self) -> None:
         what = f"times of {self.kind} on {self.devices} devices"
         checks.one_of(f"{what}: kind", self.kind, fast.COLLECTIVES)
+        for name in ("devices", "machines"):
+            checks.integer(f"{what}: {name}", getattr(self, name), 1, 2**31)
         for size in self.bytes:
-            checks.integer(f"{what}: bytes", size, 0)
+            checks.integer(f"{what}: bytes", size, 0, 2**63 - 1)
         for seconds in self.seconds:
             checks.not_negative(f"{what}: seconds", seconds)
         if len(self.bytes) != len(self.seconds):

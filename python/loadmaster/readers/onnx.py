@@ -161,7 +161,7 @@ def _load_tiny_external(onnx: Any, graph: Any, folder: Path) -> None:
                 _shorten(tensor)
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
                 tensor.data_location = tensor.DEFAULT
-            except (OSError, ValueError, TypeError, onnx.checker.ValidationError):
+            except (OSError, ValueError, TypeError, RuntimeError, onnx.checker.ValidationError):
                 tensor.ClearField("raw_data")
 
 
