@@ -46,7 +46,8 @@ class Blame:
         Seconds.
     waited : str
         The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
-        its "device" or its "channel" was busy, or "nothing" (it started at 0).
+        its "device" or its "channel" was busy, its channels were busy with a "collective", or
+        "nothing" (it started at 0).
     """
 
     op: int | None
@@ -247,8 +248,10 @@ class Simulation:
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """The reason why an op of the *reduced* graph started no earlier, and its index.
 
-        "op" and "device" come with an op of the reduced graph, "transfer" with an index into
-        :attr:`transfers`, "nothing" with -1. In a measured step the reason is "measured", with -1.
+        "op" and "device" come with an op of the reduced graph, "collective" (channels were busy with
+        one) with the member of it that came last. "transfer" and "channel" (busy with a transfer)
+        come with an index into :attr:`transfers`, "nothing" with -1. In a measured step the reason
+        is "measured", with -1.
         """
         return (MEASURED, -1) if self._schedule is None else self._schedule.waited(reduced_op)
 

@@ -213,10 +213,13 @@ def _waited(plan: Plan, index: int, stands_for: int) -> str:
         return f"its input from {label(op_of[cause])} on the same device"
     if reason == "device":
         return f"the device, busy with {label(op_of[cause])}"
-    if reason == "transfer":
+    if reason == "collective":
+        return f"channels, busy with {label(op_of[cause])}"
+    if reason in ("transfer", "channel"):
         sent = plan.schedule.transfers
+        what = "its input from" if reason == "transfer" else "a channel, busy with what came from"
         return (
-            f"its input from {label(sent.op[cause])} on "
+            f"{what} {label(sent.op[cause])} on "
             f"{plan.cluster.devices[sent.src[cause]].name}: "
             f"{format_bytes(int(sent.bytes[cause]))}, sent from "
             f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"

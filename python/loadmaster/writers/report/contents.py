@@ -24,7 +24,7 @@ from loadmaster.writers.report import figures
 MAX_LANES = 64
 
 #: The reasons for which an op can have waited; the page knows them by index.
-WAITS = ("nothing", "op", "device", "transfer", MEASURED)
+WAITS = ("nothing", "op", "device", "transfer", MEASURED, "channel", "collective")
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]

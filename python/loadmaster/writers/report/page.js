@@ -4,7 +4,8 @@
 "use strict";
 (async () => {
   const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
-  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "transfer", "measured"];
+  const INK = "#1f2933", MARK = "#d9480f";
+  const WAITS = ["nothing", "op", "device", "transfer", "measured", "channel", "collective"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
@@ -290,7 +291,8 @@
   const causeOf = (item) => {
     if (!isOp(item)) return { op: sent.op[item.transfer] };
     const word = WAITS[ops.waited[item.op]], cause = ops.cause[item.op];
-    return word === "nothing" || word === "measured" ? null : word === "transfer" ? { transfer: cause } : { op: cause };
+    if (word === "nothing" || word === "measured") return null;
+    return word === "transfer" || word === "channel" ? { transfer: cause } : { op: cause };
   };
 
   function choose(item) {
@@ -324,9 +326,10 @@
     rows.filter(([, value]) => value).forEach(([name, value]) => add(name, value));
     if (cause) {
       const button = document.createElement("button");
-      const busy = isOp(item) && WAITS[ops.waited[item.op]] === "device";
+      const busy = { device: "its device", channel: "a channel", collective: "channels" };
+      const by = isOp(item) && busy[WAITS[ops.waited[item.op]]];
       button.className = "link";
-      button.textContent = (busy ? "its device, busy with " : "") + titleOf(cause);
+      button.textContent = (by ? `${by}, busy with ` : "") + titleOf(cause);
       button.onclick = () => choose(cause);
       add(isOp(item) ? "it waited for" : "sent by", button);
     } else add("it waited for", WAITS[ops.waited[item.op]] === "measured" ? "not known: measured" : "nothing");
