@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from conftest import example
@@ -12,6 +14,7 @@ from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.cli import main
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
@@ -237,3 +240,20 @@ def test_no_plan_is_below_the_bound_of_its_space(widths, batch, train, n, n_slow
         assert plan.bounds[offer.space] <= offer.seconds * (1 + 1e-9)
     assert plan.lower_bound == plan.bounds[plan.space]
     assert plan.space == SPLIT_OPS or plan.program.is_plain
+
+
+# -- on the command line ---------------------------------------------------------------------
+
+
+def test_split_on_the_command_line(capsys):
+    words = ["place", "example:vgg19", "--option", "effort=0.02", "--json"]
+    assert main([*words, "--split", "none"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["space"], document["options"]["split"]) == (WHOLE_OPS, "none")
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["space"] == SPLIT_OPS
+    assert document["collectives"] > 0
+    assert {offer["space"] for offer in document["offers"]} == {WHOLE_OPS, SPLIT_OPS}
+    assert main(["place", "example:lenet", "--method", "heft", "--split", "none"]) == 2
+    assert "split" in capsys.readouterr().err

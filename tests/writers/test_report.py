@@ -19,7 +19,7 @@ from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.cli import main
 from loadmaster.writers.report import write_report
 from loadmaster.writers.report.contents import WAITS, facts
-from loadmaster.writers.report.figures import figures
+from loadmaster.writers.report.figures import figures, quality
 
 TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
 
@@ -133,6 +133,32 @@ def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
     origin = dict(zip(ops["name"], ops["origin"], strict=True))
     assert origin["convolution@r1"] == "'convolution', replica 1"
     assert "no plan, with ops whole, replicated or split," in dict(facts(plan))["gap"]
+
+
+def test_the_page_of_replicas_says_what_waits_for_a_collective(tmp_path):
+    plan = planned("vgg19", "4xV100-PCIe", "data-parallel")
+    plan.report(tmp_path / "plan.html")
+    ops = contents(tmp_path / "plan.html")["ops"]
+    waiting = np.flatnonzero(ops["waited"] == WAITS.index("collective")).tolist()
+    assert waiting
+    label = plan.program.graph.collectives[int(plan.problem.reduced.op_of[waiting[0]])]
+    assert label.startswith("all_reduce/")
+    busy_with = {ops["name"][ops["cause"][op]].partition("@")[0] for op in waiting}
+    assert all(name.startswith("all_reduce/gradients") for name in busy_with)
+
+
+def test_each_space_of_plans_has_its_own_bound_in_the_picture():
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    seen = lm.compare(graph, cluster, ["heft", "data-parallel"])
+    whole, split = seen.plans["heft"], seen.plans["data-parallel"]
+    assert split.lower_bound < whole.lower_bound
+    lines = quality(whole, seen)["layout"]
+    assert {one["x0"] for one in lines["shapes"]} == {whole.lower_bound, split.lower_bound}
+    said = {one["text"].partition(" of ")[2].rpartition(" ")[0] for one in lines["annotations"]}
+    assert {text.rpartition(" ")[0] for text in said} == {"whole ops", "split ops"}
+    assert len(quality(whole, None)["layout"]["shapes"]) == 1
+    between = whole.diff(split)
+    assert f"of whole ops -> {format_seconds(split.lower_bound)} of split ops" in str(between)
 
 
 def test_the_page_of_a_measured_step_has_no_chain(plans, tmp_path):

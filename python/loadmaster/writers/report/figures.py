@@ -125,17 +125,9 @@ def _bound_lines(plans: list[Plan]) -> tuple[list[Figure], list[Figure]]:
         of = f" of {space}" if len(bounds) > 1 else ""
         line = {"type": "line", "x0": seconds, "x1": seconds, "yref": "paper", "y0": 0, "y1": 1}
         lines.append(line | {"line": {"color": BOUND, "width": 2, "dash": "dot"}})
-        labels.append(
-            {
-                "x": seconds,
-                "yref": "paper",
-                "y": 1,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "text": f"lower bound{of} {format_seconds(seconds)}",
-                "font": {"color": BOUND},
-            }
-        )
+        label = {"x": seconds, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
+        text = f"lower bound{of} {format_seconds(seconds)}"
+        labels.append(label | {"text": text, "font": {"color": BOUND}})
     return lines, labels
 
 

@@ -327,7 +327,7 @@
       const button = document.createElement("button");
       const busy = waitOf(item) === "device";
       button.className = "link";
-      button.textContent = (busy ? "its device, busy with " : "") + titleOf(cause);
+      button.textContent = (by ? `${by}, busy with ` : "") + titleOf(cause);
       button.onclick = () => choose(cause);
       add(isTransfer(item) ? "sent by" : "it waited for", button);
     } else add("it waited for", waitOf(item) === "measured" ? "not known: measured" : "nothing");
