@@ -79,7 +79,8 @@ def lanes_of(plan: Plan, most: int) -> View:
     busy = np.array([schedule.channel_busy[group[0]] for group in groups])
     used = [groups[g] for g in _busiest(busy, most, keep_idle=False)[0]]
     devices = {d: plan.cluster.devices[d].name for d in shown}
-    channels = {group[0]: _group_name(plan, group) for group in used}
+    names = plan.cluster.channels
+    channels = {group[0]: _group_name(names, group) for group in used}
     colour = colour[plan.problem.reduced.op_of]
     return View(
         list(_lanes(devices, schedule.device_busy, of_ops(plan), colour, span)),
@@ -119,8 +120,7 @@ def _alike(plan: Plan, messages: Messages) -> list[list[int]]:
     return list(groups.values())
 
 
-def _group_name(plan: Plan, group: Sequence[int]) -> str:
-    names = plan.cluster.channels
+def _group_name(names: Sequence[str], group: Sequence[int]) -> str:
     if len(group) == 1:
         return names[group[0]]
     if len(group) == len(names):
