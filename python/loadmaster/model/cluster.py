@@ -19,7 +19,7 @@ from typing import Any
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError, refusing
+from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_toml, read_text, write_bytes
 from loadmaster.base.units import (
     RATE,
