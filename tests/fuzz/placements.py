@@ -179,7 +179,9 @@ def drawn_graph(random: Random, most: int) -> lm.OpGraph:
         ],
         "workspace": [random.choice([0, 0, 4]) * run for run in runs],
         "colocation": random.choices(["", "left", "right"], [8, 1, 1], k=n),
-        "device_types": [random.choice([""] * 16 + ["t0", "t1", "t0,t1"]) * run for run in runs],
+        "device_types": [
+            random.choice([""] * 16 + ["t0", "t1", "t0,t1"]) * (role != "view") for role in roles
+        ],
         "time": {t: [random.randint(1, 5) * MS * run for run in runs] for t in ("t0", "t1")},
     }
     table = {

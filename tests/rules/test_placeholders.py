@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rejudge import Asked, Meaning
 from strategies import graph_of
 
 import loadmaster as lm
@@ -66,6 +67,44 @@ def test_a_module_is_whole_with_the_buffers_that_nobody_reads():
     asked = lm.Constraints(no_split=["m"], pin={"e": 0, "m.op": 1})
     found = where(lm.place(model(), PAIR, "heft", constraints=asked))
     assert {found[name] for name in found if name.startswith("m")} == {"gpu1"}
+
+
+def held_elsewhere(label: str = "") -> lm.OpGraph:
+    """The parameter ``m.w`` of module ``m`` is at home in module ``e``: there it is read first, or
+    ``label`` holds it there.
+    """
+    readers = [2] if label else [1, 2]
+    columns = {
+        "name": ["m.w", "e.op", "m.op"],
+        "kind": ["parameter", "op", "op"],
+        "module": ["m", "e", "m"],
+        "colocation": [label, label, ""],
+        "param_bytes": [6, 6, 12],
+        "time": {"*": [0.0, 1.0, 1.0]},
+    }
+    table = {"src": [0] * len(readers), "dst": readers, "tensor": [0] * len(readers)}
+    return lm.OpGraph(columns, table | {"bytes": [6] * len(readers)}, name="held")
+
+
+@pytest.mark.parametrize("label", ["", "tied"])
+def test_a_module_is_whole_with_a_parameter_whose_home_is_in_another(label):
+    graph, asked = held_elsewhere(label), lm.Constraints(no_split=["e", "m"])
+    for memory in (23, 24):
+        cluster = lm.Cluster.mesh(2, memory=memory, bandwidth=1e9)
+        obeying = Asked(Meaning(graph), cluster, asked)
+        assert obeying.placements == [[0, 0, 0], [1, 1, 1]]
+        assert "not where its set is" in obeying.broken([0, 0, 1])
+    plan = lm.place(graph, cluster, "heft", constraints=asked)
+    assert len(set(where(plan).values())) == 1
+    with pytest.raises(lm.InfeasibleError, match=r"proved: op .* needs 24 B at once"):
+        lm.place(graph, lm.Cluster.mesh(2, memory=23, bandwidth=1e9), "heft", constraints=asked)
+
+
+@pytest.mark.parametrize("label", ["", "tied"])
+def test_pins_of_two_modules_that_share_a_parameter_are_refused_if_they_differ(label):
+    asked = lm.Constraints(pin={"e": 0, "m": 1})
+    with pytest.raises(InputError, match="pin e=0 and pin m=1 contradict each other"):
+        lm.place(held_elsewhere(label), PAIR, "heft", constraints=asked)
 
 
 def test_a_plan_says_when_a_buffer_is_not_where_it_should_be():

@@ -139,23 +139,23 @@ class Asked:
 
     @cached_property
     def modules(self) -> list[list[int]]:
-        """The ops of each module that must stay whole."""
-        graph, runs = self.meaning.graph, self.meaning.runs
+        """The ops and placeholders of each module that must stay whole."""
+        graph, view = self.meaning.graph, self.meaning.view
         return [
-            [u for u, module in enumerate(graph.modules) if module == pattern and runs[u]]
+            [u for u, module in enumerate(graph.modules) if module == pattern and not view[u]]
             for pattern in self.rules.no_split
         ]
 
     @cached_property
     def choices(self) -> list[set[int]]:
-        """The devices that pins, kinds and types leave each op."""
-        graph, runs = self.meaning.graph, self.meaning.runs
+        """The devices that pins, kinds and types leave each op and placeholder."""
+        graph, runs, view = self.meaning.graph, self.meaning.runs, self.meaning.view
         names = [device.name for device in self.cluster.devices]
         left = [set(range(len(names))) for _ in runs]
-        for u in filter(runs.__getitem__, range(len(runs))):
+        for u in [u for u, shows in enumerate(view) if not shows]:
             types = graph.device_types[u].split(",") if graph.device_types[u] else None
             for d, device in enumerate(self.cluster.devices):
-                only = self.rules.kinds.get(device.name)
+                only = self.rules.kinds.get(device.name) if runs[u] else None
                 if (types and device.type not in types) or (only and graph.kinds[u] not in only):
                     left[u].discard(d)
         for pattern, to in self.rules.pin.items():
@@ -164,8 +164,8 @@ class Asked:
                 for u, (name, module) in enumerate(zip(graph.names, graph.modules, strict=True))
                 if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(module, pattern)
             ]
-            for u in [u for u in hit if runs[u]] or hit:
-                left[self.home[u]] &= {names.index(name) for name in to}
+            for u in [u for u in hit if not view[u]] or [self.meaning.real(u) for u in hit]:
+                left[u] &= {names.index(name) for name in to}
         return left
 
     @property
@@ -185,7 +185,7 @@ class Asked:
         meaning, phases = self.meaning, self.meaning.graph.phases
         where: dict[int, int] = {}
         for u, root in enumerate(meaning.sets(self.modules)):
-            if meaning.runs[u] and where.setdefault(root, devices[u]) != devices[u]:
+            if where.setdefault(root, devices[u]) != devices[u]:
                 return f"op {u} is not where its set is"
         for u, left in enumerate(self.choices):
             if devices[u] not in left:

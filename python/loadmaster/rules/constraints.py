@@ -37,19 +37,23 @@ class Constraints:
     and a regular expression. A *selector* is a device's index or name, a glob over the names of
     devices, or a glob over the names of device types.
 
+    Patterns match parameters, buffers and inputs as they match ops. Each of these stays at home:
+    with the ops of its colocation set, or else with the op that reads it first. So a pin or
+    ``no_split`` that means it binds those ops too, also where they are in other modules.
+
     Attributes
     ----------
     pin : mapping of pattern to selector or list of selectors
         Ops whose name matches, or that are in a module whose name matches, run on these devices.
-        A pattern that matches only views and placeholders pins the ops whose devices they share.
+        A pattern that matches only views pins the ops whose devices they share.
     reserve : bytes, or mapping of selector to bytes
         Memory kept free on every device, or on some: an int, or a string such as ``"2GiB"``. Where
         several selectors match a device, the largest counts.
     no_split : sequence of patterns
-        Modules that stay on one device, with the ops of their backward pass and of their
-        optimizer. Of nested modules that match, the outermost counts. In a replicated graph, each
-        replica of the module stays whole. Ops that sum the gradients of replicas belong to no
-        module.
+        Modules that stay on one device, with their parameters and buffers, and the ops of their
+        backward pass and of their optimizer. Of nested modules that match, the outermost counts.
+        In a replicated graph, each replica of the module stays whole. Ops that sum the gradients
+        of replicas belong to no module.
     contiguous : bool
         Whether devices, in the cluster's order, are stages. Then no op feeds a forward op of an
         earlier stage, and no backward op feeds a backward op of a later stage.
