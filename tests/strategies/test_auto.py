@@ -199,14 +199,14 @@ def test_every_better_plan_is_told_and_ctrl_c_keeps_the_best():
         if stage == "search":
             raise KeyboardInterrupt
 
-    plan = lm.place(graph, v100_mesh(4), "auto", effort=20, progress=progress)
+    plan = lm.place(graph, v100_mesh(4), effort=20, split="none", progress=progress)
     assert plan.makespan == min(told)
     assert any("interrupted" in note for note in plan.notes)
 
 
 def test_the_time_limit_holds():
     graph = lm.read("example:bert-large")
-    plan = lm.place(graph, v100_mesh(4, "1TiB"), "auto", time_limit=0.5)
+    plan = lm.place(graph, v100_mesh(4, "1TiB"), split="none", time_limit=0.5)
     assert plan.planning_seconds < 2
 
 
