@@ -12,6 +12,7 @@ from strategies import MS, brief, clusters, graph_of, ms_mesh, op_graphs, placem
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.strategies import METHODS
 
 
@@ -135,8 +136,14 @@ def test_plans_carry_the_bound(any_example):
         pytest.skip("measured on other types")
     for method in METHODS:
         plan = lm.place(any_example, v100_mesh(8), method, **brief(method), on_oom="best_effort")
-        of_placed = lm.lower_bound(plan.program.graph, v100_mesh(8), costs=plan.problem.costs)
-        assert plan.lower_bound == of_placed.seconds
+        whole = lm.lower_bound(any_example, v100_mesh(8), costs=plan.costs)
+        assert plan.bounds[WHOLE_OPS] >= whole.seconds
+        assert plan.bounds[SPLIT_OPS] == whole.parts["work over capacity"]
+        assert plan.lower_bound == plan.bounds[plan.space]
+        # A method that does not place whole ops alone is not held to the bound of those.
+        assert plan.space == (
+            WHOLE_OPS if plan.program.is_plain and method != "auto" else SPLIT_OPS
+        )
         assert 0 <= plan.gap < 1
 
 

@@ -124,7 +124,7 @@ def test_rules_from_a_file(tmp_path):
         ("rules = [['Conv', 3]]", "wants kinds"),
         ("rules = [['Conv', 'a||b']]", "wants kinds"),
         ("no = 1", "no list 'rules'"),
-        ("= broken", "no TOML"),
+        ("= broken", "is not valid TOML"),
     ]:
         path.write_text(text)
         with pytest.raises(lm.InputError, match=message):

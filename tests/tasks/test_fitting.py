@@ -237,8 +237,9 @@ def test_fit_on_the_command_line(tmp_path, capsys):
     output = capsys.readouterr()
     seen = json.loads(output.out)
     assert seen["fits"] is False
-    assert [remedy["what"] for remedy in seen["remedies"]] == ["memory", "devices", "batch"]
-    assert 0 < seen["remedies"][2]["amount"] < 256
+    asked = [remedy["what"] for remedy in seen["remedies"]]
+    assert asked == ["replicas", "memory", "devices", "batch"]
+    assert 0 < seen["remedies"][3]["amount"] < 256
     assert "no placement that fits was found" in output.err
 
 

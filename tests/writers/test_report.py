@@ -135,18 +135,6 @@ def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
     assert "no plan, with ops whole, replicated or split," in dict(facts(plan))["gap"]
 
 
-def test_the_page_of_replicas_says_what_waits_for_a_collective(tmp_path):
-    plan = planned("vgg19", "4xV100-PCIe", "data-parallel")
-    plan.report(tmp_path / "plan.html")
-    ops = contents(tmp_path / "plan.html")["ops"]
-    waiting = np.flatnonzero(ops["waited"] == WAITS.index("collective")).tolist()
-    assert waiting
-    label = plan.program.graph.collectives[int(plan.problem.reduced.op_of[waiting[0]])]
-    assert label.startswith("all_reduce/")
-    busy_with = {ops["name"][ops["cause"][op]].partition("@")[0] for op in waiting}
-    assert all(name.startswith("all_reduce/gradients") for name in busy_with)
-
-
 def test_each_space_of_plans_has_its_own_bound_in_the_picture():
     graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
     seen = lm.compare(graph, cluster, ["heft", "data-parallel"])

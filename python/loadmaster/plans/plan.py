@@ -302,7 +302,7 @@ class Plan:
         Examples
         --------
         >>> import loadmaster as lm
-        >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+        >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
         >>> plan.explain("convolution").device
         'gpu0'
         """

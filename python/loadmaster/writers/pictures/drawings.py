@@ -27,7 +27,7 @@ def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> lm.writers.dot(plan).splitlines()[0]
     'digraph "lenet_train_b256 on 2xV100-NVLink" {'
     """
@@ -67,7 +67,7 @@ def graphml(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> lm.writers.graphml(plan).count("<node ")
     104
     """

@@ -325,7 +325,7 @@
     rows.filter(([, value]) => value).forEach(([name, value]) => add(name, value));
     if (cause) {
       const button = document.createElement("button");
-      const busy = waitOf(item) === "device";
+      const by = { device: "its device" }[waitOf(item)];
       button.className = "link";
       button.textContent = (by ? `${by}, busy with ` : "") + titleOf(cause);
       button.onclick = () => choose(cause);

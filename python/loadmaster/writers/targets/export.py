@@ -90,7 +90,7 @@ def export(
     --------
     >>> import loadmaster as lm
     >>> from loadmaster.writers.targets.export import export
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> export(plan, "tensorflow")["convolution"]
     '/device:GPU:0'
     """

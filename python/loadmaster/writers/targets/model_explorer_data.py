@@ -36,7 +36,7 @@ def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> di
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> lm.writers.model_explorer(plan)["results"]["convolution"]
     {'value': 'gpu0', 'bgColor': '#56b4e9'}
     """
@@ -63,7 +63,7 @@ def model_explorer_graph(plan: Plan, path: str | os.PathLike[str] | None = None)
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> len(lm.writers.model_explorer_graph(plan)["graphs"][0]["nodes"])
     104
     """

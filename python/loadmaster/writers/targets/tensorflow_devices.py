@@ -35,7 +35,7 @@ def tensorflow(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> lm.writers.tensorflow(plan)["convolution"]
     '/device:GPU:0'
     """

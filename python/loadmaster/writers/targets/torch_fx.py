@@ -50,7 +50,7 @@ def fx(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     >>> lm.writers.fx(plan)["nodes"]["convolution"]["device"]
     'cuda:0'
     """
