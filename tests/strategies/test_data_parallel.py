@@ -253,7 +253,7 @@ def test_split_on_the_command_line(capsys):
     assert main(words) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["space"] == SPLIT_OPS
-    assert document["collectives"] > 0
+    assert document["collectives"]["count"] > 0
     assert {offer["space"] for offer in document["offers"]} == {WHOLE_OPS, SPLIT_OPS}
     assert main(["place", "example:lenet", "--method", "heft", "--split", "none"]) == 2
     assert "split" in capsys.readouterr().err
