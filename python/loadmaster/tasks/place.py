@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -185,18 +184,16 @@ def plan_for(
         if takes(function, "split"):
             options.setdefault("split", "none")  # A stage holds its ops whole.
     begun, before = _started(problem, warm_start)
-    # Methods search among placements of the problem's own ops.
-    start = before if begun is problem else None
     told(method, None)
     tell = _beside_bound(problem, progress)
-    searching: dict[str, Callable[[], object]] = {
-        "time_limit": lambda: time_limit,
-        "progress": lambda: tell,
-        "warm_start": lambda: start,
-        # Methods that start from a search place ops whole.
-        "start_search": lambda: partial(METHODS[DEFAULT][0], split="none"),
+    passed_on = {
+        "time_limit": time_limit,
+        "progress": tell,
+        # Methods search among placements of the problem's own ops.
+        "warm_start": before if begun is problem else None,
+        "start_search": _search_whole_ops,
     }
-    asked: dict[str, Any] = {k: value() for k, value in searching.items() if takes(function, k)}
+    asked = {name: value for name, value in passed_on.items() if takes(function, name)}
     try:
         check_allowed(problem)
         made = _made(problem, method, options, asked, greedy=greedy)
@@ -221,6 +218,11 @@ def plan_for(
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
     told("bound", Incumbent(plan.makespan, plan.lower_bound))
     return plan
+
+
+def _search_whole_ops(problem: Problem, **options: Any) -> Candidate:
+    """What methods that start from a search are given: they place ops whole."""
+    return METHODS[DEFAULT][0](problem, split="none", **options)
 
 
 def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment | None]:

@@ -466,19 +466,34 @@ impl<'a> Walk<'a> {
         if first_op.is_none() {
             return Err(Error::EmptyGraph);
         }
-        for u in model.graph.ops().filter(|&u| model.is_placeholder(u)) {
-            let host = anchor[u.ix()];
-            let both = allowed[u.ix()] & allowed[host.ix()];
-            if both == 0 {
-                return Err(Error::NoCommonType { first: u.into(), second: host.into() });
-            }
-            if both != allowed[host.ix()] {
-                let members = sets.row(set_of[host.ix()] as usize);
-                members.iter().for_each(|op| allowed[op.ix()] = both);
-            }
-        }
+        allow_placeholders(model, &anchor, &set_of, &sets, &mut allowed)?;
         Ok(Homes { set_of, sets, reader, anchor, allowed })
     }
+}
+
+/// Keeps every op that a placeholder sits with, and the ops of its set, to the types that the
+/// placeholder allows.
+///
+/// # Errors
+/// The two allow no type in common.
+fn allow_placeholders(
+    model: &OpGraph,
+    anchor: &[OpId],
+    set_of: &[u32],
+    sets: &Csr<OpId>,
+    allowed: &mut [u64],
+) -> Result<(), Error> {
+    for u in model.graph.ops().filter(|&u| model.is_placeholder(u)) {
+        let host = anchor[u.ix()];
+        let both = allowed[u.ix()] & allowed[host.ix()];
+        if both == 0 {
+            return Err(Error::NoCommonType { first: u.into(), second: host.into() });
+        }
+        if both != allowed[host.ix()] {
+            sets.row(set_of[host.ix()] as usize).iter().for_each(|op| allowed[op.ix()] = both);
+        }
+    }
+    Ok(())
 }
 
 /// The collectives of the model, whose members are ops of the reduced graph.
