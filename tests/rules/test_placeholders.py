@@ -137,6 +137,12 @@ def test_device_types_that_leave_no_device_are_refused():
         lm.place(graph, MIXED, "heft")
 
 
+def test_device_types_of_a_parameter_that_leave_a_whole_module_no_device_are_refused():
+    graph = model(("", "", "cpu", "", "gpu", "", ""))
+    with pytest.raises(InputError, match=r"'cpu' of 'm\.op' .* contradict .* no_split of 'm'"):
+        lm.place(graph, MIXED, "metis", constraints=lm.Constraints(no_split=["m"]))
+
+
 @given(st.lists(st.sampled_from(["", "cpu", "gpu"]), min_size=7, max_size=7))
 def test_device_types_hold_for_every_op_or_are_refused(allowed):
     graph = model(tuple(allowed))

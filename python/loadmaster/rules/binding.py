@@ -329,10 +329,13 @@ def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
     for rule in binding.rules:
         here = rule.ops[np.isin(rule.ops, members)]
         claims += [(rule.text, int(here[0]), rule.devices)] if len(here) else []
-    if not claims:
+    if not claims and not own[members].any(axis=1).all():
         return
+    types = problem.cluster.types
     for op in members[~own[members].all(axis=1)].tolist():
-        text = f"device_types {model.device_types[op_of[op]]!r} of {model.names[op_of[op]]!r}"
+        left = ",".join(types[k].name for k in np.unique(problem.cluster.device_types)
+                        if problem.allowed_types[op, k])  # fmt: skip
+        text = f"device_types {left!r} of {model.names[op_of[op]]!r}"
         claims.append((text, op, own[op]))
     pairs = [(a, b) for i, a in enumerate(claims) for b in claims[:i] if not (a[2] & b[2]).any()]
     named = [pairs[0][1], pairs[0][0]] if pairs else claims
