@@ -89,7 +89,7 @@ def test_what_tensorflow_colocates_is_not_parted(tmp_path):
 
 
 def test_another_graph_is_refused(tmp_path):
-    plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"))
+    plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
     with pytest.raises(InputError, match="is not the model that the plan is for"):
         lm.writers.tensorflow_graph(plan, model=network())
     with pytest.raises(InputError, match="wants a GraphDef"):
