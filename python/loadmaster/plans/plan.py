@@ -83,7 +83,7 @@ class Plan:
     bounds : mapping of space to seconds
         The bound of every space.
     offers : tuple of Best
-        What each space had to offer, where its method searched several.
+        What each space had to offer, the best of each first, where its method searched several.
     notes : tuple of str
         What came up on the way.
     planning_seconds : float

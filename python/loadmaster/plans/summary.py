@@ -15,7 +15,6 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.candidate import Best
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -81,7 +80,7 @@ def _offers(plan: Plan) -> list[str]:
     """A line for the best of each space that was searched."""
     lines = []
     for space in SPACES:
-        best = min((one for one in plan.offers if one.space == space), key=_seconds, default=None)
+        best = next((one for one in plan.offers if one.space == space), None)
         if best is not None:
             left = 1 - plan.bounds[space] / best.seconds if best.seconds else 0.0
             how = "" if best.what == space else f" ({best.what})"
@@ -90,10 +89,6 @@ def _offers(plan: Plan) -> list[str]:
                 "possible"
             )
     return lines
-
-
-def _seconds(one: Best) -> float:
-    return one.seconds
 
 
 def _against_single(plan: Plan) -> str:

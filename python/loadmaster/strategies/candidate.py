@@ -51,7 +51,7 @@ class Candidate:
     space : str
         The space of plans that it is the best known of.
     offers : tuple of Best
-        What each space had to offer, where several were searched.
+        What each space had to offer, the best of each first, where several were searched.
     """
 
     problem: Problem

@@ -39,7 +39,9 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
+from loadmaster.judge.objective import Objective
 from loadmaster.judge.problem import Problem
+from loadmaster.judge.verdict import Verdict
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
@@ -131,12 +133,14 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     offers: list[Best] = []
     try:
         for found, offer in replicas(run):
-            offers.append(offer)
-            if best is None or objective.better(best, found) is found:
+            is_best = best is None or objective.better(best, found) is found
+            # The best of a space comes before the others of it.
+            offers.insert(0 if is_best else len(offers), offer)
+            if is_best:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = found
         if best is not None:
-            run.progress = _telling_below(best.verdict.step_time, run.progress)
+            run.progress = _telling_of_better(objective, best.verdict, run.progress)
         whole = _of_whole_ops(run, warm_start)
         used = len(set(whole.assignment.devices.tolist()))
         offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
@@ -157,11 +161,11 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
 
 
-def _telling_below(seconds: float, tell: Progress) -> Progress:
+def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> Progress:
     """Tells of no plan that takes as long as one that is there already."""
 
     def told(stage: str, best: Incumbent | None) -> None:
-        if best is None or best < seconds:
+        if best is None or not objective.reaches(known, best):
             tell(stage, best)
 
     return told
