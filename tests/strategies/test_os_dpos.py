@@ -279,3 +279,16 @@ def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):
     for split in plan.splits:
         by_hand = lm.transforms.split_op(by_hand, split.op, split.dimension, split.n).graph
     assert by_hand.digest == plan.program.graph.digest, "the list is the recipe"
+
+
+def test_what_is_tried_is_told_beside_the_bound_of_split_ops():
+    told = []
+    plan = lm.place(
+        lm.read("example:alexnet"),
+        v100_mesh(2),
+        "os-dpos",
+        progress=lambda stage, best: told.append((stage, best)),
+    )
+    tried = [best for stage, best in told if stage.startswith("splitting ")]
+    assert tried
+    assert all(best.lower_bound == plan.bounds["split ops"] <= best for best in tried)

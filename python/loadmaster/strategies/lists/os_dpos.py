@@ -37,9 +37,11 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.costs.program import program_costs
+from loadmaster.judge.bounds import split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import Program
 from loadmaster.strategies.attempts import MemoryModel
@@ -92,8 +94,9 @@ def place(
     continue_search: bool = True,
     memory: MemoryModel = "dynamic",
     contention: bool = True,
+    progress: Progress | None = None,
 ) -> Candidate:
-    """:func:`split_search` with DPOS.
+    """:func:`split_search` with DPOS; ``progress`` is told which op is tried, and the best so far.
 
     ``contention=False, memory="static"`` is the paper's model.
     """
@@ -106,11 +109,18 @@ def place(
             expected = of.objective.seconds(candidate.verdict)
         return candidate, path, expected
 
-    return split_search(problem, schedule, start=start, continue_search=continue_search)
+    return split_search(
+        problem, schedule, start=start, continue_search=continue_search, progress=progress
+    )
 
 
 def split_search(
-    problem: Problem, schedule: Scheduler, *, start: Start = "any", continue_search: bool = True
+    problem: Problem,
+    schedule: Scheduler,
+    *,
+    start: Start = "any",
+    continue_search: bool = True,
+    progress: Progress | None = None,
 ) -> Candidate:
     """Splits ops of the critical path for as long as a scheduler finishes earlier for it.
 
@@ -124,6 +134,8 @@ def split_search(
     continue_search : bool
         Whether to go on along the path after the first op that no split helps (default). The paper
         stops there.
+    progress : callable, optional
+        Told which op is tried, and the seconds that the scheduler expects so far.
 
     Returns
     -------
@@ -143,6 +155,12 @@ def split_search(
     One call of the scheduler per op, dimension and number of parts that may help: for s splits kept
     on K devices about 2 s K calls, each with a graph rebuilt in O(V + E).
     """
+    told = progress or (lambda stage, best: None)
+    least = split_bound(problem).seconds
+
+    def tell(op: str, expected: float) -> None:
+        told(f"splitting {op}", Incumbent(expected, least))
+
     found: list[Candidate] = []
     refused: InfeasibleError | None = None
     for done in _starts(problem, start):
@@ -152,7 +170,7 @@ def split_search(
         except InfeasibleError as error:
             refused = refused or error
             continue
-        states = [first, *_kept(problem, schedule, first, continue_search)]
+        states = [first, *_kept(problem, schedule, tell, first, continue_search)]
         found += [_candidate(state) for state in states]
     if not found:
         assert refused is not None
@@ -189,7 +207,11 @@ def _starts(problem: Problem, start: Start) -> Iterator[Program]:
 
 
 def _kept(
-    problem: Problem, schedule: Scheduler, state: _State, continue_search: bool
+    problem: Problem,
+    schedule: Scheduler,
+    tell: Callable[[str, float], None],
+    state: _State,
+    continue_search: bool,
 ) -> Iterator[_State]:
     """One state after the other, each with one more op split."""
     hopeless: set[str] = set()
@@ -200,6 +222,7 @@ def _kept(
             name = state.problem.model.names[op]
             if state.problem.program.parts[op] > 1 or name in hopeless:
                 continue
+            tell(name, state.estimate)
             trials = _trials(problem, state, op)
             found = _best(problem, schedule, state, trials)
             if found is not None or (trials and not continue_search):
