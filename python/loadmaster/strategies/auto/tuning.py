@@ -1,9 +1,11 @@
 """The numbers that ``auto`` was tuned by, with what each one means and where it comes from.
 
-"By hand" says that no measurement is on record by which the value was chosen. Where a command is
-named, it prints figures that the value shows in. All shares are from 0 to 1. Seconds are of the
-reference machine, as :mod:`loadmaster.base.effort` counts them. A *visit* is what the compiled
-search counts: an op whose times a move changes, or as much other work as takes as long.
+"By hand" says that no measurement is on record by which the value was chosen. What half and twice
+of every value do was measured since: ``benches/results/tuning.md``, by ``benches/tuning.py``. Where
+another command is named, it prints figures that the value shows in. All shares are from 0 to 1.
+Seconds are of the reference machine, as :mod:`loadmaster.base.effort` counts them. A *visit* is
+what the compiled search counts: an op whose times a move changes, or as much other work as takes as
+long.
 """
 
 from __future__ import annotations
