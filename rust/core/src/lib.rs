@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod coarsen;
 pub mod collective;
+pub mod collective_times;
 pub mod colocate;
 pub mod csr;
 pub mod error;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_core::cluster::{Cluster as Core, Device, Links};
-use loadmaster_core::collective::table::Table;
 use loadmaster_core::collective::{Group, Kind};
+use loadmaster_core::collective_times::Table;
 use loadmaster_core::ids::{ChannelId, DeviceId};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;

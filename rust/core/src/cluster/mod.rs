@@ -9,8 +9,7 @@ mod wiring;
 
 use std::collections::BTreeMap;
 
-use crate::collective::Kind;
-use crate::collective::table::{self, Table};
+use crate::collective_times::{self, Kind, Table};
 use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
@@ -139,7 +138,7 @@ impl Cluster {
         let each = machines.first()?.len();
         let is_even = machines.iter().all(|machine| machine.len() == each);
         let (n, devices) = (machines.len(), machines.len() * each);
-        is_even.then(|| table::seconds(&self.tables, kind, n, devices, bytes)).flatten()
+        is_even.then(|| collective_times::seconds(&self.tables, kind, n, devices, bytes)).flatten()
     }
 
     /// The most seconds that a collective of so many bytes may take among so many devices, whatever

@@ -6,15 +6,15 @@
 //! then all members end ([`crate::simulate`]).
 //!
 //! [`Collectives`] says which ops are members of what. [`Group`] says how long a collective of a
-//! group of devices takes, and which channels it holds. [`table`] has measured times, which stand
-//! above what the links say.
+//! group of devices takes, and which channels it holds. A cluster may have measured times
+//! ([`crate::collective_times`]), which stand above what its links say.
 
 mod group;
 mod machines;
 mod ring;
 mod rounds;
-pub mod table;
 
+pub use crate::collective_times::Kind;
 pub use group::{Algorithm, Group, Way};
 
 use crate::csr::Csr;
@@ -23,37 +23,6 @@ use crate::graph::Graph;
 use crate::ids::{OpId, TensorId};
 use crate::kahn::kahn;
 use crate::numbering::Numbering;
-
-/// What a collective does with its members' tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Every member has a tensor of n bytes and gets the sum of all.
-    AllReduce,
-    /// Every member has a tensor of n bytes and gets its part of the sum.
-    ReduceScatter,
-    /// Every member has a part and gets all parts, n bytes.
-    AllGather,
-    /// Every member has a part of n bytes in all, and gets a piece of every other member's part.
-    AllToAll,
-    /// One member has a tensor of n bytes and every member gets it.
-    Broadcast,
-}
-
-impl Kind {
-    /// Every kind by its name.
-    pub const NAMED: [(&'static str, Self); 5] = [
-        ("all_reduce", Self::AllReduce),
-        ("reduce_scatter", Self::ReduceScatter),
-        ("all_gather", Self::AllGather),
-        ("all_to_all", Self::AllToAll),
-        ("broadcast", Self::Broadcast),
-    ];
-
-    /// The name.
-    pub fn name(self) -> &'static str {
-        Self::NAMED.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
-    }
-}
 
 /// One collective.
 #[derive(Clone, Debug, PartialEq, Eq)]

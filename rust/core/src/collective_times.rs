@@ -1,11 +1,41 @@
-//! Measured times of collectives, which stand above what the links of a cluster say.
+//! What kinds of collectives there are, and measured times of them, which stand above what the links
+//! of a cluster say.
 //!
 //! A table has the times of one kind among so many devices of so many machines, for several numbers of
 //! bytes. Between two numbers of bytes times lie on a line; below the least number they are those of
 //! the least; above the most they go on as between the last two. Between tables of two numbers of
 //! devices they lie on a line as well.
 
-use crate::collective::Kind;
+/// What a collective does with its members' tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Every member has a tensor of n bytes and gets the sum of all.
+    AllReduce,
+    /// Every member has a tensor of n bytes and gets its part of the sum.
+    ReduceScatter,
+    /// Every member has a part and gets all parts, n bytes.
+    AllGather,
+    /// Every member has a part of n bytes in all, and gets a piece of every other member's part.
+    AllToAll,
+    /// One member has a tensor of n bytes and every member gets it.
+    Broadcast,
+}
+
+impl Kind {
+    /// Every kind by its name.
+    pub const NAMED: [(&'static str, Self); 5] = [
+        ("all_reduce", Self::AllReduce),
+        ("reduce_scatter", Self::ReduceScatter),
+        ("all_gather", Self::AllGather),
+        ("all_to_all", Self::AllToAll),
+        ("broadcast", Self::Broadcast),
+    ];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+}
 
 /// Times of one kind of collective among one number of devices.
 #[derive(Clone, Debug, PartialEq)]
