@@ -1,0 +1,1 @@
+"""Plans that run, on emulated and on real devices, and what is measured of them."""
