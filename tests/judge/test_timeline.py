@@ -9,7 +9,7 @@ from strategies import graph_of, ms_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.judge.simulation import MEASURED, Memory
+from loadmaster.judge.simulation import Memory
 from loadmaster.judge.timeline import Collectives, Timeline, Transfers
 
 GRAPH = graph_of(
@@ -52,8 +52,14 @@ def test_figures_of_a_measured_step_by_hand():
     assert seen.utilisation.tolist() == [0.8, 0.6]
     assert seen.channel_busy.sum() == 0.5 * len(plan.cluster.route(0, 1).channels)
     assert seen.bytes_moved == 4
-    assert seen.blame == ()
-    assert seen.waited(0) == (MEASURED, -1)
+    chain = [(b.op, b.transfer, b.start, b.finish, b.waited) for b in seen.blame]
+    # c began as its copy of a's output was there, half a second after a had ended.
+    assert chain == [
+        (4, None, 2.0, 5.0, "transfer"),
+        (None, 0, 1.5, 2.0, "op"),
+        (1, None, 0.0, 1.5, "nothing"),
+    ]
+    assert [seen.waited(op) for op in range(3)] == [("nothing", -1), ("op", 0), ("transfer", 0)]
     assert seen.is_measured
     assert seen.fits
     assert seen.priority.tolist() == [0, 1, 2, 3, 4]
@@ -130,6 +136,24 @@ def test_collectives_of_a_step_by_hand():
         (5, "op"),
         (3, "nothing"),
     ]
+
+
+@pytest.mark.parametrize("method", ["round-robin", "etf", "random", "data-parallel"])
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "rnnlm"])
+def test_causes_found_in_times_alone_are_those_of_the_simulator(name, method):
+    """From the times of a simulation, without what the simulator notes."""
+    plan = lm.place(lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe"), method)
+    seen = lm.Simulation(plan.problem, plan.schedule.timeline)
+    chain = seen.blame
+    assert seen.is_measured
+    assert chain[0].finish == plan.makespan
+    assert chain[-1].start == 0.0
+    assert [link.start for link in chain[:-1]] == [link.finish for link in chain[1:]]
+    ends = {"op": seen.finish[plan.problem.reduced.op_of], "transfer": seen.transfers.finish}
+    ends |= {"device": ends["op"], "collective": ends["op"], "channel": ends["transfer"]}
+    for op, start in enumerate(seen.start[plan.problem.reduced.op_of].tolist()):
+        word, cause = seen.waited(op)
+        assert start == (0.0 if word == "nothing" else ends[word][cause]), op
 
 
 def test_collectives_of_a_measured_step_may_be_given():

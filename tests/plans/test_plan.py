@@ -532,5 +532,5 @@ def test_a_measured_step_is_what_a_plan_then_shows():
     assert measured.makespan == measured.verdict.step_time == 6
     assert measured.schedule is seen
     assert "busy 100%" in measured.summary()
-    assert measured.explain("c").waited == "nothing that is known: the step was measured"
+    assert measured.explain("c").waited == "the device, busy with 'b'"
     assert plan.diff(measured).gain == plan.makespan - 6

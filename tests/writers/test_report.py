@@ -149,12 +149,13 @@ def test_each_space_of_plans_has_its_own_bound_in_the_picture():
     assert f"of whole ops -> {format_seconds(split.lower_bound)} of split ops" in str(between)
 
 
-def test_the_page_of_a_measured_step_has_no_chain(plans, tmp_path):
+def test_the_page_of_a_measured_step_has_a_chain_as_well(plans, tmp_path):
     plan = measured(plans["by hand"])
     plan.report(tmp_path / "plan.html")
-    page = contents(tmp_path / "plan.html")
-    assert len(page["chain"]["op"]) == 0
-    assert set(page["ops"]["waited"]) == {WAITS.index("measured")}
+    plans["by hand"].report(tmp_path / "simulated.html")
+    page, simulated = (contents(tmp_path / f"{name}.html") for name in ("plan", "simulated"))
+    assert list(page["chain"]["op"]) == list(simulated["chain"]["op"])
+    assert list(page["chain"]["message"]) == list(simulated["chain"]["message"])
 
 
 def test_nothing_is_asked_of_a_network(plans, tmp_path):

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from pictured import gathered, hand_made, layered, measured, planned
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
+from loadmaster.judge.timeline import Timeline
 from loadmaster.writers.pictures.bars import SHADES, Pixels, joined, merged, of_messages
 from loadmaster.writers.pictures.lanes import SENT, TOGETHER, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
@@ -490,12 +492,24 @@ def test_a_slice_of_a_part_names_the_users_op():
 
 
 @pytest.mark.parametrize("name", ["by hand", "alone"])
-def test_a_measured_step_is_drawn_without_a_chain(plans, tmp_path, name):
+def test_a_measured_step_is_drawn_as_a_simulated_one(plans, tmp_path, name):
     plan = measured(plans[name])
-    draw(plan, tmp_path / "step.svg")
-    assert "measured: what waited for what is not known" in (tmp_path / "step.svg").read_text()
-    ops = [e for e in of(trace_document(plan), "X", "i") if "waited_for" in e["args"]]
-    assert {event["args"]["waited_for"] for event in ops} == {"measured"}
+    for one, path in ((plan, "measured.svg"), (plans[name], "simulated.svg")):
+        draw(one, tmp_path / path)
+    assert (tmp_path / "measured.svg").read_text() == (tmp_path / "simulated.svg").read_text()
+
+
+def test_time_that_nothing_accounts_for_stands_beside_the_chain(plans, tmp_path):
+    plan = plans["by hand"]
+    line = plan.schedule.timeline
+    sent = replace(
+        line.transfers, **{c: 2 * getattr(line.transfers, c) for c in ("start", "finish")}
+    )
+    late = Timeline.measured(
+        plan.program, line.device, 2 * line.start, 2 * line.start + (line.finish - line.start), sent
+    )
+    draw(plan.measured(lm.Simulation(plan.problem, late)), tmp_path / "step.svg")
+    assert "% between" in (tmp_path / "step.svg").read_text()
 
 
 def test_names_with_dollars_are_drawn_as_text(tmp_path):

@@ -19,6 +19,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.causes import Causes
 from loadmaster.judge.policies import LINK_ORDERS, POLICIES, LinkOrder, Policy
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.judge.timeline import Collectives, Timeline, Transfers
@@ -27,9 +28,6 @@ from loadmaster.model.graph import OpGraph
 
 #: The forms in which costs can be given.
 CostsLike = Costs | CostModel | Regression | ArrayLike
-
-#: The reason why an op of a measured step started no earlier: it is not known.
-MEASURED = "measured"
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ class Blame:
     waited : str
         The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
         its "device" or its "channel" was busy, a "collective" held its channel, or "nothing" (it
-        started at 0). A collective waits as its last member does.
+        started at 0). A collective waits as its last member does. In a measured step, time may
+        pass between the end of what was waited for and the start.
     """
 
     op: int | None
@@ -191,8 +190,7 @@ class Simulation:
         schedule: fast.Schedule | None = None,
         priority: NDArray[np.int32] | None = None,
     ) -> None:
-        self._schedule = schedule
-        self._op_of = problem.reduced.op_of
+        self._schedule, self._problem = schedule, problem
         self.timeline = timeline
         self.devices = timeline.device
         if int(self.devices.max(initial=0)) >= problem.cluster.n_devices:
@@ -227,20 +225,25 @@ class Simulation:
     @cached_property
     def blame(self) -> tuple[Blame, ...]:
         """The chain of causes behind the makespan: the last op first, then what each start waited
-        for, back to 0. Empty where the step was measured.
+        for, back to 0.
         """
-        if self._schedule is None:
-            return ()
+        chain = self._causes.chain() if self._schedule is None else self._schedule.blame()
+        op_of = self._problem.reduced.op_of
         return tuple(
             Blame(
-                None if op < 0 else int(self._op_of[op]),
+                None if op < 0 else int(op_of[op]),
                 None if transfer < 0 else transfer,
                 start,
                 finish,
                 waited,
             )
-            for op, transfer, start, finish, waited in self._schedule.blame()
+            for op, transfer, start, finish, waited in chain
         )
+
+    @cached_property
+    def _causes(self) -> Causes:
+        """Of a measured step."""
+        return Causes(self._problem, self.timeline)
 
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """The reason why an op of the *reduced* graph started no earlier, and its index.
@@ -248,9 +251,9 @@ class Simulation:
         "op" and "device" come with an op of the reduced graph, "transfer" with an index into
         :attr:`transfers`, "nothing" with -1. A member of a collective can also have waited for a
         "channel", with the transfer that held it, or for a "collective" that did, with a member of
-        that. In a measured step the reason is "measured", with -1.
+        that. In a measured step it is what ended last of all that had to end before.
         """
-        return (MEASURED, -1) if self._schedule is None else self._schedule.waited(reduced_op)
+        return (self._schedule or self._causes).waited(reduced_op)
 
     @property
     def utilisation(self) -> NDArray[np.float64]:
@@ -264,9 +267,8 @@ class Simulation:
 
 
 def _device_busy(problem: Problem, timeline: Timeline) -> NDArray[np.float64]:
-    """Seconds of compute per device of the ops that run; members of collectives do not compute."""
-    ran = problem.reduced.op_of
-    ran = ran[~problem.model.is_member[ran]]
+    """Seconds of compute per device; members of collectives do not compute."""
+    ran = np.flatnonzero(~problem.model.is_member)
     seconds = timeline.finish[ran] - timeline.start[ran]
     busy = np.bincount(timeline.device[ran], seconds, problem.cluster.n_devices)
     return busy.astype(np.float64)

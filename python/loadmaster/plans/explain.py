@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.text import escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.judge.simulation import MEASURED, bytes_moved
+from loadmaster.judge.simulation import bytes_moved
 from loadmaster.judge.verdict import Verdict
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.stages import Stages
@@ -269,8 +269,6 @@ def _cause(plan: Plan, reduced_op: int) -> str:
             f"{format_bytes(int(sent.bytes[cause]))}, sent from "
             f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"
         )
-    if reason == MEASURED:
-        return "nothing that is known: the step was measured"
     return "nothing: it runs first"
 
 

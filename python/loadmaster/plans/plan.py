@@ -285,7 +285,7 @@ class Plan:
     def measured(self, seen: Simulation) -> Plan:
         """The same plan with what was measured of it, instead of what was simulated.
 
-        Pictures and tables then show the measured step; why an op waited is not known of it.
+        Pictures and tables then show the measured step.
         """
         memory = seen.memory
         verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())

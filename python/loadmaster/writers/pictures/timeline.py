@@ -410,17 +410,18 @@ def _draw_legend(
 
 
 def _chain_label(plan: Plan) -> str:
-    if plan.schedule.is_measured:
-        return "measured: what waited for what is not known"
     messages = Messages(plan)
-    sums = {"transfers": 0.0, "collectives": 0.0}
+    sums = {"transfers": 0.0, "collectives": 0.0, "between": plan.makespan}
     for blame in plan.schedule.blame:
         message = messages.of_link(blame)
+        sums["between"] -= blame.finish - blame.start
         if message >= 0:
             word = "transfers" if message < messages.n_transfers else "collectives"
             sums[word] += blame.finish - blame.start
     shares = {word: round(100 * s / (plan.makespan or 1.0)) for word, s in sums.items()}
     if not len(plan.schedule.collectives):
         del shares["collectives"]
+    if not shares["between"]:
+        del shares["between"]
     said = [f"{100 - sum(shares.values())} % compute", *(f"{s} % {w}" for w, s in shares.items())]
     return f"critical chain: {', '.join(said)}"

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from loadmaster.base.units import format_seconds
 from loadmaster.costs import PROVENANCES
-from loadmaster.judge.simulation import MEASURED
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import moved, no_placement, shortage, verdict
@@ -25,7 +24,7 @@ from loadmaster.writers.report import figures
 MAX_LANES = 64
 
 #: The reasons for which an op can have waited; the page knows them by index.
-WAITS = ("nothing", "op", "device", "message", MEASURED)
+WAITS = ("nothing", "op", "device", "message")
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]

@@ -4,7 +4,7 @@
 "use strict";
 (async () => {
   const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
-  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "message", "measured"];
+  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "message"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
@@ -289,7 +289,7 @@
   const waitOf = (item) => WAITS[table(item).waited[number(item)]];
   const causeOf = (item) => {
     const word = waitOf(item), cause = table(item).cause[number(item)];
-    return word === "nothing" || word === "measured" ? null : word === "message" ? { message: cause } : { op: cause };
+    return word === "nothing" ? null : word === "message" ? { message: cause } : { op: cause };
   };
 
   function choose(item) {
@@ -330,7 +330,7 @@
       button.textContent = (by ? `${by}, busy with ` : "") + titleOf(cause);
       button.onclick = () => choose(cause);
       add(isTransfer(item) ? "sent by" : "it waited for", button);
-    } else add("it waited for", waitOf(item) === "measured" ? "not known: measured" : "nothing");
+    } else add("it waited for", "nothing");
     $("details").replaceChildren(list);
     $("details").hidden = false;
   }
@@ -365,7 +365,7 @@
       return tr;
     });
     $("chain").tBodies[0].replaceChildren(...shown);
-    $("position").textContent = chain.op.length ? `${at + 1} of ${rows.length}` : "measured: no chain is known";
+    $("position").textContent = `${at + 1} of ${rows.length}`;
   }
 
   $("walk").addEventListener("click", (event) => {
