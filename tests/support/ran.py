@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.simulation import run
 from loadmaster.running.measured import Measured, Steps
 
 
@@ -25,3 +29,24 @@ def measured(plan: lm.Plan, seconds: list[float], stretch: float = 1.0) -> Measu
     """The plan with such steps."""
     on = ("emulated",) * plan.cluster.n_devices
     return Measured(plan, steps_of(plan, seconds, stretch), on, stretch)
+
+
+def disturbed(plan: lm.Plan, n_steps: int, seed: int) -> Measured:
+    """A run in which everything takes another time than predicted, and starts as it can: the
+    simulation with other costs and links, in the order that the plan has.
+    """
+    random = np.random.default_rng(seed)
+    costs = plan.problem.costs
+    runs = []
+    for _ in range(n_steps):
+        time = costs.time * random.uniform(0.5, 2.0, costs.time.shape)
+        problem = Problem.make(plan.program, plan.cluster, replace(costs, time=time))
+        runs.append(run(problem, plan.assignment))
+    columns = [
+        np.stack([getattr(of(seen), edge) for seen in runs])
+        for of in (lambda s: s, lambda s: s.transfers, lambda s: s.collectives)
+        for edge in ("start", "finish")
+    ]
+    seconds = np.array([seen.makespan for seen in runs])
+    steps = Steps(*columns, seconds=seconds, delay=np.zeros(n_steps))
+    return Measured(plan, steps, ("emulated",) * plan.cluster.n_devices)

@@ -347,4 +347,4 @@ def _worth(after: Plan, running: NDArray[np.int32], source: str) -> float | None
     devices = after.assignment.devices.copy()
     devices[ops] = index
     back = problem.simulate(devices, after.assignment.priority, policy=after.policy)
-    return back.makespan - after.makespan
+    return back.makespan - after.predicted.makespan

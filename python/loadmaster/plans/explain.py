@@ -60,7 +60,7 @@ class Explanation:
     goes_with : tuple of str
         Ops that must share its device.
     makespan : float
-        Seconds per step, as planned.
+        Seconds per step, as simulated, like those of the alternatives.
     bytes_moved : int
         Between devices, as planned.
     alternatives : tuple of Alternative
@@ -129,6 +129,35 @@ class _Tried(NamedTuple):
     verdict: Verdict | None
 
 
+class When(NamedTuple):
+    """When an op that runs did so: its name, seconds, and what its start waited for."""
+
+    op: str
+    start: float
+    finish: float
+    waited: str
+
+
+def when(plan: Plan, op: str | int) -> tuple[When, ...]:
+    """When an op of the user's ran, or each of its parts; as simulated, or as measured.
+
+    Raises
+    ------
+    InputError
+        No op has that name.
+    """
+    return tuple(_when(plan, i) for i in plan.program.parts_of(plan.graph.index(op)).tolist())
+
+
+def _when(plan: Plan, index: int) -> When:
+    return When(
+        plan.program.graph.names[index],
+        float(plan.schedule.start[index]),
+        float(plan.schedule.finish[index]),
+        _waited(plan, index, int(plan.problem.reduced.map[index])),
+    )
+
+
 def explain(plan: Plan, op: str | int) -> Explanation:
     """Explains one op of a plan, by name or index.
 
@@ -159,14 +188,14 @@ def explain(plan: Plan, op: str | int) -> Explanation:
 
 def _explained(plan: Plan, index: int) -> Explanation:
     """Explains an op of the graph that runs."""
-    problem, program = plan.problem, plan.program
-    stands_for = int(problem.reduced.map[index])
+    problem, program, ran = plan.problem, plan.program, _when(plan, index)
+    planned, stands_for = plan.predicted, int(problem.reduced.map[index])
     sets = plan.binding.sets
     moved = np.flatnonzero(sets == sets[stands_for])
     stages = Stages.of(problem) if plan.constraints.contiguous else None
     here = int(plan.assignment.devices[stands_for])
     tried = [
-        _tried(plan, stands_for, moved, device, stages)
+        _tried(planned, stands_for, moved, device, stages)
         for device in range(plan.cluster.n_devices)
         if device != here
     ]
@@ -174,17 +203,17 @@ def _explained(plan: Plan, index: int) -> Explanation:
     tried.sort(key=lambda one: (0, rank(one.verdict)) if one.verdict else (1, (0, 0.0)))
     others = program.serves[problem.reduced.op_of[moved[moved != stands_for]]].tolist()
     return Explanation(
-        op=program.graph.names[index],
+        op=ran.op,
         kind=program.graph.kinds[index],
         module=program.graph.modules[index],
         device=plan.cluster.devices[here].name,
-        start=float(plan.schedule.start[index]),
-        finish=float(plan.schedule.finish[index]),
-        waited=_waited(plan, index, stands_for),
-        constraint=_constraint(plan, index, stands_for, moved, tried),
+        start=ran.start,
+        finish=ran.finish,
+        waited=ran.waited,
+        constraint=_constraint(planned, index, stands_for, moved, tried),
         goes_with=tuple(dict.fromkeys(program.source.names[other] for other in others)),
-        makespan=plan.makespan,
-        bytes_moved=plan.schedule.bytes_moved,
+        makespan=planned.makespan,
+        bytes_moved=planned.schedule.bytes_moved,
         alternatives=tuple(one.alternative for one in tried),
         feeds=_feeds(plan, stands_for),
     )

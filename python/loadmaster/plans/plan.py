@@ -291,6 +291,13 @@ class Plan:
         verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())
         return replace(self, verdict=verdict, observed=seen)
 
+    @cached_property
+    def predicted(self) -> Plan:
+        """The plan as the simulator sees it: itself, if it is not :meth:`measured`."""
+        if self.observed is None:
+            return self
+        return replace(self, verdict=self.problem.verdict(self.assignment), observed=None)
+
     @property
     def provenance(self) -> dict[str, float]:
         """Share of the time by where it comes from (``measured``, ``roofline``, ...)."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import os
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
 from loadmaster.base.units import counted
+from loadmaster.judge.simulation import Memory, Simulation
+from loadmaster.judge.timeline import Timeline
+from loadmaster.model.profile import Profile
 from loadmaster.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from loadmaster.running.account import Account
+    from loadmaster.running.explained import Explained
+    from loadmaster.running.ratios import Ratios
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +42,8 @@ class Steps:
     Attributes
     ----------
     start, finish : float64 [n_steps, n_ops]
-        Of the ops of the graph that runs. A placeholder is there at 0, a view where its data is.
+        Of the ops of the graph that runs. A placeholder is there at 0. A member of a collective
+        starts when it has arrived, and ends with the collective.
     sent_start, sent_finish : float64 [n_steps, n_transfers]
         Of the transfers, in the order of those that the plan's simulation has
         (``plan.schedule.transfers``).
@@ -154,7 +166,7 @@ class Measured:
 
         :attr:`step_is` says which.
         """
-        return step_time(self.steps.seconds) / self.stretch
+        return float(typical(self.steps.seconds)) / self.stretch
 
     @property
     def step_is(self) -> str:
@@ -166,13 +178,168 @@ class Measured:
         """Predicted over measured step time, minus 1."""
         return self.plan.makespan / self.step - 1 if self.step else 0.0
 
+    # -- was the machine quiet -------------------------------------------------------------------
 
-def step_time(seconds: Floats) -> float:
-    """What stands for these steps: their 10th percentile, of fewer than 24 the least.
+    @property
+    def delay(self) -> float:
+        """The share of the time of all steps for which workers were ready and had no core."""
+        total = float(self.steps.seconds.sum())
+        return float(self.steps.delay.sum()) / total if total else 0.0
 
-    Noise only adds: the low end repeats, and with many steps a percentile is steadier than the
-    minimum.
+    @property
+    def is_busy(self) -> bool:
+        """Whether that is more than 2 %: the machine had other work, and times are too long."""
+        return self.delay > MOST_DELAY
+
+    @property
+    def busy(self) -> str:
+        """What to say and to do where the machine was too busy; empty where it was not."""
+        if not self.is_busy:
+            return ""
+        return (
+            f"the machine was too busy: workers were ready and waited for a core for "
+            f"{self.delay:.1%} of the time, more than {MOST_DELAY:.0%}. Measure again when nothing "
+            "else runs, or on other cores"
+        )
+
+    # -- the step that stands for all ------------------------------------------------------------
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The step that took :attr:`step`, in the plan's seconds."""
+        return self.timeline_of(
+            int(np.abs(self.steps.seconds - typical(self.steps.seconds)).argmin())
+        )
+
+    def timeline_of(self, step: int) -> Timeline:
+        """One of the steps, in the plan's seconds."""
+        plan, graph = self.plan, self.plan.program.graph
+        start, finish, sent_start, sent_finish, began, ended = (
+            getattr(self.steps, column)[step] / self.stretch for pair in _PAIRS for column in pair
+        )
+        sent, together = plan.schedule.transfers, plan.schedule.collectives
+        made = np.where(graph.placeholder[sent.op], 0.0, finish[sent.op])
+        # A home tensor is there at 0, whatever its first reader does.
+        made = np.where(sent.queued == 0, 0.0, np.minimum(made, sent_start))
+        sent = replace(sent, queued=made, start=sent_start, finish=sent_finish)
+        if len(together):
+            last = [max(members, key=lambda op: start[op]) for members in together.members]
+            arrived = np.minimum(start[last], began)
+            for i, members in enumerate(together.members):
+                start[list(members)], finish[list(members)] = began[i], ended[i]
+            together = replace(
+                together,
+                op=np.array(last, dtype=np.int32),
+                queued=arrived,
+                start=began,
+                finish=ended,
+            )
+        return Timeline.measured(plan.program, plan.running_devices, start, finish, sent, together)
+
+    @cached_property
+    def seen(self) -> Plan:
+        """The plan with :attr:`timeline` in the place of its simulation: what pictures, traces and
+        differences are made of.
+        """
+        plan, memory = self.plan, Memory.empty(self.plan.problem.capacity)
+        if self.steps.peaks is not None:
+            memory = replace(memory, peak=self.steps.peaks)
+        return plan.measured(Simulation(plan.problem, self.timeline, memory))
+
+    # -- what it tells ---------------------------------------------------------------------------
+
+    @cached_property
+    def op_seconds(self) -> Floats:
+        """Seconds of each op of the graph that runs, float64 [n_ops]: over the steps as
+        :attr:`step` is.
+        """
+        return typical(self.steps.finish - self.steps.start) / self.stretch
+
+    def profile(self, device_type: str | None = None) -> Profile:
+        """What the ops of the user's graph took in every step, for cost models.
+
+        An op that has parts takes what its parts took, each without its launch and divided by its
+        share, on average: so :func:`loadmaster.costs.program.program_costs` gets back to the parts.
+
+        Parameters
+        ----------
+        device_type : str, optional
+            Of which ops ran on several types, the one to tell of.
+
+        Raises
+        ------
+        InputError
+            Ops ran on several device types, and none is chosen; none ran on the one that is.
+        """
+        from loadmaster.running.profiled import profile
+
+        return profile(self, device_type)
+
+    def ratios(self) -> Ratios:
+        """Predicted over measured seconds of the step, each kind of op and each link."""
+        from loadmaster.running.ratios import ratios
+
+        return ratios(self)
+
+    def causes(self) -> Account:
+        """The ops, transfers and waits that the difference to the prediction is made of."""
+        from loadmaster.running.account import account
+
+        return account(self)
+
+    def explain(self, op: str | int) -> Explained:
+        """When an op ran and what it waited for, measured beside predicted.
+
+        Raises
+        ------
+        InputError
+            No op has that name.
+        """
+        from loadmaster.running.explained import explained
+
+        return explained(self, op)
+
+    def summary(self) -> str:
+        """What a person wants to know: the step beside its prediction, peaks, ratios, causes."""
+        from loadmaster.running.summary import summary
+
+        return summary(self)
+
+    def to_document(self) -> dict[str, Any]:
+        """As the JSON document that :meth:`save` writes."""
+        from loadmaster.running.document import measured_document
+
+        return measured_document(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan and its steps as JSON, gzipped if the path ends in ``.gz``."""
+        write_json(path, self.to_document())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_input: int | str | None = None) -> Measured:
+        """Reads what :meth:`save` wrote.
+
+        Raises
+        ------
+        InputError
+            Not a measured run, another version, damaged, or steps that are not those of its plan.
+        """
+        from loadmaster.running.document import measured_of_document
+
+        with limited_input(max_input):
+            document = parse_json(read_bytes(path), path)
+        return measured_of_document(document, os.fspath(path))
+
+
+def typical(seconds: Floats) -> Floats:
+    """What stands for these steps: of 24 and more the 10th percentile, a value that was measured;
+    of fewer the least. Further axes are kept.
+
+    Noise only adds time, so the low end repeats from run to run. With many steps a percentile is
+    steadier than the least.
+
+    >>> typical(np.arange(1.0, 31.0)).tolist(), typical(np.array([3.0, 2.0])).tolist()
+    (3.0, 2.0)
     """
-    if len(seconds) >= ENOUGH_STEPS:
-        return float(np.quantile(seconds, 0.1))
-    return float(seconds.min())
+    share = 0.1 if len(seconds) >= ENOUGH_STEPS else 0.0
+    return np.asarray(np.quantile(seconds, share, axis=0, method="inverted_cdf"))

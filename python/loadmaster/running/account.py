@@ -1,0 +1,230 @@
+"""What the difference between a predicted and a measured step is made of.
+
+Both steps end with a chain of causes that leads back to time 0. Every op and every transfer of the
+measured chain took longer or shorter than predicted. Between the end of a cause and the start of
+what waited for it, time can pass in which nothing is known to happen. By prediction, the measured
+chain may take less than the step does: then it was another chain that was predicted to be the
+longest. These add up to the difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.units import counted, format_seconds
+from loadmaster.judge.simulation import Blame
+from loadmaster.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from loadmaster.running.measured import Measured
+
+#: Rows that the text shows: those that matter most.
+_SHOWN = 12
+
+#: What a row can be; the plural, and what it says, as the text has them.
+_WORDS = {
+    "op": "ops",
+    "transfer": "transfers",
+    "collective": "collectives",
+    "wait": "waits: nothing that the next start needed is known to have run",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A link of the measured chain, or a wait before one.
+
+    Attributes
+    ----------
+    what : str
+        "op", "transfer", "collective" or "wait".
+    name : str
+        Of the op that ran; of a transfer, the op whose output it is; of a wait, what came after.
+    kind : str
+        Of the op, or of the collective.
+    place : str
+        Devices.
+    predicted, measured : float
+        Seconds; of a wait, none were predicted.
+    was_predicted : bool
+        Whether the predicted chain has it too.
+    """
+
+    what: str
+    name: str
+    kind: str
+    place: str
+    predicted: float
+    measured: float
+    was_predicted: bool
+
+    @property
+    def seconds(self) -> float:
+        """Measured less predicted."""
+        return self.measured - self.predicted
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {**vars(self), "seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the difference is made of; :attr:`parts` add up to it.
+
+    Attributes
+    ----------
+    predicted, measured : float
+        Seconds per step.
+    rows : tuple of Row
+        The largest change first.
+    other_chain : float
+        Seconds that the measured chain takes by prediction, less the predicted step: 0 where it is
+        the predicted chain.
+    joined, left : int
+        Ops, transfers and collectives that only the measured, and only the predicted chain has.
+    unexplained : float
+        Measured seconds that lie beyond the last op of the step.
+    """
+
+    predicted: float
+    measured: float
+    rows: tuple[Row, ...]
+    other_chain: float
+    joined: int
+    left: int
+    unexplained: float
+
+    @property
+    def difference(self) -> float:
+        """Measured less predicted seconds."""
+        return self.measured - self.predicted
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of the difference by what they come from; they add up to it."""
+        sums = dict.fromkeys(_WORDS, 0.0)
+        for row in self.rows:
+            sums[row.what] += row.seconds
+        return {**sums, "other chain": self.other_chain, "unexplained": self.unexplained}
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON: seconds."""
+        return {
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "difference": self.difference,
+            "parts": self.parts,
+            "joined": self.joined,
+            "left": self.left,
+            "rows": [row.to_document() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        longer = "longer" if self.difference >= 0 else "shorter"
+        head = (
+            f"measured {format_seconds(self.measured)}, predicted "
+            f"{format_seconds(self.predicted)}: {format_seconds(abs(self.difference))} {longer}"
+        )
+        return in_lines([head, *aligned(self._sums()), *self._largest()])
+
+    def _sums(self) -> list[tuple[str, str, str]]:
+        counts = Counter(row.what for row in self.rows)
+        table = [
+            ("", signed(self.parts[what]), f"{counts[what]} {words}")
+            for what, words in _WORDS.items()
+            if counts[what]
+        ]
+        if self.joined or self.left:
+            said = f"another chain: {self.joined} joined, {self.left} left"
+            table.append(("", signed(self.other_chain), said))
+        said = "not explained: behind the last op"
+        return [*table, ("", signed(self.unexplained), said)]
+
+    def _largest(self) -> list[str]:
+        rows = [row for row in self.rows[:_SHOWN] if row.seconds]
+        table = [
+            (
+                signed(row.seconds),
+                f"{'wait before' if row.what == 'wait' else row.what} {row.name}",
+                row.kind,
+                row.place,
+                "" if row.what == "wait" else f"{format_seconds(row.predicted)} predicted",
+            )
+            for row in rows
+        ]
+        left = self.rows[len(rows) :]
+        rest = sum(row.seconds for row in left)
+        more = [f"and {counted(len(left), 'more row')} of {signed(rest)}"] if left else []
+        return [*(aligned(table) if table else []), *more]
+
+
+def signed(seconds: float) -> str:
+    """``+1.2 ms``."""
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
+def account(measured: Measured) -> Account:
+    """What the difference of a run to its prediction is made of. O(V + E + T) and its logarithm."""
+    plan, seen = measured.plan, measured.seen
+    chain, together = seen.schedule.blame, plan.schedule.collectives
+    of_op = together.of_op(plan.program.graph.n_ops)
+    expected = {_key(link, of_op) for link in plan.schedule.blame}
+    rows = []
+    for link in chain:
+        key = _key(link, of_op)
+        rows.append(_row(plan, *key, link.finish - link.start, key in expected))
+    by_prediction = sum(row.predicted for row in rows)
+    joined = sum(not row.was_predicted for row in rows)
+    left = len(expected) - (len(rows) - joined)
+    ends = [*(cause.finish for cause in chain[1:]), 0.0]
+    for link, end, row in zip(chain, ends, rows.copy(), strict=True):
+        if link.start != end:
+            wait = link.start - end
+            rows.append(Row("wait", row.name, row.kind, row.place, 0.0, wait, False))
+    rows.sort(key=lambda row: -abs(row.seconds))
+    return Account(
+        plan.makespan,
+        measured.step,
+        tuple(rows),
+        by_prediction - plan.makespan,
+        joined,
+        left,
+        measured.step - seen.makespan,
+    )
+
+
+def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
+    """What a link of either chain is, and its index."""
+    if link.transfer is not None:
+        return "transfer", link.transfer
+    assert link.op is not None, "a link is an op or a transfer"
+    together = int(of_op[link.op])
+    return ("op", link.op) if together < 0 else ("collective", together)
+
+
+def _row(plan: Plan, what: str, index: int, took: float, was_predicted: bool) -> Row:
+    """What a link of the measured chain took, beside what it was predicted to take."""
+    graph, devices = plan.program.graph, [device.name for device in plan.cluster.devices]
+    step = plan.schedule
+    if what == "transfer":
+        sent = step.transfers
+        place = f"{devices[sent.src[index]]} to {devices[sent.dst[index]]}"
+        expected = float(sent.finish[index] - sent.start[index])
+        return Row(what, graph.names[sent.op[index]], "", place, expected, took, was_predicted)
+    if what == "collective":
+        together = step.collectives
+        place = ", ".join(devices[d] for d in together.devices[index])
+        expected = float(together.finish[index] - together.start[index])
+        name = together.label(index)
+        return Row(what, name, together.kind[index], place, expected, took, was_predicted)
+    place = devices[int(plan.running_devices[index])]
+    expected = float(step.finish[index] - step.start[index])
+    name, kind = graph.names[index], graph.kinds[index]
+    return Row(what, name, kind, place, expected, took, was_predicted)
