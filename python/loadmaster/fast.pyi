@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 
 __all__ = [
     "COLLECTIVES",
+    "Board",
     "Cluster",
+    "Dispatcher",
+    "Emulated",
     "Graph",
+    "Links",
     "OpGraph",
+    "Part",
     "Problem",
     "Schedule",
     "Stop",
@@ -177,6 +182,12 @@ class OpGraph:
     @property
     def n_ops(self) -> int:
         """Number of ops."""
+    def sent(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """How tensors are sent.
+
+        Per tensor id, the id of the tensor whose data it is (-1: none); and per op, the tensor that
+        it shows (-1: it is no view).
+        """
     def reduce(
         self, allowed: _Sizes | None = None
     ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
@@ -381,6 +392,120 @@ class Stop:
         patience: int | None = None,
         target: float = 0.0,
     ) -> Stop: ...
+
+@final
+class Board:
+    """What all devices of a run see, in arrays that may lie in memory that processes share.
+
+    Each array is uint64, writable and contiguous, of the length that :meth:`words` says, and 0 at
+    first. No word is ever set back. ``arrivals`` has three words per arrival: the last step that it
+    came in, when it began to be sent, and from when on it counts. ``tasks`` has two per task: its
+    last start and finish. Clocks are nanoseconds of ``time.monotonic_ns()``, steps count from 1.
+    """
+
+    def __new__(
+        cls, gates: NDArray[np.uint64], arrivals: NDArray[np.uint64], tasks: NDArray[np.uint64]
+    ) -> Board: ...
+    @staticmethod
+    def words(n_devices: int, n_arrivals: int, n_tasks: int) -> tuple[int, int, int]:
+        """The lengths of the three arrays."""
+    def stop(self) -> None:
+        """Has every device give up its step: each wait ends with an ``InterruptedError``."""
+    @property
+    def is_stopped(self) -> bool:
+        """Whether devices are to give up."""
+
+@final
+class Part:
+    """What one device has to do in a step of a plan that runs. O(n log n).
+
+    Tasks, arrivals and devices are numbered as on the :class:`Board`. A task is an op, or the share
+    of a member in a collective; an arrival is a transfer, a message, or that a member has brought
+    its share. ``tasks`` are the numbers of the device's tasks, their priorities (the smaller the
+    sooner), and whether each takes no time of the device, so that it runs as soon as it can. Of a
+    pair of ``order`` the second task waits for the first; ``waits`` are arrivals and tasks that
+    wait for them; ``sends`` are arrivals that the device sends, and devices that are to be told.
+    ``fixed``: tasks run exactly in the order of their priorities.
+    """
+
+    def __new__(
+        cls,
+        device: int,
+        tasks: tuple[_Ids, _Ids, NDArray[np.bool_]],
+        order: tuple[_Ids, _Ids],
+        waits: tuple[_Ids, _Ids],
+        sends: tuple[_Ids, _Ids],
+        *,
+        fixed: bool,
+    ) -> Part: ...
+
+@final
+class Dispatcher:
+    """Says which task of a device comes next. The GIL is released while it waits.
+
+    A worker calls, for each step, :meth:`begin`; then :meth:`next` and :meth:`done` in turn, until
+    ``next`` gives -1; then :meth:`end`. It calls :meth:`arrive` for what it sends, once that is
+    there to be read. After ``patience`` seconds without news a wait ends with a ``TimeoutError``;
+    where the board was stopped, it ends with an ``InterruptedError``. Neither is mended by waiting
+    again. The worker stops the board, and :meth:`missing` says what was waited for.
+    """
+
+    def __new__(cls, part: Part, board: Board, patience: float) -> Dispatcher: ...
+    def begin(self) -> int:
+        """Comes to the next step, and waits until it begins for all devices: when that is, in
+        nanoseconds.
+        """
+    def next(self) -> int:
+        """Starts the next task, and waits until one can start; -1 once all are done."""
+    def done(self, task: int) -> None:
+        """Ends a task that :meth:`next` gave."""
+    def arrive(self, arrival: int, start: int, counts: int) -> None:
+        """Tells of an arrival: when it began to be sent, and from when on it counts, both in
+        nanoseconds.
+        """
+    def end(self) -> None:
+        """Waits until all devices have ended the step."""
+    def missing(self) -> list[tuple[int, list[int], list[int]]]:
+        """The tasks that have not started, by priority: each with the arrivals and the tasks of the
+        same device that it waits for.
+        """
+
+@final
+class Links:
+    """The links between emulated devices.
+
+    ``holds`` are arrivals and channels that they hold, ``length`` the nanoseconds that each arrival
+    is under way. Arrivals with the same ``collective`` >= 0 are of the members of one collective.
+    ``told`` are arrivals and devices that are told of them.
+    """
+
+    def __new__(
+        cls,
+        n_channels: int,
+        holds: tuple[_Ids, _Ids],
+        length: _Sizes,
+        collective: _Ids,
+        told: tuple[_Ids, _Ids],
+    ) -> Links: ...
+
+@final
+class Emulated:
+    """An emulated device: its ops are waits, and its transfers take their time on :class:`Links`.
+
+    ``length`` are its tasks and the nanoseconds of each, ``after`` tasks and arrivals that are sent
+    once they are done, in this order, ``first`` the arrivals that are sent as a step begins.
+    """
+
+    def __new__(
+        cls,
+        dispatcher: Dispatcher,
+        links: Links,
+        length: tuple[_Ids, _Sizes],
+        after: tuple[_Ids, _Ids],
+        first: _Ids,
+    ) -> Emulated: ...
+    def step(self) -> int:
+        """Runs a step: when it began, in nanoseconds. Raises as :class:`Dispatcher` does."""
 
 def levels(weights: Weights) -> tuple[_Seconds, _Seconds]:
     """t-level and b-level of every op (Celeritas eq. (2), (3); b-level is HEFT's upward rank).

@@ -5,6 +5,8 @@
 //! [`cluster`], improved ([`search`]), and judged ([`simulate`], [`bounds`]). Nothing here reads
 //! files, prints, or keeps state between calls.
 
+#![forbid(unsafe_code)]
+
 pub mod border;
 pub mod bounds;
 pub mod clock;
@@ -14,6 +16,7 @@ pub mod collective;
 pub mod collective_times;
 pub mod colocate;
 pub mod csr;
+pub mod dispatch;
 pub mod error;
 pub mod free_memory;
 pub mod graph;

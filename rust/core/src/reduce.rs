@@ -89,6 +89,10 @@ pub fn reduce(model: &OpGraph, allowed: &[u64]) -> Result<Reduced, Error> {
 }
 
 fn reduce_unnamed(model: &OpGraph, allowed: Vec<u64>) -> Result<Reduced, Error> {
+    walked(model)?.finish(allowed)
+}
+
+fn walked(model: &OpGraph) -> Result<Walk<'_>, Error> {
     let mut walk = Walk::new(model);
     for &u in model.graph.topo() {
         if model.is_view(u) {
@@ -99,7 +103,30 @@ fn reduce_unnamed(model: &OpGraph, allowed: Vec<u64>) -> Result<Reduced, Error> 
             walk.op(u)?;
         }
     }
-    walk.finish(allowed)
+    Ok(walk)
+}
+
+/// How the tensors of a model are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Pairs of the ids of a tensor and of the tensor whose data it is; they differ where a view shows all
+    /// of it. Messages without data are left out.
+    pub as_tensor: Vec<(u32, u32)>,
+    /// Per view that shows data, the op and the id of the tensor that it shows.
+    pub shown: Vec<(OpId, u32)>,
+}
+
+/// How the tensors of a model are sent. O(V + E).
+///
+/// # Errors
+/// Those of [`reduce`] about control edges.
+pub fn sent(model: &OpGraph) -> Result<Sent, Error> {
+    let (walk, graph) = (walked(model)?, &model.graph);
+    let with_data = graph.tensors().zip(&walk.value_of).filter(|(_, value)| **value != NONE);
+    let as_tensor = with_data.map(|(t, &value)| (graph.key(t), walk.values[value as usize].key)).collect();
+    let views = graph.ops().filter(|&u| model.is_view(u));
+    let shown = views.filter_map(|u| Some((u, graph.key(model.data_input(u)?)))).collect();
+    Ok(Sent { as_tensor, shown })
 }
 
 impl<'a> Walk<'a> {

@@ -429,6 +429,18 @@ impl OpGraph {
         self.core.n_ops()
     }
 
+    /// How tensors are sent: per tensor id, the id of the tensor whose data it is, int32, -1: none; and per
+    /// op, the tensor that it shows, int32, -1: it is no view.
+    fn sent<'py>(&self, py: Python<'py>) -> PyResult<(Ids<'py>, Ids<'py>)> {
+        let sent = py.detach(|| reduce::sent(&self.core)).map_err(Raised::from)?;
+        let n_tensors = sent.as_tensor.iter().map(|pair| pair.0 as usize + 1).max().unwrap_or(0);
+        let mut as_tensor = vec![u32::MAX; n_tensors];
+        sent.as_tensor.iter().for_each(|&(tensor, of)| as_tensor[tensor as usize] = of);
+        let mut shown = vec![u32::MAX; self.core.n_ops()];
+        sent.shown.iter().for_each(|&(op, tensor)| shown[op.ix()] = tensor);
+        Ok((ids(py, as_tensor.into_iter()), ids(py, shown.into_iter())))
+    }
+
     /// The graph that algorithms run on.
     #[pyo3(signature = (allowed=None))]
     fn reduce<'py>(

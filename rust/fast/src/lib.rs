@@ -2,9 +2,11 @@
 //! Types stand in `loadmaster/fast.pyi`; no algorithm lives here.
 #![allow(missing_docs, reason = "what Python sees is documented in loadmaster/fast.pyi")]
 
+mod board;
 mod cluster;
 mod coarsening;
 mod convert;
+mod dispatching;
 mod errors;
 mod filling;
 mod graph;
@@ -34,12 +36,16 @@ mod fast {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
+    use super::board::Board;
+    #[pymodule_export]
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::coarsening::{
         batch_merge, breakpoints, contract, dominant_sequences, edges, exact_breakpoints, fuse,
         linear_clusters, multilevel_partition, parallel_merge, repeated_groups, segments,
     };
+    #[pymodule_export]
+    use super::dispatching::{Dispatcher, Emulated, Links, Part};
     #[pymodule_export]
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]

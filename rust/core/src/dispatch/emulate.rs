@@ -1,0 +1,204 @@
+//! Emulated devices: an op is a wait, a link is a clock that all senders share.
+//!
+//! What an emulated device does and when is decided by the same dispatcher as on a real one, on the
+//! machine's own clock. A transfer starts once every channel of its route is free, in the order in which
+//! transfers are asked for. A collective does so once its last member has come. Both hold their channels
+//! until they end, as in the judge ([`crate::simulate`]).
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::csr::Csr;
+use crate::dispatch::board::Board;
+use crate::dispatch::dispatcher::{Dispatcher, Ended};
+use crate::dispatch::part::wrong;
+use crate::error::Error;
+
+/// Nanoseconds of the longest wait of a device that has an op under way, if members of collectives may
+/// become ready meanwhile.
+const GLANCE: u64 = 50_000;
+
+/// The channels of all links, and how long arrivals take on them.
+#[derive(Debug)]
+pub struct Links {
+    /// Channels that each arrival holds.
+    channels: Csr<u32>,
+    /// Nanoseconds that each arrival holds them.
+    length: Vec<u64>,
+    /// The arrivals that come together with each one: all of its collective, or itself alone.
+    together: Csr<u32>,
+    /// Devices that are told of each arrival.
+    told: Csr<u32>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// When each channel is free.
+    free: Vec<u64>,
+    /// By the first arrival of each collective, how many of its members have come.
+    came: Vec<u32>,
+}
+
+impl Links {
+    /// `holds` are pairs of an arrival and a channel, `told` of an arrival and a device. `collective` is a
+    /// number per arrival that is the same for the members of a collective, negative for transfers.
+    ///
+    /// # Errors
+    /// Columns of different length; numbers out of range.
+    pub fn new(
+        n_channels: usize,
+        holds: &[(u32, u32)],
+        length: Vec<u64>,
+        collective: &[i64],
+        told: &[(u32, u32)],
+    ) -> Result<Self, Error> {
+        let n = length.len();
+        if collective.len() != n {
+            let got = collective.len();
+            return Err(Error::WrongLength { argument: "collective", got, want: n, per: "arrival" });
+        }
+        if let Some((arrival, channel)) =
+            holds.iter().find(|(a, c)| *a as usize >= n || *c as usize >= n_channels)
+        {
+            return Err(wrong("holds", format!("arrival {arrival} holds channel {channel}")));
+        }
+        if let Some((arrival, _)) = told.iter().find(|told| told.0 as usize >= n) {
+            return Err(wrong("told", format!("arrival {arrival} of {n}")));
+        }
+        let mut group: Vec<u32> = (0..n as u32).collect();
+        let mut first = std::collections::BTreeMap::new();
+        for (arrival, &number) in (0..).zip(collective) {
+            if number >= 0 {
+                group[arrival as usize] = *first.entry(number).or_insert(arrival);
+            }
+        }
+        let members = Csr::from_pairs(n, group.iter().map(|&g| g as usize).zip(0u32..));
+        let pairs = (0..n).flat_map(|a| members.row(group[a] as usize).iter().map(move |&m| (a, m)));
+        Ok(Self {
+            channels: Csr::from_pairs(n, holds.iter().map(|&(a, c)| (a as usize, c))),
+            told: Csr::from_pairs(n, told.iter().map(|&(a, d)| (a as usize, d))),
+            length,
+            together: Csr::from_pairs(n, pairs),
+            held: Mutex::new(Held { free: vec![0; n_channels], came: vec![0; n] }),
+        })
+    }
+
+    /// Sends an arrival; what comes in with it, and from when to when it is under way. A member of a
+    /// collective brings nothing before the last one has come.
+    fn send(&self, arrival: u32, now: u64) -> (&[u32], (u64, u64)) {
+        let together = self.together.row(arrival as usize);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let came = &mut held.came[together[0] as usize];
+        *came += 1;
+        if (*came as usize) < together.len() {
+            return (&[], (now, now));
+        }
+        *came = 0;
+        let channels = self.channels.row(arrival as usize);
+        let start = channels.iter().map(|&c| held.free[c as usize]).fold(now, u64::max);
+        let finish = start.saturating_add(self.length[arrival as usize]);
+        channels.iter().for_each(|&c| held.free[c as usize] = finish);
+        (together, (start, finish))
+    }
+}
+
+/// What an emulated device needs to know of its tasks, in the order in which they were given.
+#[derive(Debug)]
+pub struct Device {
+    /// Nanoseconds per task, by its place.
+    length: Vec<u64>,
+    /// Arrivals that are sent once a task is done, by its place.
+    after: Csr<u32>,
+    /// Arrivals that are sent as the step begins.
+    first: Vec<u32>,
+    /// Whether tasks that run at once wait for arrivals.
+    glances: bool,
+}
+
+impl Device {
+    /// `length` are pairs of a task and its nanoseconds, `after` pairs of a task and an arrival that is sent
+    /// once the task is done, in this order.
+    ///
+    /// # Errors
+    /// A task or an arrival of another device.
+    pub fn new(
+        dispatcher: &Dispatcher,
+        length: &[(u32, u64)],
+        after: &[(u32, u32)],
+        first: Vec<u32>,
+    ) -> Result<Self, Error> {
+        let part = dispatcher.part();
+        let mut by_place = vec![0; part.tasks.len()];
+        for &(task, nanoseconds) in length {
+            by_place[part.place("length", task)? as usize] = nanoseconds;
+        }
+        let placed = |&(task, arrival): &(u32, u32)| Ok((part.place("after", task)? as usize, arrival));
+        let after = after.iter().map(placed).collect::<Result<Vec<_>, Error>>()?;
+        after.iter().map(|pair| pair.1).chain(first.iter().copied()).try_for_each(|a| {
+            part.tells(a)?;
+            Ok::<(), Error>(())
+        })?;
+        let glances = part.waiting.items().iter().any(|&task| (task as usize) < part.n_at_once);
+        let after = Csr::from_pairs(part.tasks.len(), after.iter().copied());
+        Ok(Self { length: by_place, after, first, glances })
+    }
+
+    /// Runs a step; when it began.
+    pub fn step(&self, dispatcher: &mut Dispatcher, board: &Board<'_>, links: &Links) -> Result<u64, Ended> {
+        let begins = dispatcher.begin(board)?;
+        let clock = dispatcher.clock();
+        send(dispatcher, board, links, &self.first, begins);
+        let mut running: Option<(u32, u64)> = None;
+        while !dispatcher.is_done() {
+            let now = clock.now();
+            dispatcher.look(board, now);
+            while let Some(task) = dispatcher.take(true) {
+                board.started(dispatcher.part().tasks[task as usize], now);
+                self.finish(dispatcher, board, links, (task, now));
+            }
+            match running {
+                Some((task, end)) if end <= now => {
+                    self.finish(dispatcher, board, links, (task, now));
+                    running = None;
+                    continue;
+                }
+                None => {
+                    if let Some(task) = dispatcher.take(false) {
+                        board.started(dispatcher.part().tasks[task as usize], now);
+                        running = Some((task, now + self.length[task as usize]));
+                        continue;
+                    }
+                    if dispatcher.is_done() {
+                        break;
+                    }
+                    dispatcher.check(board, now)?;
+                    clock.wait_for_news(dispatcher.due().unwrap_or(u64::MAX));
+                }
+                Some((_, end)) => {
+                    if board.is_stopped() {
+                        return Err(Ended::Stopped);
+                    }
+                    let glance = if self.glances { now + GLANCE } else { u64::MAX };
+                    clock.wait_towards(end.min(dispatcher.due().unwrap_or(u64::MAX)).min(glance));
+                }
+            }
+        }
+        dispatcher.end(board)?;
+        Ok(begins)
+    }
+
+    /// Ends a task, and sends what is to be sent then.
+    fn finish(&self, dispatcher: &mut Dispatcher, board: &Board<'_>, links: &Links, (task, now): (u32, u64)) {
+        dispatcher.finish(board, task, now);
+        send(dispatcher, board, links, self.after.row(task as usize), now);
+    }
+}
+
+fn send(dispatcher: &Dispatcher, board: &Board<'_>, links: &Links, arrivals: &[u32], now: u64) {
+    for &arrival in arrivals {
+        let (come, span) = links.send(arrival, now);
+        for &arrival in come {
+            board.post(arrival, dispatcher.step(), span, links.told.row(arrival as usize));
+        }
+    }
+}
