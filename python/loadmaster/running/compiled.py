@@ -10,7 +10,7 @@ they were simulated (messages without data among them), then one arrival per sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.judge.simulation import run
-from loadmaster.judge.timeline import Timeline
+from loadmaster.judge.timeline import Timeline, Transfers
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 
@@ -88,11 +88,8 @@ class Compiled:
         Arrivals, and tasks that wait for them.
     tells : pair of int32
         Arrivals, and devices that are told of them.
-    n_planned : int
-        Of the transfers, so many are the plan's; see :func:`compile_plan`.
-    tensor, op, src, dst : int32 [n_transfers]
-        As in :class:`~loadmaster.judge.timeline.Transfers`; the tensor is -1 for a message.
-    bytes : uint64 [n_transfers]
+    transfers : Transfers
+        Those of :attr:`timeline`, and after them those that were added; see :func:`compile_plan`.
     after : int32 [n_arrivals]
         The task of the sender after which each is sent, before that device starts another; -1: as
         the step begins. What is sent is what the tensor holds then.
@@ -117,12 +114,7 @@ class Compiled:
     order: Pairs
     waits: Pairs
     tells: Pairs
-    n_planned: int
-    tensor: Ids
-    op: Ids
-    src: Ids
-    dst: Ids
-    bytes: NDArray[np.uint64]
+    transfers: Transfers
     after: Ids
     sender: Ids
     collective: Ids
@@ -143,7 +135,7 @@ class Compiled:
     @property
     def n_transfers(self) -> int:
         """Number of transfers."""
-        return len(self.tensor)
+        return len(self.transfers)
 
     @property
     def n_arrivals(self) -> int:
@@ -192,10 +184,11 @@ class Compiled:
         sender = devices[self.sender[arrival]]
         if arrival >= self.n_transfers:
             return f"{self.name(self.n_ops + arrival - self.n_transfers)} from {sender}"
-        what = f"{self.graph.names[self.op[arrival]]!r}"
-        if self.tensor[arrival] < 0:
+        what = f"{self.graph.names[self.transfers.op[arrival]]!r}"
+        tensor = self.transfers.tensor[arrival]
+        if tensor < 0:
             return f"word from {sender} that {what} is done"
-        return f"tensor {self.tensor[arrival]} of {what} from {sender}"
+        return f"tensor {tensor} of {what} from {sender}"
 
     def waiting(self, device: int, missing: list[tuple[int, list[int], list[int]]],
                 devices: list[str]) -> str:  # fmt: skip
@@ -281,7 +274,7 @@ class _Compiler:
         gathered, told = self._shares(members)
         priority = self.plan.running_priority
         on = np.where(self.graph.placeholder, NONE, self.on).astype(np.int32)
-        sent = len(self.tensor)
+        sent = len(self.sent)
         transfers = np.arange(sent, dtype=np.int32)
         return Compiled(
             graph=self.graph,
@@ -292,11 +285,10 @@ class _Compiler:
             at_once=np.concatenate([self.graph.view | (share >= 0), np.ones(len(members), bool)]),
             order=order,
             waits=_joined(waits, (gathered[0] + sent, gathered[1])),
-            tells=_joined((transfers, self.dst), (told[0] + sent, told[1])),
-            n_planned=len(self.timeline.transfers),
-            tensor=self.tensor, op=self.op, src=self.src, dst=self.dst, bytes=self.bytes,
+            tells=_joined((transfers, self.sent.dst), (told[0] + sent, told[1])),
+            transfers=self.sent,
             after=np.concatenate([self.after, first[members]]),
-            sender=np.concatenate([self.src, self.on[members]]),
+            sender=np.concatenate([self.sent.src, self.on[members]]),
             collective=np.concatenate(
                 [np.full(sent, NONE, np.int32), self.timeline.collectives.of_op(self.n)[members]]
             ),
@@ -330,9 +322,12 @@ class _Compiler:
         number[new] = n + np.arange(len(new))
         self.arrival = np.full(self.graph.n_edges, NONE, dtype=np.int32)
         self.arrival[edges] = number[row.reshape(-1)]
-        for column in ("tensor", "op", "src", "dst", "bytes"):
-            values = getattr(sent, column)
-            setattr(self, column, np.concatenate([values, values[of[new]]]))
+        self.sent = Transfers(
+            *(
+                np.concatenate([v, v[of[new]]])
+                for v in (getattr(sent, f.name) for f in fields(sent))
+            )
+        )
         self.after = np.concatenate([sent.op, np.zeros(len(new), np.int32)]).astype(np.int32)
         self.after[number] = versions[:, 1]
 
@@ -370,9 +365,9 @@ class _Compiler:
             (graph.src[local].astype(np.int32), graph.dst[local].astype(np.int32)),
             (source[~apart], target[~apart]),
         )
-        word = np.flatnonzero(self.tensor < 0)
+        word = np.flatnonzero(self.sent.tensor < 0)
         k = self.plan.cluster.n_devices
-        key = self.op[word].astype(np.int64) * k + self.dst[word]
+        key = self.sent.op[word].astype(np.int64) * k + self.sent.dst[word]
         by_key = np.argsort(key)
         wanted = source[apart].astype(np.int64) * k + self.on[target[apart]]
         messages = word[by_key[np.searchsorted(key, wanted, sorter=by_key)]]
@@ -399,8 +394,8 @@ class _Compiler:
         rank = np.empty(reduced.graph.n_ops, dtype=np.int64)
         rank[fast.m_topo(reduced.graph)] = np.arange(reduced.graph.n_ops)
         when = np.where(self.after >= 0, rank[reduced.map[self.after]], -1)
-        data = np.flatnonzero(self.tensor >= 0)
-        owner = _owners(self.graph)[self.producer[self.tensor[data]]]
+        data = np.flatnonzero(self.sent.tensor >= 0)
+        owner = _owners(self.graph)[self.producer[self.sent.tensor[data]]]
         pairs = [
             (transfer, writer)
             for writer, owned in zip(self.writers.tolist(), self.changed.tolist(), strict=True)
@@ -414,26 +409,30 @@ class _Compiler:
         """Every tensor where it is read or sent, and the copies of it."""
         graph = self.graph
         edges = np.flatnonzero(self.reads)
-        sent = np.flatnonzero(self.tensor >= 0).astype(np.int32)
+        sent = np.flatnonzero(self.sent.tensor >= 0).astype(np.int32)
         brought = self.arrival[edges]
         local = brought < 0
-        tensors = np.unique(np.concatenate([self.edge_tensor[edges[local]], self.tensor[sent]]))
+        tensors = np.unique(
+            np.concatenate([self.edge_tensor[edges[local]], self.sent.tensor[sent]])
+        )
         place = np.full(len(self.as_tensor), NONE, dtype=np.int32)
         place[tensors] = np.arange(len(tensors), dtype=np.int32)
-        copies = np.full(len(self.tensor) + 1, NONE, dtype=np.int32)  # the last for those at home
+        copies = np.full(
+            len(self.sent.tensor) + 1, NONE, dtype=np.int32
+        )  # the last for those at home
         copies[sent] = len(tensors) + np.arange(len(sent), dtype=np.int32)
         read = np.full(graph.n_edges, NONE, dtype=np.int32)
         read[edges] = np.where(local, place[self.edge_tensor[edges]], copies[brought])
-        source = np.full(len(self.tensor) + n_shares, NONE, dtype=np.int32)
-        source[sent] = place[self.tensor[sent]]
+        source = np.full(len(self.sent.tensor) + n_shares, NONE, dtype=np.int32)
+        source[sent] = place[self.sent.tensor[sent]]
         producer = self.producer[tensors]
         by_ops, _ = _joined((read[edges], graph.dst[edges].astype(np.int32)))
         uses = np.bincount(
             np.concatenate([by_ops, source[sent]]), minlength=len(tensors) + len(sent)
         )
         return Pieces(
-            np.concatenate([tensors, self.tensor[sent]]).astype(np.int32),
-            np.concatenate([self.on[producer], self.dst[sent]]),
+            np.concatenate([tensors, self.sent.tensor[sent]]).astype(np.int32),
+            np.concatenate([self.on[producer], self.sent.dst[sent]]),
             np.concatenate([np.full(len(tensors), NONE, np.int32), sent]),
             np.concatenate([graph.placeholder[producer], np.zeros(len(sent), bool)]),
             uses.astype(np.int32),

@@ -209,6 +209,22 @@ impl Dispatcher {
 ///     Arrivals with the same number >= 0 are the members of one collective.
 /// told : tuple of int, int
 ///     Arrivals, and the devices that are told of them.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype or length.
+/// InputError
+///     An arrival or a channel that there is not.
+///
+/// Examples
+/// --------
+/// One transfer of a millisecond over channel 0, to device 1:
+///
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> zero, none = np.array([0]), np.array([-1])
+/// >>> links = fast.Links(1, (zero, zero), np.array([1_000_000]), none, (zero, np.array([1])))
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Links(CoreLinks);
 
@@ -241,6 +257,29 @@ impl Links {
 ///     Tasks, and arrivals that are sent once they are done, in this order.
 /// first : int
 ///     Arrivals that are sent as a step begins.
+///
+/// Raises
+/// ------
+/// ValueError
+///     A wrong dtype or length.
+/// InputError
+///     A task or an arrival of another device.
+///
+/// Examples
+/// --------
+/// A device that does one op, of a millisecond:
+///
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> none = np.empty(0, dtype=int), np.empty(0, dtype=int)
+/// >>> links = fast.Links(0, none, none[0], none[0], none)
+/// >>> part = fast.Part(0, (np.array([0]), np.array([0]), np.array([False])), none, none, none, fixed=False)
+/// >>> arrays = [np.zeros(n, dtype=np.uint64) for n in fast.Board.words(1, 0, 1)]
+/// >>> dispatcher = fast.Dispatcher(part, fast.Board(*arrays), 1.0)
+/// >>> length = np.array([0]), np.array([1_000_000])
+/// >>> clock = fast.Emulated(dispatcher, links, length, none, none[0]).step()
+/// >>> bool(arrays[2][1] - arrays[2][0] >= 1_000_000)
+/// True
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Emulated {
     dispatcher: Py<Dispatcher>,
