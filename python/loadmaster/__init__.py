@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
+    from loadmaster.running.record import record
+    from loadmaster.running.tape import Tape
     from loadmaster.strategies import strategy
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
@@ -85,6 +87,7 @@ __all__ = [
     "Simulation",
     "SolverError",
     "Sweep",
+    "Tape",
     "WhatIf",
     "calibrate",
     "capture",
@@ -105,6 +108,7 @@ __all__ = [
     "read_profiles",
     "reader",
     "readers",
+    "record",
     "simulate",
     "strategy",
     "sweep",
@@ -147,6 +151,8 @@ _HOMES = {
     "readers.profiles": ("read_profiles",),
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),
+    "running.record": ("record",),
+    "running.tape": ("Tape",),
     "strategies": ("strategy",),
     "tasks.bound": ("lower_bound",),
     "tasks.calibrate": ("Calibration", "calibrate"),

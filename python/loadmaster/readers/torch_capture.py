@@ -8,6 +8,7 @@ autograd and PyTorch's own decompositions, exactly as a profiler of a real step 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
@@ -17,6 +18,9 @@ from loadmaster.readers.aten_graph import AtenGraph
 
 if TYPE_CHECKING:
     import torch
+
+    from loadmaster.readers.torch_recorder import Listener
+    from loadmaster.readers.torch_step import Step
 
 
 def capture(
@@ -84,6 +88,36 @@ def capture(
     >>> lm.capture(model, (x, x), optimizer=torch.optim.Adam)         # doctest: +SKIP
     OpGraph('Transformer', 5031 ops, 6386 edges)
     """
+    graph, _ = recorded(
+        model, example_inputs, train=train, loss=loss, targets=targets, optimizer=optimizer,
+        name=name, progress=progress,
+    )  # fmt: skip
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a step left on fake tensors: its output, its loss, and the optimizer that updated."""
+
+    step: Step
+    output: Any
+    loss: torch.Tensor | None
+    optimizer: torch.optim.Optimizer | None
+
+
+def recorded(
+    model: torch.nn.Module,
+    example_inputs: Any,
+    *,
+    train: bool,
+    loss: Callable[..., torch.Tensor] | None,
+    targets: Any,
+    optimizer: Any,
+    name: str | None,
+    progress: Callable[[str, int], None] | None,
+    listener: Listener | None = None,
+) -> tuple[OpGraph, Recorded]:
+    """What `capture` gives, and what the step left; a listener hears of every op."""
     with importing("torch", "torch", "capturing a model"):
         import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -103,9 +137,10 @@ def capture(
         "framework": f"torch {torch.__version__}",
     }
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    step = Step(model, Recorder(graph, progress), fake)
+    step = Step(model, Recorder(graph, progress, listener), fake)
     args, kwargs = step.inputs(example_inputs)
     wanted = step.targets(targets)
+    scalar = updated = None
     with in_mode(model, train), fake, torch.set_grad_enabled(train):
         output = step.forward(args, kwargs)
         if train:
@@ -125,4 +160,5 @@ def capture(
         "assumed": notes,
     }
     title = name or type(model).__name__
-    return OpGraph.from_document(graph.document(title, meta), title)
+    whole = OpGraph.from_document(graph.document(title, meta), title)
+    return whole, Recorded(step, output, scalar, updated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -43,6 +43,28 @@ def described(tensor: torch.Tensor) -> Tensor:
     return Tensor(dtype_name(tensor.dtype), sizes, strides)
 
 
+class Listener(Protocol):
+    """Is told of all that goes into a recorder's graph, with the tensors themselves."""
+
+    def placed(
+        self, tensor: torch.Tensor, op: int, name: str, kind: str, real: torch.Tensor | None
+    ) -> None:
+        """A placeholder; a fake one may stand for a ``real`` one."""
+
+    def called(
+        self,
+        op: int,
+        call: tuple[Any, tuple[Any, ...], dict[str, Any]],
+        result: Any,
+        writes: Sequence[Any],
+        phase: str,
+    ) -> None:
+        """An op, the function with its arguments, its result, and the arguments that it changes.
+
+        Results that come as a tuple have a ``getitem`` each, in the ops that follow.
+        """
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Puts every op that is dispatched while it is active into a graph.
 
@@ -54,10 +76,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     supports_higher_order_operators = True  # or PyTorch would refuse them in words of its own
 
     def __init__(
-        self, graph: AtenGraph, progress: Callable[[str, int], None] | None = None
+        self,
+        graph: AtenGraph,
+        progress: Callable[[str, int], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
+        self._listener = listener
         self._progress = progress
         self.phase = "f"
         self.muted = False
@@ -72,15 +98,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     # -- what is there before the step
 
-    def placeholder(self, tensor: torch.Tensor, name: str, kind: str, module: str = "") -> Value:
-        """Makes a tensor known as a placeholder."""
+    def placeholder(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        kind: str,
+        module: str = "",
+        real: torch.Tensor | None = None,
+    ) -> Value:
+        """Makes a tensor known as a placeholder; a fake one may stand for a ``real`` one."""
         value = self.graph.placeholder(name, kind, described(tensor), module)
         self._bind(tensor, value)
+        if self._listener is not None:
+            self._listener.placed(tensor, value.op, name, kind, real)
         return value
 
     def counter(self, tensor: torch.Tensor) -> None:
         """A scalar that the host keeps, as an optimizer's count of steps: not recorded."""
-        reference = _storage(tensor)
+        reference = storage_of(tensor)
         self._counters[reference.cdata] = reference
 
     def belongs(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -92,9 +127,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if tensor in self._values:
             found: Value = self._values[tensor]
             return found
-        known = self._storages.get(_storage(tensor).cdata)
+        known = self._storages.get(storage_of(tensor).cdata)
         if known is None:
-            return self.placeholder(tensor, "constant", "constant", self._module())
+            return self.placeholder(tensor, "constant", "constant", self._module(), tensor)
         latest = known[1]
         value = replace(latest, tensor=described(tensor), id=-1)
         self._values[tensor] = value
@@ -102,7 +137,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _bind(self, tensor: torch.Tensor, value: Value) -> None:
         self._values[tensor] = value
-        reference = _storage(tensor)
+        reference = storage_of(tensor)
         self._storages[reference.cdata] = (reference, value)
 
     # -- modules
@@ -190,18 +225,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         inputs = [self._argument(argument) for argument in arguments]
         kind = str(func)
-        view = is_view(kind)
-        changes = () if view else self._written(func, kind, inputs)
+        positions = [] if is_view(kind) else self._written(func, kind, inputs)
+        changes = [
+            value for p in positions for value in tree_iter(inputs[p]) if isinstance(value, Value)
+        ]
         if not outputs and not changes:
             return
-        self._add(kind, inputs, result, outputs, changes)
+        op = self._add(kind, inputs, result, outputs, changes)
+        if self._listener is not None:
+            written_to = [arguments[position] for position in positions]
+            self._listener.called(op, (func, args, kwargs), result, written_to, self.phase)
         self._recorded += 1
         if self._progress is not None and self._recorded % _OPS_PER_WORD == 0:
             self._progress(self.phase, self.graph.n_ops)
 
     def _add(
         self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
-    ) -> None:
+    ) -> int:
         read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
         changed = [v for v in changes if shared is not None and v.storage == shared.storage]
@@ -218,8 +258,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             writes=[*changed, *(value for value in changes if value not in changed)],
             in_place=bool(changed),
         )
+        op = self.graph.n_ops - 1
         if parameter is not None:
-            self.graph.share_device(parameter, self.graph.n_ops - 1)
+            self.graph.share_device(parameter, op)
         for tensor, value in zip(flat, results, strict=True):
             if value is None:
                 continue
@@ -228,6 +269,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._bind(tensor, value)
             if parameter is not None:
                 self._updates.setdefault(value.storage, parameter)
+        return op
 
     def _argument(self, argument: Any) -> Any:
         """An argument with values for tensors; a scalar that the host counts has none."""
@@ -237,30 +279,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return [self._argument(each) for each in argument]
         return argument
 
-    def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[Value]:
-        """The values an op changes: those of its schema, and those that its schema leaves out."""
+    def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[int]:
+        """Positions of what an op changes: as its schema says, and what its schema leaves out."""
         positions = {
             i
             for i, argument in enumerate(func._schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         }
         positions |= set(written(kind, tree_map_only(Value, lambda v: v.tensor, list(inputs))))
-        return [
-            value
-            for position in sorted(positions)
-            for value in tree_iter(inputs[position])
-            if isinstance(value, Value)
-        ]
+        return sorted(positions)
 
     def _shown(self, tensor: torch.Tensor, read: Sequence[Value]) -> Value | None:
         """The input value whose storage an output shows."""
-        known = self._storages.get(_storage(tensor).cdata)
+        known = self._storages.get(storage_of(tensor).cdata)
         if known is None:
             return None
         return next((v for v in read if v.storage == known[1].storage), None)
 
     def _is_counter(self, tensor: torch.Tensor) -> bool:
-        return bool(self._counters) and _storage(tensor).cdata in self._counters
+        return bool(self._counters) and storage_of(tensor).cdata in self._counters
 
     def _parameter(self, read: Sequence[Value], changes: Sequence[Value]) -> int | None:
         """The parameter that an op of the optimizer updates, or helps to."""
@@ -271,7 +308,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return None
 
 
-def _storage(tensor: torch.Tensor) -> StorageWeakRef:
+def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
+    """The storage of a tensor, known by its number as long as the reference lives."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):

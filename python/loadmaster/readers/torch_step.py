@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,18 +27,24 @@ class Step:
         self._recorder = recorder
         self._fake = fake
         self.input_shapes: list[tuple[int, ...]] = []
+        self.n_targets = 0
         stored = [*model.parameters(), *model.buffers()]
         self._home = next((t.device for t in stored if t.device.type != "meta"), None)
         #: The fake of every parameter of the model.
         self.fakes: dict[torch.nn.Parameter, torch.Tensor] = {}
-        self._state: dict[str, torch.Tensor] = {}
+        #: The fake of every parameter and buffer by its name; after the step, what stands there.
+        self.state: dict[str, torch.Tensor] = {}
         for name, parameter in model.named_parameters():
             fake_one = self._faked(parameter).requires_grad_(parameter.requires_grad)
-            self.fakes[parameter] = self._state[name] = fake_one
-            recorder.placeholder(fake_one, name, "parameter", name.rpartition(".")[0])
+            self.fakes[parameter] = self.state[name] = fake_one
+            recorder.placeholder(
+                fake_one, name, "parameter", name.rpartition(".")[0], parameter.detach()
+            )
         for name, buffer in model.named_buffers():
-            self._state[name] = self._faked(buffer)
-            recorder.placeholder(self._state[name], name, "buffer", name.rpartition(".")[0])
+            self.state[name] = self._faked(buffer)
+            recorder.placeholder(
+                self.state[name], name, "buffer", name.rpartition(".")[0], buffer.detach()
+            )
 
     def inputs(self, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments of the model, faked."""
@@ -59,7 +66,10 @@ class Step:
     def targets(self, targets: Any) -> tuple[Any, ...]:
         """Further arguments of the loss, faked."""
         given = targets if isinstance(targets, (tuple, list)) else (targets,)
-        return tuple(self._input("target", value) for value in given)
+        before = len(self.input_shapes)
+        faked = tuple(self._input("target", value) for value in given)
+        self.n_targets = len(self.input_shapes) - before
+        return faked
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's output."""
@@ -68,7 +78,7 @@ class Step:
         try:
             with self._recorder.following(self._model), self._recorder:
                 return torch.func.functional_call(
-                    self._model, self._state, args, kwargs, tie_weights=True
+                    self._model, self.state, args, kwargs, tie_weights=True
                 )
         finally:
             torch.backends.mha.set_fastpath_enabled(fastpath)
@@ -102,7 +112,7 @@ class Step:
         recorder = self._recorder
         recorder.phase = "o"
         trained = set(self.fakes.values())
-        names = {fake: name for name, fake in self._state.items() if fake in trained}
+        names = {fake: name for name, fake in self.state.items() if fake in trained}
         recorder.muted = True
         with recorder:
             optimizer.step()
@@ -118,7 +128,7 @@ class Step:
             optimizer.step()
 
     def _add_slot(self, key: str, slot: torch.Tensor, parameter: torch.Tensor, name: str) -> None:
-        if slot.dim() == 0 and (key == "step" or parameter.dim() > 0):
+        if is_counter(key, slot, parameter):
             self._recorder.counter(slot)
         else:
             self._recorder.placeholder(slot, f"optim.{key}.{name}", "buffer", f"optim.{name}")
@@ -143,11 +153,16 @@ class Step:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             fake = self._faked(leaf).requires_grad_(leaf.requires_grad)
-            self._recorder.placeholder(fake, name, "input")
+            self._recorder.placeholder(fake, name, "input", real=leaf.detach())
             self.input_shapes.append(tuple(leaf.shape))
             return fake
 
         return tree_map(place, value)
+
+
+def is_counter(key: str, slot: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether what an optimizer keeps of a parameter is a number that the host counts."""
+    return slot.dim() == 0 and (key == "step" or parameter.dim() > 0)
 
 
 def _required(function: Callable[..., Any]) -> set[str]:
@@ -202,12 +217,24 @@ def on_fakes(
     optimizer.param_groups = [
         {**group, "params": [fakes[p] for p in group["params"]]} for group in groups
     ]
-    optimizer.state = type(state)(state.default_factory)
+    optimizer.state = type(state)(
+        state.default_factory, {fakes[p]: _faked_state(state[p]) for p in fakes if p in state}
+    )
     _one_by_one(optimizer.param_groups)
     try:
         yield optimizer
     finally:
         optimizer.param_groups, optimizer.state = groups, state
+
+
+def _faked_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What an optimizer keeps of a parameter, its tensors without memory."""
+    return {
+        key: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
+        if isinstance(v, torch.Tensor)
+        else copy.deepcopy(v)
+        for key, v in state.items()
+    }
 
 
 def _one_by_one(groups: list[dict[str, Any]]) -> None:

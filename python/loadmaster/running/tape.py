@@ -1,0 +1,201 @@
+"""The tape of a step: every op of a graph as a call that runs, and what is there when it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.errors import InputError
+from loadmaster.model.graph import OpGraph
+from loadmaster.running.calls import Call, Values, runner
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placeholder:
+    """A tensor that is there when the step begins, and the op of the graph that stands for it.
+
+    ``kind`` is ``"parameter"``, ``"buffer"`` (an optimizer's slots too), ``"input"`` or
+    ``"constant"``.
+    """
+
+    slot: int
+    op: int
+    name: str
+    kind: str
+    tensor: torch.Tensor = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor's value: the op of the graph that gives it, and how it lies in its storage.
+
+    Slots of one ``storage`` show the same memory. Strides and offset count elements.
+    """
+
+    op: int
+    storage: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def no_numbers(step: int) -> Sequence[float]:
+    """What the host gives to a step that needs nothing of it."""
+    return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """What one step calls, in order.
+
+    Attributes
+    ----------
+    graph : OpGraph
+        What ``lm.capture`` gives (or ``lm.read`` of a program). Every op that runs has its call.
+    calls : tuple of Call
+        In the order of the graph.
+    slots : Mapping of int to Slot
+        Of tensors, by number.
+    placeholders : tuple of Placeholder
+        Parameters, buffers, the optimizer's slots, inputs and constants, with their tensors. They
+        are the model's own, and no replay changes them.
+    outputs : Mapping of str to int
+        Slots by name: ``"loss"``; ``"output"``, or ``"output.0"``, ``"output.logits"`` where there
+        are several; ``"gradient.NAME"`` and ``"parameter.NAME"`` of every parameter, the latter
+        with the value that it has after the step.
+    n_targets : int
+        How many of the last placeholders of kind ``"input"`` are targets, not inputs.
+    numbers : tuple of int
+        Slots of the numbers that the host gives to each step, such as what Adam's count of steps
+        comes to.
+    host : callable
+        Those numbers, of a step (the first is 0).
+
+    Notes
+    -----
+    A tape holds functions and tensors of this process. It cannot be saved: record it again.
+    """
+
+    graph: OpGraph
+    calls: tuple[Call, ...]
+    slots: Mapping[int, Slot]
+    placeholders: tuple[Placeholder, ...]
+    outputs: Mapping[str, int]
+    n_targets: int = 0
+    numbers: tuple[int, ...] = ()
+    host: Callable[[int], Sequence[float]] = field(default=no_numbers, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Tape({self.graph.name!r}, {len(self.calls)} calls, {len(self.slots)} tensors)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a tape holds functions of this process and is never pickled: record again")
+
+    def replay(
+        self, steps: int = 1, inputs: Any = None, *, targets: Any = None, seed: int = 0
+    ) -> dict[str, torch.Tensor]:
+        """Run steps here, one after another, each op as it was recorded.
+
+        Numbers are those of the recorded model run by PyTorch itself with as many threads, bit for
+        bit, but for random ops: each takes a seed of its own, of ``seed``, step and op.
+
+        Parameters
+        ----------
+        steps
+            How many; parameters, buffers and optimizer slots go on from step to step. The model
+            keeps its own.
+        inputs, targets
+            Of the sizes that were recorded, in the same form; those of the recording by default.
+        seed
+            Of random ops.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            What the last step gave, by the names of `outputs`.
+
+        Raises
+        ------
+        InputError
+            ``steps`` is less than 1, or the inputs are not of the sizes that were recorded.
+
+        Examples
+        --------
+        >>> tape = lm.record(model, inputs, optimizer=torch.optim.Adam)   # doctest: +SKIP
+        >>> tape.replay(steps=3)["loss"]                                  # doctest: +SKIP
+        tensor(2.3026)
+        """
+        from loadmaster.running.replay import Replay
+
+        if steps < 1:
+            raise InputError(f"steps = {steps}: at least 1")
+        replay = Replay(self, self.given(inputs, targets), seed)
+        for _ in range(steps):
+            replay.step()
+        return {name: replay.values[slot] for name, slot in self.outputs.items()}
+
+    def given(self, inputs: Any = None, targets: Any = None) -> dict[int, torch.Tensor]:
+        """The tensors of inputs and targets by slot; those of the recording where None is given.
+
+        Raises
+        ------
+        InputError
+            Not as many tensors as were recorded, or of other sizes or types.
+        """
+        from torch import Tensor
+        from torch.utils._pytree import tree_leaves
+
+        placed = [p for p in self.placeholders if p.kind == "input"]
+        split = len(placed) - self.n_targets
+        found = {}
+        for what, held, value in (
+            ("inputs", placed[:split], inputs),
+            ("targets", placed[split:], targets),
+        ):
+            if value is None:
+                continue
+            leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+            if len(leaves) != len(held):
+                raise InputError(f"{what}: {len(leaves)} tensors, but {len(held)} were recorded")
+            for placeholder, leaf in zip(held, leaves, strict=True):
+                _check_like(placeholder, leaf)
+                found[placeholder.slot] = leaf.detach()
+        return found
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """Storages that the step changes."""
+        return frozenset(self.slots[slot].storage for call in self.calls for slot in call.writes)
+
+    @cached_property
+    def runners(self) -> tuple[Callable[[Values], None], ...]:
+        """A function a call, which also forgets the values that no later call reads."""
+        last: dict[int, int] = {}
+        for i, call in enumerate(self.calls):
+            last |= dict.fromkeys((*call.reads, *(r for r in call.results if r >= 0)), i)
+        kept = {*self.outputs.values(), *self.numbers, *(p.slot for p in self.placeholders)}
+        frees: dict[int, list[int]] = {}
+        for slot, i in last.items():
+            if slot not in kept:
+                frees.setdefault(i, []).append(slot)
+        return tuple(runner(call, frees.get(i, ())) for i, call in enumerate(self.calls))
+
+    @property
+    def n_values(self) -> int:
+        """How long a list of all slots' values is."""
+        return 1 + max((*self.slots, *self.numbers), default=-1)
+
+
+def _check_like(placeholder: Placeholder, given: torch.Tensor) -> None:
+    recorded = placeholder.tensor
+    if given.shape != recorded.shape or given.dtype != recorded.dtype:
+        raise InputError(
+            f"input {placeholder.name!r} is {given.dtype} {tuple(given.shape)}, but "
+            f"{recorded.dtype} {tuple(recorded.shape)} was recorded: record again with this input"
+        )
