@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.costs.program import program_costs
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import run
 from loadmaster.running.measured import Measured, Steps
@@ -42,11 +44,39 @@ def disturbed(plan: lm.Plan, n_steps: int, seed: int) -> Measured:
         time = costs.time * random.uniform(0.5, 2.0, costs.time.shape)
         problem = Problem.make(plan.program, plan.cluster, replace(costs, time=time))
         runs.append(run(problem, plan.assignment))
+    return of_simulation(plan, runs)
+
+
+def pretended(times: np.ndarray, cluster: lm.Cluster | None = None, ran: list | None = None):
+    """A runner whose devices truly take these times, [n_ops] of the user's graph, and whose links
+    are truly those of a cluster: what the judge says of them. Plans that run are added to ``ran``.
+    """
+
+    @contextmanager
+    def ready(plan: lm.Plan):
+        def session(steps: int) -> Measured:
+            if ran is not None:
+                ran.append(plan)
+            truly = cluster or plan.cluster
+            problem = Problem.make(plan.graph, truly, lm.Costs.given(times, plan.graph, truly))
+            if not plan.program.is_plain:
+                costs = program_costs(plan.program, problem.costs, truly)
+                problem = Problem.make(plan.program, truly, costs)
+            seen = run(problem, plan.assignment)
+            return of_simulation(plan, [seen] * steps)
+
+        yield session
+
+    return ready
+
+
+def of_simulation(plan: lm.Plan, runs: list[lm.Simulation]) -> Measured:
+    """Simulations of other costs as steps of a plan."""
     columns = [
         np.stack([getattr(of(seen), edge) for seen in runs])
         for of in (lambda s: s, lambda s: s.transfers, lambda s: s.collectives)
         for edge in ("start", "finish")
     ]
     seconds = np.array([seen.makespan for seen in runs])
-    steps = Steps(*columns, seconds=seconds, delay=np.zeros(n_steps))
+    steps = Steps(*columns, seconds=seconds, delay=np.zeros(len(runs)))
     return Measured(plan, steps, ("emulated",) * plan.cluster.n_devices)

@@ -171,6 +171,7 @@ class Links:
             name=cluster.name,
             description=cluster.description,
             source=cluster.source,
+            collectives=cluster.collectives,
         )
 
     def to_document(self) -> dict[str, Any]:

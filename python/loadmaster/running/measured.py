@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,18 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.seconds)
+
+    def some(self, which: NDArray[np.int64]) -> Steps:
+        """Those of these indices, in their order."""
+        return replace(self, **{column: getattr(self, column)[which] for column in _TIMES})
+
+    def joined(self, others: Sequence[Steps]) -> Steps:
+        """These steps and others, in turn; of peaks the largest."""
+        every = [self, *others]
+        columns = {name: np.concatenate([getattr(one, name) for one in every]) for name in _TIMES}
+        peaks = [one.peaks for one in every if one.peaks is not None]
+        most = np.max(peaks, axis=0) if len(peaks) == len(every) else None
+        return Steps(**columns, peaks=most)
 
 
 _PAIRS = (
