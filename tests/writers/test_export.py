@@ -8,7 +8,6 @@ import json
 import pkgutil
 import re
 import sys
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,40 +19,9 @@ from stacks import CPU_AND_GPUS, stack
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
-from loadmaster.plans.segments import segments
 from loadmaster.writers.targets.export import TARGETS, export
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
-
-
-# ---- segments ---------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 40), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_segments_run_in_order_and_hold_every_node_once(n, n_devices, random):
-    devices = [random.randrange(n_devices) for _ in range(n)]
-    reads = [
-        sorted({random.randrange(i) for _ in range(random.randrange(4))}) if i else []
-        for i in range(n)
-    ]
-    found = segments(devices, reads)
-    seen = set()
-    for device, nodes in found:
-        for node in nodes:
-            assert devices[node] == device
-            assert set(reads[node]) <= seen
-            seen.add(node)
-    assert sorted(seen) == list(range(n))
-    assert sum(len(nodes) for _, nodes in found) == n
-    assert all(a[0] != b[0] for a, b in pairwise(found))
-
-
-def test_two_devices_have_no_more_segments_than_they_need():
-    # A chain that changes devices three times, and nodes that could run in any of the segments.
-    chain = [0, 1, 0, 1]
-    devices = chain + [0, 1] * 5
-    reads = [[], [0], [1], [2]] + [[] for _ in range(10)]
-    assert [device for device, _ in segments(devices, reads)] == [0, 1, 0, 1]
 
 
 # ---- by module --------------------------------------------------------------------------------

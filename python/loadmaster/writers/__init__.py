@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loadmaster.running.onnx_check import check_onnx
+    from loadmaster.running.onnx_processes import OnnxProcesses
+    from loadmaster.running.onnx_segments import OnnxSegments
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
     from loadmaster.writers.targets.huggingface import device_map, max_memory
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.megatron_layout import megatron
     from loadmaster.writers.targets.model_explorer_data import model_explorer, model_explorer_graph
     from loadmaster.writers.targets.onnx_annotations import onnx_annotated
-    from loadmaster.writers.targets.onnx_segments import OnnxSegments, check_onnx, onnx
+    from loadmaster.writers.targets.onnx_segments import onnx
     from loadmaster.writers.targets.openvino_affinity import openvino
     from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
     from loadmaster.writers.targets.torch_fx import fx, fx_split
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.vllm_layers import vllm
 
 __all__ = [
+    "OnnxProcesses",
     "OnnxSegments",
     "check_onnx",
     "device_map",
@@ -47,10 +51,11 @@ __all__ = [
     "vllm",
 ]
 
-#: Module of each name, and its name there where that is another.
+#: Module of each name, from here, and its name there where that is another.
 _HOMES = {
-    "OnnxSegments": "targets.onnx_segments",
-    "check_onnx": "targets.onnx_segments",
+    "OnnxProcesses": ".running.onnx_processes",
+    "OnnxSegments": ".running.onnx_segments",
+    "check_onnx": ".running.onnx_check",
     "device_map": "targets.huggingface",
     "dot": "pictures.drawings",
     "fx": "targets.torch_fx",
@@ -76,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, there = _HOMES[name].partition(":")
-    return getattr(import_module(f"{__name__}.{module}"), there or name)
+    return getattr(import_module(f".{module}", __name__), there or name)
 
 
 def __dir__() -> list[str]:

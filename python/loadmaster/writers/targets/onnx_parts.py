@@ -16,7 +16,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, system_errors
 from loadmaster.base.reached import reached
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.segments import segments
+from loadmaster.plans.segments import Segments
 from loadmaster.readers.onnx import check_whole, inlined, load, op_names, without_payload
 from loadmaster.readers.onnx_costs import ELEMENT_TYPES
 from loadmaster.readers.onnx_shapes import (
@@ -89,6 +89,11 @@ class PlacedModel:
         self.outputs = [o.name for o in graph.output]
 
     @cached_property
+    def segments(self) -> Segments:
+        """The plan's segments."""
+        return Segments.cut(self.plan)
+
+    @cached_property
     def parts(self) -> list[Part]:
         """Segments in an order in which they can run; nodes that no output needs are left out."""
         maker = {
@@ -98,24 +103,26 @@ class PlacedModel:
             for value in filter(None, node.output)
         }
         kept = self._needed(maker)
-        index = {node: k for k, node in enumerate(kept)}
-        reads = [[index[maker[v]] for v in values_read(self.nodes[i]) if v in maker] for i in kept]
-        found = segments([self.device[i] for i in kept], reads)
-        # An output of the model that is a weight comes from the first part.
-        part_of = {kept[k]: p for p, (_, ks) in enumerate(found) for k in ks}
-        wanted: list[set[str]] = [set() for _ in found]
+        found: dict[int, list[int]] = {}
+        for i in kept:
+            found.setdefault(int(self.segments.of[self.op[i]]), []).append(i)
+        first = min(found)
+        wanted: dict[int, set[str]] = {segment: set() for segment in sorted(found)}
+        of = {i: segment for segment, nodes in found.items() for i in nodes}
         for value in self.outputs:
             if value in maker:
-                wanted[part_of[maker[value]]].add(value)
+                wanted[of[maker[value]]].add(value)
             elif value in self.weights or value in self.constants:
-                wanted[0].add(value)
+                # An output of the model that is a weight comes from the first part.
+                wanted[first].add(value)
         for i in kept:
             for value in values_read(self.nodes[i]):
-                if value in maker and part_of[maker[value]] != part_of[i]:
-                    wanted[part_of[maker[value]]].add(value)
+                if value in maker and of[maker[value]] != of[i]:
+                    wanted[of[maker[value]]].add(value)
+        devices = self.segments.devices
         return [
-            self._part(device, [kept[k] for k in ks], outputs)
-            for (device, ks), outputs in zip(found, wanted, strict=True)
+            self._part(int(devices[segment]), found[segment], outputs)
+            for segment, outputs in wanted.items()
         ]
 
     def _needed(self, maker: Mapping[str, int]) -> list[int]:

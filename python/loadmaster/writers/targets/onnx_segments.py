@@ -6,29 +6,16 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from loadmaster.base.errors import InputError, LoadmasterError, importing
-from loadmaster.base.files import (
-    TEMPORARY,
-    check_format,
-    parse_json,
-    read_bytes,
-    system_errors,
-    write_json,
-)
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import TEMPORARY, system_errors, write_json
 from loadmaster.plans.plan import Plan
-from loadmaster.readers.onnx_shapes import library_errors
+from loadmaster.running.onnx_segments import FORMAT, MANIFEST, VERSION, read_manifest
 from loadmaster.writers.targets.names import families
 from loadmaster.writers.targets.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
-
-FORMAT = "loadmaster-onnx"
-VERSION = 1
-MANIFEST = "manifest.json"
 
 #: ONNX Runtime's execution provider and its option for the number of the device, by family.
 _PROVIDERS = {"gpu": ("CUDAExecutionProvider", "device_id"), "cpu": ("CPUExecutionProvider", "")}
@@ -122,18 +109,11 @@ def _refuse_other(folder: Path) -> None:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return
     try:
-        _manifest(folder)
+        read_manifest(folder)
     except InputError:
         raise InputError(
             f"{folder} exists and is no export of a model: name a new folder"
         ) from None
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    manifest: dict[str, Any] = parse_json(read_bytes(path), path)
-    check_format(manifest, FORMAT, VERSION, "an export of a model", str(path))
-    return manifest
 
 
 def _write(placed: PlacedModel, manifest: Any, files: Sequence[str], folder: Path) -> None:
@@ -185,160 +165,3 @@ def _sub_model(placed: PlacedModel, part: Part, file: str) -> Any:
         a for a in whole.graph.quantization_annotation if a.tensor_name in inside
     )
     return sub
-
-
-# -- running -----------------------------------------------------------------------------------
-
-
-class OnnxSegments:
-    """Runs what :func:`onnx` wrote, with ONNX Runtime, one sub-model after the other.
-
-    Parameters
-    ----------
-    folder : path
-    providers : mapping, optional
-        Device name to ONNX Runtime's execution providers; else the manifest's where they are
-        installed, and the CPU.
-    optimize : bool
-        Whether ONNX Runtime may rewrite each sub-model.
-
-    Raises
-    ------
-    InputError
-        No export in the folder, or a sub-model that ONNX Runtime cannot load.
-    MissingExtraError
-        The package ``onnxruntime`` is not installed.
-    """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        providers: Mapping[str, Sequence[Any]] | None = None,
-        *,
-        optimize: bool = True,
-    ) -> None:
-        self.folder = Path(folder)
-        #: The manifest.
-        self.manifest = _manifest(self.folder)
-        installed = _runtime().get_available_providers()
-        self._sessions = []
-        for segment in self.manifest["segments"]:
-            wanted = (providers or {}).get(segment["device"])
-            if wanted is None:
-                name, options = segment["provider"]
-                wanted = [(name, options)] if name in installed else []
-                wanted += [] if name == "CPUExecutionProvider" else ["CPUExecutionProvider"]
-            self._sessions.append(_session(self.folder / segment["file"], wanted, optimize))
-
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of the whole model, by name.
-
-        Raises
-        ------
-        InputError
-            An input is missing.
-        """
-        missing = [i["name"] for i in self.manifest["inputs"] if i["name"] not in feeds]
-        if missing:
-            raise InputError(f"no value for the input {missing[0]!r}")
-        values = dict(feeds)
-        segments = self.manifest["segments"]
-        last = {v: i for i, segment in enumerate(segments) for v in segment["inputs"]}
-        kept = set(self.manifest["outputs"])
-        for i, (segment, session) in enumerate(zip(segments, self._sessions, strict=True)):
-            given = {name: values[name] for name in segment["inputs"]}
-            made = _run(session, segment["outputs"], given, segment["file"])
-            values |= zip(segment["outputs"], made, strict=True)
-            for name in segment["inputs"]:
-                if last[name] == i and name not in kept:
-                    del values[name]
-        return {name: values[name] for name in self.manifest["outputs"]}
-
-
-def check_onnx(
-    folder: str | os.PathLike[str], model: str | os.PathLike[str], *, seed: int = 0
-) -> float:
-    """Runs the sub-models and the whole model on the same random inputs, on the CPU.
-
-    Parameters
-    ----------
-    folder, model : paths
-        What :func:`onnx` wrote, and of what.
-    seed : int
-        For the inputs: normal floats, integers that are 0 or 1, in the shapes that were planned.
-
-    Returns
-    -------
-    float
-        The largest difference of an output, relative to the largest value of that output.
-
-    Raises
-    ------
-    LoadmasterError
-        They differ by more than 1e-4, or one is not a number where the other is.
-    InputError
-        An input of a type or shape that is not known, or what :class:`OnnxSegments` raises.
-    """
-    cpu = ["CPUExecutionProvider"]
-    whole = _session(Path(model), cpu, optimize=False)
-    manifest = _manifest(Path(folder))
-    devices = {segment["device"]: cpu for segment in manifest["segments"]}
-    random = np.random.default_rng(seed)
-    feeds = {i["name"]: _random(i, random) for i in manifest["inputs"]}
-    expected = _run(whole, manifest["outputs"], feeds, os.fspath(model))
-    found = OnnxSegments(folder, devices, optimize=False).run(feeds)
-    worst = 0.0
-    for name, value in zip(manifest["outputs"], expected, strict=True):
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
-            continue
-        mine = np.asarray(found[name]).astype(np.float64)
-        theirs = value.astype(np.float64)
-        same_holes = mine.shape == theirs.shape and bool((np.isnan(mine) == np.isnan(theirs)).all())
-        scale = max(float(np.nanmax(np.abs(theirs), initial=0)), 1e-30)
-        error = float(np.nanmax(np.abs(mine - theirs), initial=0)) / scale if same_holes else np.inf
-        if not error <= 1e-4:
-            raise LoadmasterError(
-                f"output {name!r} of {folder} differs from the model's by {error}"
-            )
-        worst = max(worst, error)
-    return worst
-
-
-_NUMPY = {"f16": "f2", "f32": "f4", "f64": "f8", "b8": "?"} | {
-    f"{sign}{bits}": f"{sign}{bits // 8}" for sign in "iu" for bits in (8, 16, 32, 64)
-}
-
-
-def _random(described: Mapping[str, str], random: np.random.Generator) -> Any:
-    dtype, _, dims = described["type"].removesuffix("]").partition("[")
-    try:
-        shape = [int(d) for d in dims.split(",") if d]
-        kind = np.dtype(_NUMPY[dtype])
-    except (KeyError, ValueError):
-        raise InputError(
-            f"cannot make up values for the input {described['name']!r} of type {described['type']}"
-        ) from None
-    if kind.kind == "f":
-        return random.standard_normal(shape).astype(kind)
-    return random.integers(0, 2, shape).astype(kind)
-
-
-def _runtime() -> Any:
-    with importing("onnxruntime", "onnxruntime", "running ONNX models"):
-        import onnxruntime
-    return onnxruntime
-
-
-def _session(path: Path, providers: Sequence[Any], optimize: bool) -> Any:
-    runtime = _runtime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimize:
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with library_errors(f"ONNX Runtime cannot load {path}", Exception):
-        return runtime.InferenceSession(str(path), options, providers=list(providers))
-
-
-def _run(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:
-    with library_errors(f"ONNX Runtime cannot run {what}", Exception):
-        return session.run(outputs, feeds)

@@ -9,9 +9,8 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
-from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.segments import segment_of, segments
+from loadmaster.plans.segments import Segments
 from loadmaster.writers.targets.names import check_names, device_names, refuse_parts, torch_device
 
 #: Kinds of FX nodes that compute.
@@ -56,40 +55,26 @@ def fx(
     """
     refuse_parts(plan, "an FX graph")
     spelled = device_names(plan, torch_device, names)
-    graph = plan.graph
-    computed = [i for i in _in_order(plan) if graph.kinds[i] not in PLACEHOLDERS]
-    position = {op: k for k, op in enumerate(computed)}
-    reads: list[list[int]] = [[] for _ in computed]
-    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
-        if src in position and dst in position:
-            reads[position[dst]].append(position[src])
-    found = segments([int(plan.devices[i]) for i in computed], reads)
-    column = segment_of(len(computed), found).tolist()
+    cut, graph = Segments.cut(plan), plan.graph
     document = {
-        "segments": [spelled[device] for device, _ in found],
+        "segments": [spelled[device] for device in cut.devices.tolist()],
         "nodes": {
-            graph.names[i]: {
-                "device": spelled[plan.devices[i]],
-                "segment": column[k],
-                "priority": int(plan.priority[i]),
+            name: {
+                "device": spelled[device],
+                "segment": segment,
+                "priority": priority,
             }
-            for k, i in enumerate(computed)
+            for name, device, segment, priority in zip(
+                graph.names,
+                plan.devices.tolist(),
+                cut.of.tolist(),
+                plan.priority.tolist(),
+                strict=True,
+            )
+            if segment >= 0
         },
     }
     return written(document, path)
-
-
-def _in_order(plan: Plan) -> list[int]:
-    """All ops, in an order in which they can run: the graph's own where it is one."""
-    graph = plan.graph
-    if bool((graph.src < graph.dst).all()):
-        return list(range(graph.n_ops))
-    from graphlib import TopologicalSorter
-
-    sources: dict[int, list[int]] = {i: [] for i in range(graph.n_ops)}
-    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
-        sources[dst].append(src)
-    return list(TopologicalSorter(sources).static_order())
 
 
 def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None) -> Any:

@@ -1,0 +1,75 @@
+"""Arena: arrays in memory that processes share."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.files import system_errors
+
+#: Bytes to whose multiples arrays are aligned: a cache line, and the widest vector.
+_ALIGNED = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies: its dtype as numpy writes it, its shape, its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Arena:
+    """Arrays in memory that has no name, which whoever is handed its descriptor shares.
+
+    The memory is gone with the last process that has it, however that ends.
+
+    Parameters
+    ----------
+    places : mapping of str to Place
+    descriptor : int
+        Of the memory.
+
+    Examples
+    --------
+    >>> arena = Arena.made({"x": ("<f4", (2, 3)), "n": ("<u8", ())})
+    >>> again = Arena(arena.places, arena.descriptor)
+    >>> again["x"][1, 2] = 5
+    >>> float(arena["x"].sum())
+    5.0
+    """
+
+    def __init__(self, places: Mapping[str, Place], descriptor: int) -> None:
+        self.places, self.descriptor = places, descriptor
+        self._memory = mmap.mmap(descriptor, 0)
+
+    @classmethod
+    def made(cls, arrays: Mapping[str, tuple[str, Sequence[int]]]) -> Arena:
+        """An arena with room for arrays of these dtypes and shapes, all 0.
+
+        Raises
+        ------
+        InputError
+            There is not so much memory.
+        """
+        places, size = {}, 0
+        for name, (dtype, shape) in arrays.items():
+            places[name] = Place(dtype, tuple(shape), size)
+            n = math.prod(shape) * np.dtype(dtype).itemsize
+            size += max(-(-n // _ALIGNED), 1) * _ALIGNED
+        with system_errors(f"cannot share {size} bytes of memory"):
+            descriptor = os.memfd_create("loadmaster")
+            os.truncate(descriptor, max(size, _ALIGNED))
+            return cls(places, descriptor)
+
+    def __getitem__(self, name: str) -> NDArray[np.generic]:
+        """One of the arrays, which all that share it read and write."""
+        place = self.places[name]
+        return np.ndarray(place.shape, place.dtype, self._memory, place.offset)

@@ -1,0 +1,157 @@
+"""Sub-models that a plan was exported to, run by ONNX Runtime one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmaster.base.errors import InputError, importing
+from loadmaster.base.files import check_format, parse_json, read_bytes
+from loadmaster.readers.onnx_shapes import library_errors
+
+FORMAT = "loadmaster-onnx"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+#: The execution provider that is always there.
+CPU = "CPUExecutionProvider"
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest of an export.
+
+    Raises
+    ------
+    InputError
+        There is none in the folder.
+    """
+    path = Path(folder) / MANIFEST
+    manifest: dict[str, Any] = parse_json(read_bytes(path), path)
+    check_format(manifest, FORMAT, VERSION, "an export of a model", str(path))
+    return manifest
+
+
+class OnnxSegments:
+    """Runs what :func:`loadmaster.writers.onnx` wrote, one sub-model after the other.
+
+    In parallel, as planned, they run in :class:`~loadmaster.running.onnx_processes.OnnxProcesses`.
+
+    Parameters
+    ----------
+    folder : path
+    providers : mapping, optional
+        Device name to ONNX Runtime's execution providers; else the manifest's where they are
+        installed, and the CPU.
+    optimize : bool
+        Whether ONNX Runtime may rewrite each sub-model.
+
+    Raises
+    ------
+    InputError
+        No export in the folder, or a sub-model that ONNX Runtime cannot load.
+    MissingExtraError
+        The package ``onnxruntime`` is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        providers: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        optimize: bool = True,
+    ) -> None:
+        self.folder = Path(folder)
+        #: The manifest.
+        self.manifest = read_manifest(self.folder)
+        runtime()
+        given = providers or {}
+        self._sessions = [
+            session(self.folder, segment, given.get(segment["device"]), optimize=optimize)
+            for segment in self.manifest["segments"]
+        ]
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs of the whole model, by name.
+
+        Raises
+        ------
+        InputError
+            An input is missing.
+        """
+        outputs = self.manifest["outputs"]
+        values = dict(feeds)
+        for made in self.made(feeds):
+            values |= {name: value for name, value in made.items() if name in outputs}
+        return {name: values[name] for name in outputs}
+
+    def made(self, feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What each segment makes for others or for the whole, by name, as it is made.
+
+        Raises
+        ------
+        InputError
+            An input is missing.
+        """
+        check_feeds(self.manifest, feeds)
+        values = dict(feeds)
+        segments = self.manifest["segments"]
+        last = {v: i for i, segment in enumerate(segments) for v in segment["inputs"]}
+        for i, (segment, chosen) in enumerate(zip(segments, self._sessions, strict=True)):
+            given = {name: values[name] for name in segment["inputs"]}
+            outputs = run(chosen, segment["outputs"], given, segment["file"])
+            made = dict(zip(segment["outputs"], outputs, strict=True))
+            values |= made
+            for name in segment["inputs"]:
+                if last[name] == i:
+                    del values[name]
+            yield made
+
+
+def check_feeds(manifest: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+    """Refuses to run without a value for every input."""
+    missing = [i["name"] for i in manifest["inputs"] if i["name"] not in feeds]
+    if missing:
+        raise InputError(f"no value for the input {missing[0]!r}")
+
+
+def runtime() -> Any:
+    """The package ``onnxruntime``."""
+    with importing("onnxruntime", "onnxruntime", "running ONNX models"):
+        import onnxruntime
+    return onnxruntime
+
+
+def session(
+    folder: Path,
+    segment: Mapping[str, Any],
+    providers: Sequence[Any] | None = None,
+    *,
+    threads: int = 0,
+    optimize: bool = True,
+) -> Any:
+    """ONNX Runtime's session of a segment, by its own provider if none is given."""
+    if providers is None:
+        name, options = segment["provider"]
+        providers = [(name, options)] if name in runtime().get_available_providers() else []
+        providers += [] if name == CPU else [CPU]
+    return load(folder / segment["file"], providers, threads=threads, optimize=optimize)
+
+
+def load(path: Path, providers: Sequence[Any], *, threads: int = 0, optimize: bool = True) -> Any:
+    """ONNX Runtime's session of a model, with so many threads an op; 0: as many as it likes."""
+    options = runtime().SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    if not optimize:
+        options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    with library_errors(f"ONNX Runtime cannot load {path}", Exception):
+        return runtime().InferenceSession(str(path), options, providers=list(providers))
+
+
+def run(chosen: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:
+    """What a session makes of its inputs."""
+    with library_errors(f"ONNX Runtime cannot run {what}", Exception):
+        return chosen.run(outputs, feeds)

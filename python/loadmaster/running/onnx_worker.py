@@ -1,0 +1,150 @@
+"""The process of a device that runs segments: its main program.
+
+It reads its :class:`~loadmaster.running.onnx_processes.Work`, loads its sub-models, and then runs
+as many steps as it is told to. It ends when the process that started it does, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import fast
+from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.units import counted
+from loadmaster.readers.onnx_shapes import first_line
+from loadmaster.running.arena import Arena
+from loadmaster.running.onnx_processes import BOARD, Work
+from loadmaster.running.onnx_segments import session
+
+#: ``prctl``'s number for how late, in nanoseconds, sleeps may end: 50,000 else, a message's length.
+_PR_SET_TIMERSLACK = 29
+
+
+class _Device:
+    """Segments of a device, loaded and bound to shared memory."""
+
+    def __init__(self, work: Work) -> None:
+        os.sched_setaffinity(0, work.cores)
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._work = work
+        self._values, shared = Arena(*work.values), Arena(*work.board)
+        board = fast.Board(*(shared[name] for name in BOARD))
+        self._clocks = shared["tasks"].reshape(-1, 2)
+        self._mine = np.array(list(work.segments))
+        arrivals = [sent for each in work.sends.values() for sent in each]
+        none = np.empty(0, dtype=np.int64)
+        n = len(self._mine)
+        part = fast.Part(
+            work.device,
+            (self._mine, np.arange(n), np.zeros(n, dtype=bool)),
+            (none, none),
+            tuple(np.array(column, dtype=np.int64) for column in work.waits),
+            tuple(np.array(arrivals, dtype=np.int64).reshape(-1, 2).T.copy()),
+            fixed=True,
+        )
+        self._dispatcher = fast.Dispatcher(part, board, work.patience)
+        self._bound = {i: self._binding(row) for i, row in work.segments.items()}
+
+    def _binding(self, row: Any) -> tuple[Any, Any]:
+        """A session, with its inputs and outputs where they lie in shared memory."""
+        work = self._work
+        chosen = session(
+            Path(work.folder), row, work.providers, threads=len(work.cores), optimize=work.optimize
+        )
+        binding = chosen.io_binding()
+        for bind, names in (
+            (binding.bind_input, row["inputs"]),
+            (binding.bind_output, row["outputs"]),
+        ):
+            for name in names:
+                there = self._values[name]
+                bind(name, "cpu", 0, there.dtype, there.shape, there.ctypes.data)
+        return chosen, binding
+
+    def run(self, steps: int) -> tuple[NDArray[Any], ...]:
+        """When each step began, its segments, when they started and finished, and how long there
+        was no core, in nanoseconds.
+        """
+        begins, delays = np.zeros((2, steps), dtype=np.uint64)
+        clocks = np.zeros((2, steps, len(self._mine)), dtype=np.uint64)
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as waited:
+            for step in range(steps):
+                before = _waited(waited)
+                try:
+                    begins[step] = self._dispatcher.begin()
+                    self._step()
+                    delays[step] = _waited(waited) - before
+                    clocks[:, step] = self._clocks[self._mine].T
+                    self._dispatcher.end()
+                except TimeoutError:
+                    raise LoadmasterError(self._overdue()) from None
+        return begins, self._mine, *clocks, delays
+
+    def _step(self) -> None:
+        dispatcher, sends = self._dispatcher, self._work.sends
+        while (segment := dispatcher.next()) >= 0:
+            chosen, binding = self._bound[segment]
+            try:
+                chosen.run_with_iobinding(binding)
+            except Exception as error:  # of ONNX Runtime, whose errors have no common class
+                file = self._work.segments[segment]["file"]
+                raise InputError(f"ONNX Runtime cannot run {file}: {first_line(error)}") from None
+            for arrival, _ in sends.get(segment, ()):
+                now = time.monotonic_ns()
+                dispatcher.arrive(arrival, now, now)
+            dispatcher.done(segment)
+
+    def _overdue(self) -> str:
+        """What the device waits for in vain."""
+        what = "other devices do not end their step"
+        if missing := self._dispatcher.missing():
+            segment, arrivals, _ = missing[0]
+            what = f"{self._work.segments[segment]['file']} waits for "
+            what += f"{counted(len(arrivals), 'segment')} of other devices"
+        return f"nothing happened for {self._work.patience:g} s: {what}"
+
+
+def _waited(schedstat: Any) -> int:
+    """Nanoseconds for which this thread was ready and had no core."""
+    return int(os.pread(schedstat.fileno(), 80, 0).split()[1])
+
+
+def _end_with_parent(descriptor: int) -> None:
+    watched = select.poll()
+    # Nothing but that the other side is closed, which is always told.
+    watched.register(descriptor, 0)
+    watched.poll()
+    os._exit(1)
+
+
+def main(descriptor: int) -> None:
+    """Answers until the other side is closed."""
+    connection = Connection(descriptor)
+    threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
+    device: _Device | None = None
+    while True:
+        message = connection.recv()
+        answer: object = None
+        try:
+            if device is None:
+                device = _Device(message)
+            else:
+                answer = device.run(message)
+        except LoadmasterError as error:
+            answer = str(error)
+        connection.send(answer)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

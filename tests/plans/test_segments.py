@@ -1,0 +1,95 @@
+"""Segments: where a plan is cut, and what the step takes as it is exported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placed import with_devices
+from strategies import clusters, op_graphs, placements
+
+import loadmaster as lm
+from loadmaster.plans.segments import Segments, segments
+
+
+@st.composite
+def plans(draw, zero_times: bool = True):
+    """Plans of random graphs with random devices and priorities."""
+    graph, cluster = draw(op_graphs(12, zero_times=zero_times)), draw(clusters())
+    plan = with_devices(graph, draw(placements(graph, cluster)), cluster)
+    n = len(plan.assignment.priority)
+    priority = np.array(draw(st.permutations(range(n))), dtype=np.int32)
+    assignment = replace(plan.assignment, priority=priority)
+    return replace(plan, assignment=assignment, verdict=plan.problem.verdict(assignment))
+
+
+def nodes_of(cut):
+    """Ops of each segment."""
+    return [np.flatnonzero(cut.of == k).tolist() for k in range(len(cut.devices))]
+
+
+@given(plans())
+def test_segments_run_one_after_another_and_hold_every_op_once(plan):
+    cut, graph = Segments.cut(plan), plan.graph
+    assert ((cut.of == -1) == graph.placeholder).all()
+    assert all(nodes_of(cut))
+    computed = cut.of >= 0
+    assert (cut.devices[cut.of[computed]] == plan.devices[computed]).all()
+    between = computed[graph.src] & computed[graph.dst]
+    assert (cut.of[graph.src] <= cut.of[graph.dst])[between].all()
+    assert np.isfinite(cut.step)
+
+
+@given(plans(zero_times=False))
+def test_the_step_is_as_long_as_the_plans(plan):
+    assert Segments.cut(plan).step == pytest.approx(plan.makespan, rel=1e-9)
+
+
+@given(plans(zero_times=False))
+def test_what_a_segment_reads_is_there_when_it_starts_and_what_it_sends_is_made_last(plan):
+    cut, seen, reduced = Segments.cut(plan), plan.schedule, plan.problem.reduced
+    sent = seen.transfers
+    for nodes in nodes_of(cut):
+        ran = [op for op in nodes if reduced.runs[op]]
+        if not ran:
+            continue
+        begins = min(seen.start[op] for op in ran)
+        ends = max(seen.finish[op] for op in ran)
+        assert ends - begins == pytest.approx(sum(seen.finish[op] - seen.start[op] for op in ran))
+        for op, queued in zip(sent.op.tolist(), sent.queued.tolist(), strict=True):
+            # Parameters are there at 0, wherever they are sent from.
+            assert op not in ran or queued in (0, ends)
+
+
+@pytest.mark.parametrize("method", ["heft", "random", "round-robin", "expert"])
+@pytest.mark.parametrize("name", ["lenet", "inception-v3"])
+def test_the_steps_of_traced_models_stay(name, method):
+    graph, cluster = lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe")
+    plan = lm.place(graph, cluster, method, on_oom="best_effort")
+    assert Segments.cut(plan).step == pytest.approx(plan.makespan, rel=1e-9)
+
+
+def test_fewer_segments_lose_the_parallelism():
+    # a sends to b, which runs beside c; d joins them.
+    graph = lm.OpGraph(
+        {"name": list("abcd"), "time": {"*": [1.0, 3.0, 4.0, 1.0]}},
+        {"src": [0, 0, 1, 2], "dst": [1, 2, 3, 3], "bytes": [0] * 4},
+    )
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, latency=0.0)
+    plan = with_devices(graph, [0, 1, 0, 0], cluster)
+    cut = Segments.cut(plan)
+    assert nodes_of(cut) == [[0], [1], [2], [3]]
+    assert cut.step == plan.makespan == 6.0
+    # With a and c in one segment, b waits for c as well.
+    fewest = Segments(plan, np.array([0, 1, 0, 2], dtype=np.int32))
+    assert fewest.step == 9.0
+
+
+def test_a_view_of_what_is_sent_is_sent_with_it():
+    reads = [[], [0], [1], [0], [0]]
+    # 0 is sent to 2 as it is seen by 1; 3 and 4 come after.
+    found = segments([0, 0, 1, 0, 0], reads, [0, 1, 1, 1, 2], [1, 1, 2, 2, 3], [0, 0, 1, 0, 0])
+    assert found == [[0, 1], [2], [3, 4]]
