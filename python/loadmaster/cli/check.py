@@ -1,4 +1,4 @@
-"""``loadmaster check``: a saved plan against limits; exit code 1 if it breaks one."""
+"""``loadmaster check``: a saved plan or run against limits; exit code 1 if it breaks one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     cluster = inputs.cluster(arguments.cluster) if arguments.cluster else None
     seen = check(
-        inputs.plan(arguments, cluster),
+        inputs.seen(arguments.plan, inputs.wanted_graph(arguments), cluster),
         max_peak=values.per_device("--max-peak", arguments.max_peak),
         max_step=arguments.max_step,
         forbid=arguments.forbid,

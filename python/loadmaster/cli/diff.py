@@ -1,11 +1,11 @@
-"""``loadmaster diff``: two saved plans for one graph, side by side."""
+"""``loadmaster diff``: two saved plans or runs for one graph, side by side."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from loadmaster.cli import options
+from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import show
 
 
@@ -14,12 +14,10 @@ def add(commands: Any) -> None:
     command = options.add_command(
         commands, "diff", run, "what moved between two plans, and what it gained"
     )
-    command.add_argument("before", help="a plan that place saved")
-    command.add_argument("after", help="another plan for the same graph")
+    command.add_argument("before", help="a plan that place saved, or what run saved of it")
+    command.add_argument("after", help="another plan for the same graph, or a run of one")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Compares the two."""
-    from loadmaster.plans.plan import Plan
-
-    show(arguments, Plan.load(arguments.before).diff(Plan.load(arguments.after)))
+    show(arguments, inputs.seen(arguments.before).diff(inputs.seen(arguments.after)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from loadmaster.cli import options
+from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import show
 
 
@@ -20,6 +20,4 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Explains one op."""
-    from loadmaster.plans.plan import Plan
-
-    show(arguments, Plan.load(arguments.plan).explain(arguments.op))
+    show(arguments, inputs.saved(arguments.plan).explain(arguments.op))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.cli import options
+from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import note, put_file, show_json
 
 
@@ -31,7 +31,6 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.plan import Plan
     from loadmaster.writers import check_onnx
     from loadmaster.writers.targets.export import export
 
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     with ProgressLine() as progress:
         progress("writing")
         written = export(
-            Plan.load(arguments.plan),
+            inputs.plan(arguments.plan),
             arguments.to,
             arguments.output,
             model=arguments.model,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loadmaster.model.graph import OpGraph
     from loadmaster.plans.plan import Plan
     from loadmaster.rules.constraints import Constraints
+    from loadmaster.running.measured import Measured
 
 
 def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
@@ -51,12 +52,40 @@ def shapes(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"batch": arguments.batch, "shapes": found or None}
 
 
-def plan(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Plan:
-    """The saved plan; it must be for the graph of ``--graph`` and for the cluster, if given."""
-    from loadmaster.plans.plan import Plan
+def saved(
+    path: str, graph: OpGraph | None = None, cluster: Cluster | None = None
+) -> Plan | Measured:
+    """A saved plan or run; it must be for the graph and for the cluster, if given."""
+    from loadmaster.base.files import parse_json, read_bytes
+    from loadmaster.plans.document import plan_of_document
+    from loadmaster.running.document import is_measured, measured_of_document
+
+    document = parse_json(read_bytes(path), path)
+    of_document = measured_of_document if is_measured(document) else plan_of_document
+    return of_document(document, path, graph, cluster)
+
+
+def plan(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None) -> Plan:
+    """A saved plan, or that of a saved run, as it was predicted."""
+    from loadmaster.running.measured import Measured
+
+    found = saved(path, graph, cluster)
+    return found.plan if isinstance(found, Measured) else found
+
+
+def seen(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None) -> Plan:
+    """A saved plan as it was predicted, or that of a saved run as it was measured."""
+    from loadmaster.running.measured import Measured
+
+    found = saved(path, graph, cluster)
+    return found.seen if isinstance(found, Measured) else found
+
+
+def wanted_graph(arguments: argparse.Namespace) -> OpGraph | None:
+    """The graph that a plan must be for, where ``--graph`` says one."""
     from loadmaster.readers import read
 
-    return Plan.load(arguments.plan, read(arguments.graph) if arguments.graph else None, cluster)
+    return read(arguments.graph) if arguments.graph else None
 
 
 def cluster(text: str) -> Cluster:

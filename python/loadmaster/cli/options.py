@@ -94,10 +94,20 @@ def add_shapes(command: argparse.ArgumentParser) -> None:
 
 
 def add_plan(command: argparse.ArgumentParser, graph: bool = False) -> None:
-    """A saved plan, and the graph that it must be for if a command checks that."""
-    command.add_argument("plan", help="a plan that place saved")
+    """A saved plan or run, and the graph that it must be for if a command checks that."""
+    command.add_argument("plan", help="a plan that place saved, or what run saved of it")
     if graph:
         command.add_argument("--graph", help="check that the plan is for this graph")
+
+
+def add_pictures(command: argparse.ArgumentParser, of: str) -> None:
+    """Files that a step is drawn into: ``printing.write_pictures``."""
+    command.add_argument(
+        "--trace", metavar="FILE.json", help=f"write a Perfetto/Chrome trace of the {of}"
+    )
+    command.add_argument(
+        "--timeline", metavar="FILE.png", help=f"draw the {of} as a timeline (.png or .svg)"
+    )
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:

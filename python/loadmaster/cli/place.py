@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import check_targets, put, say_where, show_json
+from loadmaster.cli.printing import check_targets, put, say_where, show_json, write_pictures
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -35,14 +35,12 @@ def add(commands: Any) -> None:
         help="a saved plan of the same ops: the answer is no worse",
     )
     command.add_argument("-o", "--output", metavar="PLAN.json", help="save the plan (.gz to pack)")
-    command.add_argument("--trace", metavar="FILE.json", help="write a Perfetto/Chrome trace")
-    command.add_argument("--timeline", metavar="FILE.png", help="draw the timeline (.png or .svg)")
+    options.add_pictures(command, "simulated step")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Places, writes what was asked for, and sums the plan up."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.plan import Plan
     from loadmaster.plans.summary import document
     from loadmaster.tasks.place import place
 
@@ -62,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
             seed=arguments.seed,
             time_limit=time_limit,
             on_oom=arguments.on_oom,
-            warm_start=Plan.load(arguments.warm_start) if arguments.warm_start else None,
+            warm_start=inputs.plan(arguments.warm_start) if arguments.warm_start else None,
             constraints=inputs.constraints(arguments),
             progress=progress,
             **chosen,
@@ -81,14 +79,4 @@ def _write(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
     if arguments.output:
         plan.save(arguments.output)
         written.append(("plan", arguments.output))
-    if arguments.trace:
-        from loadmaster.writers.pictures.trace import write_trace
-
-        write_trace(plan, arguments.trace)
-        written.append(("trace", arguments.trace))
-    if arguments.timeline:
-        from loadmaster.writers.pictures.timeline import draw
-
-        draw(plan, arguments.timeline)
-        written.append(("timeline", arguments.timeline))
-    return written
+    return written + write_pictures(plan, arguments)

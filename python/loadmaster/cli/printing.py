@@ -12,10 +12,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import escaped
+
+if TYPE_CHECKING:
+    from loadmaster.plans.plan import Plan
 
 
 class Result(Protocol):
@@ -114,6 +117,22 @@ def say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
         lines[-1] += f"; {unsaved}"
     for line in lines:
         note(line)
+
+
+def write_pictures(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """Writes the trace and the timeline that were asked for; what was written, and where."""
+    written = []
+    if arguments.trace:
+        from loadmaster.writers.pictures.trace import write_trace
+
+        write_trace(plan, arguments.trace)
+        written.append(("trace", arguments.trace))
+    if arguments.timeline:
+        from loadmaster.writers.pictures.timeline import draw
+
+        draw(plan, arguments.timeline)
+        written.append(("timeline", arguments.timeline))
+    return written
 
 
 def check_targets(*paths: str | None, picture: str | None = None) -> None:

@@ -1,17 +1,19 @@
-"""``loadmaster report``: a saved plan as one HTML page."""
+"""``loadmaster report``: a saved plan, or a saved run beside its prediction, as one HTML page."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from loadmaster.cli import options
+from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import check_targets, say_where, show_json
 
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "report", run, "write a saved plan as one HTML page")
+    command = options.add_command(
+        commands, "report", run, "write a saved plan or run as one HTML page"
+    )
     options.add_plan(command)
     command.add_argument("-o", "--output", default="report.html", help="default: report.html")
     command.add_argument(
@@ -23,14 +25,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Places by the methods to compare with, and writes the page."""
     from loadmaster.base.progress import Incumbent
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.plan import Plan
+    from loadmaster.running.measured import Measured
     from loadmaster.tasks.place import compare
     from loadmaster.writers.report import check_plotly
 
     check_plotly()
     check_targets(arguments.output)
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
-    plan = Plan.load(arguments.plan)
+    found = inputs.saved(arguments.plan)
+    plan = found.plan if isinstance(found, Measured) else found
     with ProgressLine() as progress:
         comparison = compare(
             plan.graph,
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress=progress,
         )
         progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
-        plan.report(arguments.output, comparison=comparison)
+        found.report(arguments.output, comparison=comparison)
     if arguments.json:
         show_json({"report": arguments.output, "failures": comparison.failures})
     say_where([("report", arguments.output)])

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.judge.simulation import run
     from loadmaster.plans.summary import simulation_document, simulation_lines, title
 
-    plan = inputs.plan(arguments)
+    plan = inputs.plan(arguments.plan, inputs.wanted_graph(arguments))
     if arguments.cluster:
         plan = plan.on(inputs.cluster(arguments.cluster))
     problem = plan.problem

@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.plan import Plan
     from loadmaster.tasks.sweep import sweep
 
     chosen = _options(inputs.methods(arguments), arguments.option)
@@ -78,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
             [(name, values.options(texts)) for name, texts in chosen.items()],
             seeds=seeds,
             constraints=inputs.constraints(arguments),
-            warm_start=[Plan.load(path) for path in arguments.warm_start],
+            warm_start=[inputs.plan(path) for path in arguments.warm_start],
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,

@@ -18,6 +18,14 @@ def whole(flag: str, text: str) -> int:
         raise InputError(f"{flag}: {text!r} is no whole number") from None
 
 
+def at_least_one(flag: str, text: str) -> int:
+    """A whole number above 0."""
+    found = whole(flag, text)
+    if found < 1:
+        raise InputError(f"{flag}: {text!r} is not at least 1")
+    return found
+
+
 def seconds(flag: str, text: str | None) -> float | None:
     """Seconds of a text with a unit, such as 30s."""
     return None if text is None else parse_seconds(text, flag)

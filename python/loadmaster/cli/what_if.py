@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.cli import options, values
+from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import say_where, show
 
 #: Flag, metavar and text of each change; the flag is a keyword of :func:`loadmaster.what_if`.
@@ -45,7 +45,6 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Places again on each changed cluster, or on one with all changes."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.plan import Plan
     from loadmaster.tasks.what_if import what_if
 
     scenarios = []
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         scenarios = [_merged(scenarios)]
     with ProgressLine() as progress:
         seen = what_if(
-            Plan.load(arguments.plan),
+            inputs.plan(arguments.plan),
             *scenarios,
             time_limit=values.seconds("--time-limit", arguments.time_limit),
             progress=progress,

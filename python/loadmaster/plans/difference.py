@@ -73,6 +73,7 @@ class Difference:
     Attributes
     ----------
     methods : tuple of two str
+        With ", measured" where what is told was measured.
     makespans, bounds : tuple of two float
         Seconds, before and after.
     spaces : tuple of two str
@@ -201,7 +202,7 @@ def difference(before: Plan, after: Plan) -> Difference:
     changed = np.flatnonzero(was.where != now.where)
     moves = _moves(was, now, changed)
     return Difference(
-        methods=(before.method, after.method),
+        methods=(before.made_by, after.made_by),
         makespans=(before.makespan, after.makespan),
         bounds=(before.lower_bound, after.lower_bound),
         spaces=(before.space, after.space),

@@ -291,6 +291,11 @@ class Plan:
         verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())
         return replace(self, verdict=verdict, observed=seen)
 
+    @property
+    def made_by(self) -> str:
+        """Its method in words, and that what is told of it was measured, where it was."""
+        return self.method if self.observed is None else f"{self.method}, measured"
+
     @cached_property
     def predicted(self) -> Plan:
         """The plan as the simulator sees it: itself, if it is not :meth:`measured`."""

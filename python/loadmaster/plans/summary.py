@@ -51,7 +51,7 @@ def summary(plan: Plan) -> str:
     """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
     under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
-        f"{title(plan)} by {plan.method}: {format_seconds(plan.makespan)} per step, planned in "
+        f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         *_offers(plan),

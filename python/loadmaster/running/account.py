@@ -126,26 +126,32 @@ class Account:
             "rows": [row.to_document() for row in self.rows],
         }
 
-    def __str__(self) -> str:
+    @property
+    def head(self) -> str:
+        """``measured 12 ms, predicted 11 ms: 1 ms longer``."""
         longer = "longer" if self.difference >= 0 else "shorter"
-        head = (
+        return (
             f"measured {format_seconds(self.measured)}, predicted "
             f"{format_seconds(self.predicted)}: {format_seconds(abs(self.difference))} {longer}"
         )
-        return in_lines([head, *aligned(self._sums()), *self._largest()])
 
-    def _sums(self) -> list[tuple[str, str, str]]:
-        counts = Counter(row.what for row in self.rows)
-        table = [
-            ("", signed(self.parts[what]), f"{counts[what]} {words}")
+    def __str__(self) -> str:
+        parts = [("", signed(seconds), words) for words, seconds in self.told()]
+        return in_lines([self.head, *aligned(parts), *self._largest()])
+
+    def told(self) -> list[tuple[str, float]]:
+        """The parts that there are, in words, and their seconds."""
+        counts, parts = Counter(row.what for row in self.rows), self.parts
+        found = [
+            (f"{counts[what]} {words}", parts[what])
             for what, words in _WORDS.items()
             if counts[what]
         ]
         if self.joined or self.left:
-            said = f"another chain: {self.joined} joined, {self.left} left"
-            table.append(("", signed(self.other_chain), said))
-        said = "not explained: behind the last op"
-        return [*table, ("", signed(self.unexplained), said)]
+            found.append(
+                (f"another chain: {self.joined} joined, {self.left} left", self.other_chain)
+            )
+        return [*found, ("not explained: behind the last op", self.unexplained)]
 
     def _largest(self) -> list[str]:
         rows = [row for row in self.rows[:_SHOWN] if row.seconds]

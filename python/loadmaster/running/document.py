@@ -12,6 +12,8 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import check_format, naming
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
 from loadmaster.plans.document import plan_document, plan_of_document
 from loadmaster.running.measured import Measured, Steps
 
@@ -43,8 +45,14 @@ def measured_document(measured: Measured) -> dict[str, Any]:
     }
 
 
-def measured_of_document(document: Any, source: str = "measured") -> Measured:
-    """What :func:`measured_document` gave; ``source`` is named in errors.
+def measured_of_document(
+    document: Any,
+    source: str = "measured",
+    graph: OpGraph | None = None,
+    cluster: Cluster | None = None,
+) -> Measured:
+    """What :func:`measured_document` gave; ``source`` is named in errors. The plan must be for the
+    graph and the cluster, if given.
 
     Raises
     ------
@@ -53,7 +61,7 @@ def measured_of_document(document: Any, source: str = "measured") -> Measured:
     """
     check_format(document, FORMAT, VERSION, "a measured run", source)
     with malformed(f"{source} is a damaged measured run"):
-        plan = plan_of_document(document["plan"], f"{source}, its plan")
+        plan = plan_of_document(document["plan"], f"{source}, its plan", graph, cluster)
         on, stretch, steps = document["on"], document["stretch"], document["steps"]
         if not isinstance(on, list) or not all(isinstance(name, str) for name in on):
             raise InputError(f"{source} is damaged: on is no list of texts")

@@ -20,6 +20,7 @@ from loadmaster.model.profile import Profile
 from loadmaster.plans.plan import Plan
 
 if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
     from loadmaster.running.account import Account
     from loadmaster.running.explained import Explained
     from loadmaster.running.ratios import Ratios
@@ -311,6 +312,14 @@ class Measured:
         from loadmaster.running.explained import explained
 
         return explained(self, op)
+
+    def report(self, path: str | os.PathLike[str], *, comparison: Comparison | None = None) -> None:
+        """Writes the run beside its prediction as one HTML page; see
+        :func:`~loadmaster.writers.report.write_report`.
+        """
+        from loadmaster.writers.report import write_report
+
+        write_report(self, path, comparison=comparison)
 
     def summary(self) -> str:
         """What a person wants to know: the step beside its prediction, peaks, ratios, causes."""

@@ -17,8 +17,8 @@ def summary(measured: Measured) -> str:
     return "\n".join([*headline(measured), "", str(measured.ratios()), "", str(measured.causes())])
 
 
-def headline(measured: Measured) -> list[str]:
-    """The first lines: what ran, how long a step took, what each device did."""
+def lead(measured: Measured) -> list[str]:
+    """The first lines: what ran, how long a step took, and whether that can be trusted."""
     plan, steps = measured.plan, measured.steps
     stretched = f", stretched {measured.stretch:g} times" if measured.stretch != 1 else ""
     lines = [
@@ -28,7 +28,13 @@ def headline(measured: Measured) -> list[str]:
         f"{1 + measured.error:.3f}",
     ]
     if measured.busy:
-        lines.append(f"DO NOT TRUST {measured.busy}")
+        lines.append(f"DO NOT TRUST THIS: {measured.busy}")
+    return lines
+
+
+def headline(measured: Measured) -> list[str]:
+    """The lead, and what each device did."""
+    plan, steps = measured.plan, measured.steps
     head = ["device", "was", "busy", "predicted"]
     table = [head + (["peak", "predicted"] if steps.peaks is not None else [])]
     seen, expected = measured.seen.schedule, plan.schedule
@@ -38,7 +44,7 @@ def headline(measured: Measured) -> list[str]:
         if steps.peaks is not None:
             cells += [format_bytes(int(step.memory.peak[d])) for step in (seen, expected)]
         table.append(cells)
-    return in_lines([*lines, *aligned(table)]).splitlines()
+    return in_lines([*lead(measured), *aligned(table)]).splitlines()
 
 
 def summary_document(measured: Measured) -> dict[str, Any]:

@@ -66,12 +66,13 @@ class View:
     palette: list[tuple[str, str]]
 
 
-def lanes_of(plan: Plan, most: int) -> View:
+def lanes_of(plan: Plan, most: int, *, coloured_as: Plan | None = None) -> View:
     """The lanes of a plan: those of the busiest devices and channels, ``most`` of each.
 
-    Channels that carry the same collectives and nothing else share a lane.
+    Channels that carry the same collectives and nothing else share a lane. Colours may be those of
+    the same plan as it was simulated.
     """
-    palette, colour = _colours(plan)
+    palette, colour = _colours(coloured_as or plan)
     messages, schedule, span = Messages(plan), plan.schedule, plan.makespan
     words, hue = _message_colours(messages, len(palette))
     shown, hidden = _busiest(schedule.device_busy, most, keep_idle=True)

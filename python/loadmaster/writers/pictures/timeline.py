@@ -343,7 +343,7 @@ def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) 
 
 
 def _facts(plan: Plan) -> str:
-    facts = [f"{format_seconds(plan.makespan)} per step ({plan.method})"]
+    facts = [f"{format_seconds(plan.makespan)} per step ({plan.made_by})"]
     if plan.single is None:
         facts.append("no single device holds it")
     elif plan.makespan:

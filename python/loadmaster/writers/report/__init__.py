@@ -20,6 +20,15 @@ from loadmaster.base.files import write_bytes
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import title
+from loadmaster.running.measured import Measured
+from loadmaster.running.summary import lead
+from loadmaster.writers.report.beside import (
+    CAUSES,
+    DEVICES,
+    cause_rows,
+    device_rows,
+    ratio_rows,
+)
 from loadmaster.writers.report.contents import contents, facts, provenance_rows
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
@@ -27,14 +36,18 @@ _GZIP_LEVEL = 5
 
 
 def write_report(
-    plan: Plan, path: str | os.PathLike[str], *, comparison: Comparison | None = None
+    plan: Plan | Measured, path: str | os.PathLike[str], *, comparison: Comparison | None = None
 ) -> None:
-    """Writes a plan as one HTML page.
+    """Writes a plan, or a measured run of one, as one HTML page.
 
     A timeline of devices and channels over memory, the chain of causes behind the step time to walk
     through, utilisation, the coarsened graph coloured by device, the bound, other methods, and
     where the times come from. Clicking, dragging and scrolling zoom. The same plan gives the same
     bytes.
+
+    Of a run, all this is of the measured step. Before it stand the predicted and the measured step
+    on one axis of time, predicted over measured for the step, kinds of op and links, and what the
+    difference is made of.
 
     Parameters
     ----------
@@ -65,7 +78,9 @@ def write_report(
     '<!doctype html>'
     """
     script = _plotly()
-    write_bytes(path, _page(plan, comparison, script).encode())
+    measured = plan if isinstance(plan, Measured) else None
+    shown = plan.seen if isinstance(plan, Measured) else plan
+    write_bytes(path, _page(shown, comparison, measured, script).encode())
 
 
 def check_plotly() -> None:
@@ -80,7 +95,7 @@ def _plotly() -> str:
     return script
 
 
-def _page(plan: Plan, comparison: Comparison | None, script: str) -> str:
+def _page(plan: Plan, comparison: Comparison | None, measured: Measured | None, script: str) -> str:
     folder = resources.files(__name__)
     parts = {name: (folder / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
     return Template(parts["html"]).substitute(
@@ -88,9 +103,10 @@ def _page(plan: Plan, comparison: Comparison | None, script: str) -> str:
         facts=_definitions(facts(plan)),
         provenance=_table(("from", "of the time", "ops"), provenance_rows(plan)),
         methods=_failures(comparison),
+        beside=_beside(measured),
         css=parts["css"],
         plotly=script,
-        data=_packed(contents(plan, comparison)),
+        data=_packed(contents(plan, comparison, measured)),
         js=parts["js"],
     )
 
@@ -112,6 +128,27 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     body = "".join(line("td", row) for row in rows)
     return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def _beside(measured: Measured | None) -> str:
+    """The section that sets a measured run beside its prediction; empty where there is none."""
+    if measured is None:
+        return ""
+    causes = measured.causes()
+    parts, rows = cause_rows(causes)
+    headline = "".join(
+        f"<p>{html.escape(line)}</p>" for line in (*lead(measured), str(causes.head))
+    )
+    tables = (
+        ("Devices", DEVICES, device_rows(measured)),
+        ("Predicted over measured", *ratio_rows(measured)),
+        ("What the difference is made of", ("seconds", "of"), parts),
+        ("The largest of these", CAUSES, rows),
+    )
+    body = "".join(f"<h3>{name}</h3>{_table(head, some)}" for name, head, some in tables)
+    return (
+        f'<section><h2>Predicted and measured</h2>{headline}<div id="beside"></div>{body}</section>'
+    )
 
 
 def _failures(comparison: Comparison | None) -> str:

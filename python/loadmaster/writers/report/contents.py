@@ -14,11 +14,13 @@ from loadmaster.costs import PROVENANCES
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import moved, no_placement, shortage, verdict
+from loadmaster.running.measured import Measured
 from loadmaster.writers.pictures.bars import shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.report import figures
+from loadmaster.writers.report.beside import beside
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
@@ -61,7 +63,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
     shares = ", ".join(f"{share:.0%} {word}" for word, share in plan.provenance.items())
     rows = [
-        ("step time", format_seconds(plan.makespan)),
+        ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
         ("one device", _one_device(plan)),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"),
@@ -91,13 +93,13 @@ def provenance_rows(plan: Plan) -> list[tuple[str, str, str]]:
     ]
 
 
-def contents(plan: Plan, comparison: Comparison | None) -> bytes:
+def contents(plan: Plan, comparison: Comparison | None, measured: Measured | None = None) -> bytes:
     """All that the page's script draws: the length of a JSON document (uint64), that document,
     blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.js``.
     """
     columns = Columns()
     text = json.dumps(
-        _document(plan, comparison, columns),
+        _document(plan, comparison, measured, columns),
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
@@ -106,7 +108,9 @@ def contents(plan: Plan, comparison: Comparison | None) -> bytes:
     return len(text).to_bytes(8, "little") + text + columns.to_bytes()
 
 
-def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> dict[str, Any]:
+def _document(
+    plan: Plan, comparison: Comparison | None, measured: Measured | None, columns: Columns
+) -> dict[str, Any]:
     view, messages = lanes_of(plan, MAX_LANES), Messages(plan)
     return {
         "span": plan.makespan or 1e-9,
@@ -121,7 +125,10 @@ def _document(plan: Plan, comparison: Comparison | None, columns: Columns) -> di
         "transfers": messages.n_transfers,
         "chain": _chain(columns, plan, view, messages),
         "memory": _memory_columns(columns, plan, view),
-        "figures": figures.figures(plan, comparison),
+        "figures": {
+            **({} if measured is None else {"beside": beside(measured)}),
+            **figures.figures(plan, comparison),
+        },
     }
 
 

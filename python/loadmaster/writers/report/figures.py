@@ -82,7 +82,9 @@ def _layout(rows: list[str], **layout: Any) -> Figure:
 
 def quality(plan: Plan, comparison: Comparison | None) -> Figure:
     """Step times beside the lower bound: the plan, one device, other methods, fastest first."""
-    rows = [(f"this plan ({plan.method})", plan.makespan, f"gap {plan.gap:.1%}", OURS)]
+    rows = [(f"this plan ({plan.made_by})", plan.makespan, f"gap {plan.gap:.1%}", OURS)]
+    if plan.observed is not None:
+        rows.append(("this plan, predicted", plan.predicted.makespan, "as simulated", OTHERS))
     if plan.single is not None:
         rows.append(("one device", plan.single, "all ops on the fastest that holds them", OTHERS))
     for method, other in comparison.best_first if comparison else ():
