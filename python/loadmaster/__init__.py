@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         InputError,
         LoadmasterError,
         MissingExtraError,
+        RunError,
         SolverError,
     )
     from loadmaster.base.progress import Incumbent
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
+    from loadmaster.running.emulated import emulate
     from loadmaster.running.record import record
     from loadmaster.running.tape import Tape
     from loadmaster.strategies import strategy
@@ -84,6 +86,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Route",
+    "RunError",
     "Simulation",
     "SolverError",
     "Sweep",
@@ -95,6 +98,7 @@ __all__ = [
     "coarsen",
     "compare",
     "costs",
+    "emulate",
     "errors",
     "fast",
     "fit",
@@ -125,6 +129,7 @@ _HOMES = {
         "InputError",
         "LoadmasterError",
         "MissingExtraError",
+        "RunError",
         "SolverError",
     ),
     "base.progress": ("Incumbent",),
@@ -151,6 +156,7 @@ _HOMES = {
     "readers.profiles": ("read_profiles",),
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),
+    "running.emulated": ("emulate",),
     "running.record": ("record",),
     "running.tape": ("Tape",),
     "strategies": ("strategy",),

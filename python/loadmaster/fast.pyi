@@ -476,16 +476,19 @@ class Links:
 
     ``holds`` are arrivals and channels that they hold, ``length`` the nanoseconds that each arrival
     is under way. Arrivals with the same ``collective`` >= 0 are of the members of one collective.
-    ``told`` are arrivals and devices that are told of them.
+    ``told`` are arrivals and devices that are told of them, ``first`` the arrivals that are sent as
+    a step begins, in this order.
     """
 
     def __new__(
         cls,
+        n_devices: int,
         n_channels: int,
         holds: tuple[_Ids, _Ids],
         length: _Sizes,
         collective: _Ids,
         told: tuple[_Ids, _Ids],
+        first: _Ids,
     ) -> Links: ...
 
 @final
@@ -493,7 +496,7 @@ class Emulated:
     """An emulated device: its ops are waits, and its transfers take their time on :class:`Links`.
 
     ``length`` are its tasks and the nanoseconds of each, ``after`` tasks and arrivals that are sent
-    once they are done, in this order, ``first`` the arrivals that are sent as a step begins.
+    once they are done, in this order.
     """
 
     def __new__(
@@ -502,7 +505,6 @@ class Emulated:
         links: Links,
         length: tuple[_Ids, _Sizes],
         after: tuple[_Ids, _Ids],
-        first: _Ids,
     ) -> Emulated: ...
     def step(self) -> int:
         """Runs a step: when it began, in nanoseconds. Raises as :class:`Dispatcher` does."""

@@ -10,6 +10,7 @@ they were simulated (messages without data among them), then one arrival per sha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -25,6 +26,8 @@ from loadmaster.plans.plan import Plan
 
 Ids = NDArray[np.int32]
 Pairs = tuple[Ids, Ids]
+#: What a dispatcher says is missing: tasks, each with arrivals and tasks that it waits for.
+Missing = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 
 #: In a column of tasks or arrivals: none.
 NONE = -1
@@ -179,7 +182,7 @@ class Compiled:
             return f"op {self.graph.names[task]!r}"
         return f"the share of {self.graph.names[self.members[task - self.n_ops]]!r}"
 
-    def arrival_name(self, arrival: int, devices: list[str]) -> str:
+    def arrival_name(self, arrival: int, devices: Sequence[str]) -> str:
         """What an arrival is, in messages."""
         sender = devices[self.sender[arrival]]
         if arrival >= self.n_transfers:
@@ -190,17 +193,19 @@ class Compiled:
             return f"word from {sender} that {what} is done"
         return f"tensor {tensor} of {what} from {sender}"
 
-    def waiting(self, device: int, missing: list[tuple[int, list[int], list[int]]],
-                devices: list[str]) -> str:  # fmt: skip
-        """What a device that gave up waited for, from :meth:`fast.Dispatcher.missing`."""
-        for task, arrivals, tasks in sorted(missing, key=lambda row: (len(row[2]), row[0])):
-            words = [self.arrival_name(arrival, devices) for arrival in arrivals]
-            words += [self.name(before) for before in tasks]
-            if words:
-                more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-                waits = ", ".join(words[:3]) + more
-                return f"{self.name(task)} on {devices[device]} waits for {waits}"
-        return f"{devices[device]} has no task that waits"
+    def waiting(self, missing: Sequence[Missing], devices: Sequence[str]) -> str:
+        """What devices that gave up waited for, from each one's :meth:`fast.Dispatcher.missing`."""
+        said = []
+        for device, rows in enumerate(missing):
+            # The task that others of its device wait for, and that is next, is what holds it up.
+            for task, arrivals, tasks in rows:
+                if arrivals and not tasks:
+                    words = [self.arrival_name(arrival, devices) for arrival in arrivals]
+                    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+                    waits = ", ".join(words[:3]) + more
+                    said.append(f"{self.name(task)} on {devices[device]} waits for {waits}")
+                    break
+        return "; ".join(said) or "no task waits for another device"
 
 
 def chosen(pairs: Pairs, keep: NDArray[np.bool_]) -> Pairs:

@@ -174,7 +174,7 @@ proptest! {
         let board = memory.board();
         let told: Vec<(u32, u32)> = (0u32..).zip(&arrivals).map(|(i, w)| (i, case.device[w.1])).collect();
         let holds: Vec<(u32, u32)> = (0..arrivals.len() as u32).map(|i| (i, 0)).collect();
-        let links = Links::new(1, &holds, vec![2_000; arrivals.len()], &vec![-1; arrivals.len()], &told).expect("links");
+        let links = Links::new((case.n_devices(), 1), &holds, vec![2_000; arrivals.len()], &vec![-1; arrivals.len()], &told, Vec::new()).expect("links");
         let clock = Monotonic::starting(0);
         let ended = all(&case, &board, |dispatcher| {
             // One clock for all, to compare what they note.
@@ -185,7 +185,7 @@ proptest! {
                 columns.tasks.iter().map(|&t| (t, if case.at_once[t as usize] { 0 } else { 5_000 })).collect();
             let after: Vec<(u32, u32)> =
                 columns.tasks.iter().flat_map(|&t| case.sent_by(t as usize).map(move |i| (t, i))).collect();
-            let device = Device::new(&dispatcher, &length, &after, Vec::new()).expect("a device");
+            let device = Device::new(&dispatcher, &length, &after).expect("a device");
             device.step(&mut dispatcher, &board, &links)
         });
         prop_assert!(ended.iter().all(Result::is_ok));

@@ -200,7 +200,7 @@ impl Dispatcher {
 ///
 /// Parameters
 /// ----------
-/// n_channels : int
+/// n_devices, n_channels : int
 /// holds : tuple of int, int
 ///     Arrivals, and channels that they hold.
 /// length : uint64 [n_arrivals]
@@ -209,6 +209,8 @@ impl Dispatcher {
 ///     Arrivals with the same number >= 0 are the members of one collective.
 /// told : tuple of int, int
 ///     Arrivals, and the devices that are told of them.
+/// first : int
+///     Arrivals that are sent as a step begins, in this order.
 ///
 /// Raises
 /// ------
@@ -224,7 +226,7 @@ impl Dispatcher {
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> zero, none = np.array([0]), np.array([-1])
-/// >>> links = fast.Links(1, (zero, zero), np.array([1_000_000]), none, (zero, np.array([1])))
+/// >>> links = fast.Links(2, 1, (zero, zero), np.array([1_000_000]), none, (zero, np.array([1])), none[:0])
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct Links(CoreLinks);
 
@@ -232,16 +234,19 @@ pub struct Links(CoreLinks);
 impl Links {
     #[new]
     fn new(
+        n_devices: usize,
         n_channels: usize,
         holds: Pairs<'_>,
         length: &Bound<'_, PyAny>,
         collective: &Bound<'_, PyAny>,
         told: Pairs<'_>,
+        first: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let (length, collective) =
             (convert::sizes("length", length)?, convert::integers("collective", collective)?);
         let (holds, told) = (pairs("holds", &holds)?, pairs("told", &told)?);
-        Ok(Self(CoreLinks::new(n_channels, &holds, length, &collective, &told).map_err(Raised::from)?))
+        let (n, first) = ((n_devices, n_channels), numbers("first", first)?);
+        Ok(Self(CoreLinks::new(n, &holds, length, &collective, &told, first).map_err(Raised::from)?))
     }
 }
 
@@ -255,8 +260,6 @@ impl Links {
 ///     Tasks of the device, and nanoseconds that each takes.
 /// after : tuple of int, int
 ///     Tasks, and arrivals that are sent once they are done, in this order.
-/// first : int
-///     Arrivals that are sent as a step begins.
 ///
 /// Raises
 /// ------
@@ -272,12 +275,12 @@ impl Links {
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> none = np.empty(0, dtype=int), np.empty(0, dtype=int)
-/// >>> links = fast.Links(0, none, none[0], none[0], none)
+/// >>> links = fast.Links(1, 0, none, none[0], none[0], none, none[0])
 /// >>> part = fast.Part(0, (np.array([0]), np.array([0]), np.array([False])), none, none, none, fixed=False)
 /// >>> arrays = [np.zeros(n, dtype=np.uint64) for n in fast.Board.words(1, 0, 1)]
 /// >>> dispatcher = fast.Dispatcher(part, fast.Board(*arrays), 1.0)
 /// >>> length = np.array([0]), np.array([1_000_000])
-/// >>> clock = fast.Emulated(dispatcher, links, length, none, none[0]).step()
+/// >>> clock = fast.Emulated(dispatcher, links, length, none).step()
 /// >>> bool(arrays[2][1] - arrays[2][0] >= 1_000_000)
 /// True
 #[pyclass(frozen, module = "loadmaster.fast")]
@@ -295,12 +298,12 @@ impl Emulated {
         links: Py<Links>,
         length: Pairs<'_>,
         after: Pairs<'_>,
-        first: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let (tasks, nanoseconds) = (numbers("length", &length.0)?, convert::sizes("length", &length.1)?);
         let length: Vec<(u32, u64)> = tasks.into_iter().zip(nanoseconds).collect();
-        let (after, first) = (pairs("after", &after)?, numbers("first", first)?);
-        let device = Device::new(&dispatcher.get().core(), &length, &after, first).map_err(Raised::from)?;
+        let after = pairs("after", &after)?;
+        let device = Device::new(&dispatcher.get().core(), &length, &after).map_err(Raised::from)?;
+        dispatcher.get().core().wake_by(Arc::clone(&links.get().0.bells));
         Ok(Self { dispatcher, links, device })
     }
 

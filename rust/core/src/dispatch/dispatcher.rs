@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::dispatch::board::Board;
 use crate::dispatch::part::{Part, wrong};
-use crate::dispatch::waiting::Monotonic;
+use crate::dispatch::waiting::{Bells, Monotonic, Waiting};
 use crate::error::Error;
 
 /// Nanoseconds between the moment when all devices have come to a step and its begin, so that all of them
@@ -45,6 +45,7 @@ enum State {
 pub struct Dispatcher {
     part: Arc<Part>,
     clock: Monotonic,
+    waiting: Waiting,
     /// Nanoseconds without news after which it gives up.
     patience: u64,
     step: u64,
@@ -59,7 +60,8 @@ pub struct Dispatcher {
     /// Those of which it does.
     known: BinaryHeap<Reverse<(u64, u32)>>,
     seen: u64,
-    deadline: u64,
+    /// When it last had news.
+    heard: u64,
 }
 
 impl Dispatcher {
@@ -81,6 +83,7 @@ impl Dispatcher {
         }
         Ok(Self {
             clock,
+            waiting: Waiting::Looking,
             patience,
             step: 0,
             state: vec![State::Done; part.tasks.len()],
@@ -91,9 +94,14 @@ impl Dispatcher {
             outstanding: Vec::new(),
             known: BinaryHeap::new(),
             seen: 0,
-            deadline: 0,
+            heard: 0,
             part,
         })
+    }
+
+    /// Has other threads of the process wake the device, instead of looking for news again and again.
+    pub fn wake_by(&mut self, bells: Arc<Bells>) {
+        self.waiting = Waiting::Woken(bells);
     }
 
     /// The part that it runs.
@@ -109,34 +117,43 @@ impl Dispatcher {
     /// Comes to the next step, and waits until it begins for all devices; when that is.
     pub fn begin(&mut self, board: &Board<'_>) -> Result<u64, Ended> {
         self.reset();
-        let (part, step, clock) = (Arc::clone(&self.part), self.step, self.clock);
-        board.come(part.device, step);
+        let (device, step, clock) = (self.part.device, self.step, self.clock);
+        self.waiting.here(device.ix());
+        board.come(device, step);
+        self.waiting.ring(0..1);
         let begins = loop {
             if let Some(begins) = board.opened(step) {
                 break begins;
             }
-            if part.device.0 == 0 && board.all_came(step) {
+            if device.0 == 0 && board.all_came(step) {
                 board.open(step, clock.now() + LEAD);
+                self.waiting.ring(0..board.n_devices());
                 continue;
             }
             self.check(board, clock.now())?;
-            clock.wait_for_news(u64::MAX);
+            self.wait(u64::MAX);
         };
         while clock.now() < begins {
-            clock.wait_towards(begins);
+            self.wait(begins);
         }
-        self.news(begins);
+        self.heard = begins;
         Ok(begins)
     }
 
     /// Waits until all devices have ended the step.
     pub fn end(&mut self, board: &Board<'_>) -> Result<(), Ended> {
         board.end(self.part.device, self.step);
+        self.waiting.ring(0..board.n_devices());
         while !board.all_ended(self.step) {
             self.check(board, self.clock.now())?;
-            self.clock.wait_for_news(u64::MAX);
+            self.wait(u64::MAX);
         }
         Ok(())
+    }
+
+    /// Waits for news, at most until a point in time.
+    pub(super) fn wait(&self, until: u64) {
+        self.waiting.wait(self.clock, until, self.heard);
     }
 
     fn reset(&mut self) {
@@ -151,11 +168,7 @@ impl Dispatcher {
         self.outstanding = (0..self.part.arrivals.len() as u32).collect();
         self.known.clear();
         self.seen = u64::MAX;
-        self.news(self.clock.now());
-    }
-
-    fn news(&mut self, now: u64) {
-        self.deadline = now.saturating_add(self.patience);
+        self.heard = self.clock.now();
     }
 
     /// Whether to give up.
@@ -163,12 +176,7 @@ impl Dispatcher {
         if board.is_stopped() {
             return Err(Ended::Stopped);
         }
-        if now > self.deadline { Err(Ended::Overdue) } else { Ok(()) }
-    }
-
-    /// The number of the step at hand.
-    pub fn step(&self) -> u64 {
-        self.step
+        if now > self.heard.saturating_add(self.patience) { Err(Ended::Overdue) } else { Ok(()) }
     }
 
     /// Whether all tasks are done.
@@ -194,7 +202,7 @@ impl Dispatcher {
             && clock <= now
         {
             self.known.pop();
-            self.news(now);
+            self.heard = now;
             let part = Arc::clone(&self.part);
             part.waiting.row(arrival as usize).iter().for_each(|&task| self.release(task));
         }
@@ -252,7 +260,7 @@ impl Dispatcher {
                 return Ok(None);
             }
             self.check(board, now)?;
-            self.clock.wait_for_news(self.due().unwrap_or(u64::MAX));
+            self.wait(self.due().unwrap_or(u64::MAX));
         }
     }
 
@@ -274,7 +282,7 @@ impl Dispatcher {
         board.finished(self.part.tasks[task as usize], now);
         self.state[task as usize] = State::Done;
         self.left -= 1;
-        self.news(now);
+        self.heard = now;
         let part = Arc::clone(&self.part);
         part.next.row(task as usize).iter().for_each(|&later| self.release(later));
     }
@@ -284,8 +292,14 @@ impl Dispatcher {
     /// # Errors
     /// An arrival that another device sends.
     pub fn arrive(&self, board: &Board<'_>, arrival: u32, span: (u64, u64)) -> Result<(), Error> {
-        board.post(arrival, self.step, span, self.part.tells(arrival)?);
+        self.post(board, arrival, span, self.part.tells(arrival)?);
         Ok(())
+    }
+
+    /// Tells some devices of an arrival.
+    pub(super) fn post(&self, board: &Board<'_>, arrival: u32, span: (u64, u64), told: &[u32]) {
+        board.post(arrival, self.step, span, told);
+        self.waiting.ring(told.iter().map(|&device| device as usize));
     }
 
     /// The tasks that have not started, and what they wait for, in the order of the device.

@@ -2,20 +2,18 @@
 //!
 //! What an emulated device does and when is decided by the same dispatcher as on a real one, on the
 //! machine's own clock. A transfer starts once every channel of its route is free, in the order in which
-//! transfers are asked for. A collective does so once its last member has come. Both hold their channels
-//! until they end, as in the judge ([`crate::simulate`]).
+//! transfers are asked for; those that are asked for as the step begins, at one instant, go by their
+//! numbers. A collective starts once its last member has come. Both hold their channels until they end, as
+//! in the judge ([`crate::simulate`]).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::csr::Csr;
 use crate::dispatch::board::Board;
 use crate::dispatch::dispatcher::{Dispatcher, Ended};
 use crate::dispatch::part::wrong;
+use crate::dispatch::waiting::Bells;
 use crate::error::Error;
-
-/// Nanoseconds of the longest wait of a device that has an op under way, if members of collectives may
-/// become ready meanwhile.
-const GLANCE: u64 = 50_000;
 
 /// The channels of all links, and how long arrivals take on them.
 #[derive(Debug)]
@@ -28,7 +26,11 @@ pub struct Links {
     together: Csr<u32>,
     /// Devices that are told of each arrival.
     told: Csr<u32>,
+    /// Arrivals that are sent as the step begins.
+    first: Vec<u32>,
     held: Mutex<Held>,
+    /// By which devices that wait for each other wake each other.
+    pub bells: Arc<Bells>,
 }
 
 #[derive(Debug)]
@@ -41,16 +43,18 @@ struct Held {
 
 impl Links {
     /// `holds` are pairs of an arrival and a channel, `told` of an arrival and a device. `collective` is a
-    /// number per arrival that is the same for the members of a collective, negative for transfers.
+    /// number per arrival that is the same for the members of a collective, negative for transfers. `first`
+    /// are those that are sent as the step begins.
     ///
     /// # Errors
     /// Columns of different length; numbers out of range.
     pub fn new(
-        n_channels: usize,
+        (n_devices, n_channels): (usize, usize),
         holds: &[(u32, u32)],
         length: Vec<u64>,
         collective: &[i64],
         told: &[(u32, u32)],
+        first: Vec<u32>,
     ) -> Result<Self, Error> {
         let n = length.len();
         if collective.len() != n {
@@ -62,14 +66,19 @@ impl Links {
         {
             return Err(wrong("holds", format!("arrival {arrival} holds channel {channel}")));
         }
-        if let Some((arrival, _)) = told.iter().find(|told| told.0 as usize >= n) {
-            return Err(wrong("told", format!("arrival {arrival} of {n}")));
+        if let Some((arrival, device)) =
+            told.iter().find(|(a, d)| *a as usize >= n || *d as usize >= n_devices)
+        {
+            return Err(wrong("told", format!("device {device} of arrival {arrival}")));
+        }
+        if let Some(arrival) = first.iter().find(|arrival| **arrival as usize >= n) {
+            return Err(wrong("first", format!("arrival {arrival} of {n}")));
         }
         let mut group: Vec<u32> = (0..n as u32).collect();
-        let mut first = std::collections::BTreeMap::new();
+        let mut of_number = std::collections::BTreeMap::new();
         for (arrival, &number) in (0..).zip(collective) {
             if number >= 0 {
-                group[arrival as usize] = *first.entry(number).or_insert(arrival);
+                group[arrival as usize] = *of_number.entry(number).or_insert(arrival);
             }
         }
         let members = Csr::from_pairs(n, group.iter().map(|&g| g as usize).zip(0u32..));
@@ -77,8 +86,10 @@ impl Links {
         Ok(Self {
             channels: Csr::from_pairs(n, holds.iter().map(|&(a, c)| (a as usize, c))),
             told: Csr::from_pairs(n, told.iter().map(|&(a, d)| (a as usize, d))),
+            first,
             length,
             together: Csr::from_pairs(n, pairs),
+            bells: Arc::new(Bells::new(n_devices)),
             held: Mutex::new(Held { free: vec![0; n_channels], came: vec![0; n] }),
         })
     }
@@ -109,10 +120,6 @@ pub struct Device {
     length: Vec<u64>,
     /// Arrivals that are sent once a task is done, by its place.
     after: Csr<u32>,
-    /// Arrivals that are sent as the step begins.
-    first: Vec<u32>,
-    /// Whether tasks that run at once wait for arrivals.
-    glances: bool,
 }
 
 impl Device {
@@ -121,12 +128,7 @@ impl Device {
     ///
     /// # Errors
     /// A task or an arrival of another device.
-    pub fn new(
-        dispatcher: &Dispatcher,
-        length: &[(u32, u64)],
-        after: &[(u32, u32)],
-        first: Vec<u32>,
-    ) -> Result<Self, Error> {
+    pub fn new(dispatcher: &Dispatcher, length: &[(u32, u64)], after: &[(u32, u32)]) -> Result<Self, Error> {
         let part = dispatcher.part();
         let mut by_place = vec![0; part.tasks.len()];
         for &(task, nanoseconds) in length {
@@ -134,20 +136,20 @@ impl Device {
         }
         let placed = |&(task, arrival): &(u32, u32)| Ok((part.place("after", task)? as usize, arrival));
         let after = after.iter().map(placed).collect::<Result<Vec<_>, Error>>()?;
-        after.iter().map(|pair| pair.1).chain(first.iter().copied()).try_for_each(|a| {
-            part.tells(a)?;
-            Ok::<(), Error>(())
-        })?;
-        let glances = part.waiting.items().iter().any(|&task| (task as usize) < part.n_at_once);
+        for &(_, arrival) in &after {
+            part.tells(arrival)?;
+        }
         let after = Csr::from_pairs(part.tasks.len(), after.iter().copied());
-        Ok(Self { length: by_place, after, first, glances })
+        Ok(Self { length: by_place, after })
     }
 
     /// Runs a step; when it began.
     pub fn step(&self, dispatcher: &mut Dispatcher, board: &Board<'_>, links: &Links) -> Result<u64, Ended> {
         let begins = dispatcher.begin(board)?;
         let clock = dispatcher.clock();
-        send(dispatcher, board, links, &self.first, begins);
+        if dispatcher.part().device.0 == 0 {
+            send(dispatcher, board, links, &links.first, begins);
+        }
         let mut running: Option<(u32, u64)> = None;
         while !dispatcher.is_done() {
             let now = clock.now();
@@ -172,14 +174,13 @@ impl Device {
                         break;
                     }
                     dispatcher.check(board, now)?;
-                    clock.wait_for_news(dispatcher.due().unwrap_or(u64::MAX));
+                    dispatcher.wait(dispatcher.due().unwrap_or(u64::MAX));
                 }
                 Some((_, end)) => {
                     if board.is_stopped() {
                         return Err(Ended::Stopped);
                     }
-                    let glance = if self.glances { now + GLANCE } else { u64::MAX };
-                    clock.wait_towards(end.min(dispatcher.due().unwrap_or(u64::MAX)).min(glance));
+                    dispatcher.wait(end.min(dispatcher.due().unwrap_or(u64::MAX)));
                 }
             }
         }
@@ -198,7 +199,7 @@ fn send(dispatcher: &Dispatcher, board: &Board<'_>, links: &Links, arrivals: &[u
     for &arrival in arrivals {
         let (come, span) = links.send(arrival, now);
         for &arrival in come {
-            board.post(arrival, dispatcher.step(), span, links.told.row(arrival as usize));
+            dispatcher.post(board, arrival, span, links.told.row(arrival as usize));
         }
     }
 }

@@ -14,4 +14,4 @@ mod waiting;
 pub use board::{Board, PER_ARRIVAL, PER_TASK, gate_words};
 pub use dispatcher::{Dispatcher, Ended, Missing};
 pub use part::{Columns, Part};
-pub use waiting::Monotonic;
+pub use waiting::{Bells, Monotonic};

@@ -1,0 +1,267 @@
+"""Emulated devices: a plan runs in real time, without a model. Ops are waits, links are clocks.
+
+What runs when is decided by the dispatcher that real devices have, on the machine's clock, a thread
+per device. What comes out differs from the prediction where the order of things does, and by what
+it costs to decide.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base import checks
+from loadmaster.base.errors import RunError
+from loadmaster.plans.plan import Plan
+from loadmaster.running.compiled import Compiled, compile_plan
+from loadmaster.running.measured import Measured, Steps
+
+#: Seconds that all ops take one after another, if nothing else is asked for: so long that an op is
+#: long beside what it costs to decide what comes next.
+SECONDS = 0.6
+
+#: Seconds that a device waits without news, beside the predicted step, before the run is given up.
+PATIENCE = 20.0
+
+#: Seconds between two looks of the calling thread, at which Ctrl-C is noticed.
+_LOOK = 0.1
+
+#: ``PR_SET_TIMERSLACK`` and ``PR_GET_TIMERSLACK`` of prctl(2).
+_SET_SLACK, _GET_SLACK = 29, 30
+
+
+def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured:
+    """Runs a plan on emulated devices.
+
+    Every op waits for as long as the plan says that it takes. Every transfer and every collective
+    has its channels to itself for as long. Which op is next, and what is sent when, is decided as
+    the plan runs, not looked up in the prediction.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of any graph. No model is needed.
+    steps : int
+        How many are run, one after another.
+    seconds : float
+        What all ops of the graph that runs take one after another on the fastest device, in the
+        emulation. Everything is stretched by one factor, :attr:`Measured.stretch`, to come to that.
+        The longer it is, the less the machine's own time counts.
+
+    Returns
+    -------
+    Measured
+        In seconds of the plan: the stretch is taken out again.
+
+    Raises
+    ------
+    InputError
+        No step, seconds that are not above 0, or a plan in which no op takes any time.
+    RunError
+        A device waited in vain, which says what for.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    >>> seen = lm.emulate(plan, 1, seconds=0.05)
+    >>> len(seen.timeline.transfers) == len(plan.schedule.transfers)
+    True
+    """
+    checks.integer("steps", steps)
+    checks.number(
+        "seconds", seconds, "a number of seconds, above 0", lambda s: 0 < s <= checks.YEAR
+    )
+    compiled = compile_plan(plan)
+    stretch = seconds / _all_ops(plan)
+    seen = _Emulation(plan, compiled, stretch).run(steps)
+    return Measured(plan, seen, ("emulated",) * compiled.n_devices, stretch)
+
+
+def _all_ops(plan: Plan) -> float:
+    """Seconds that all ops take one after another on the fastest device."""
+    seconds = float(plan.problem.compute_time.sum(axis=0).min())
+    checks.number("the time of all ops", seconds, "seconds above 0", lambda s: s > 0)
+    return seconds
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One step: the board's arrivals and tasks, when it began, and the delays of all devices."""
+
+    arrivals: NDArray[np.uint64]
+    tasks: NDArray[np.uint64]
+    began: int
+    delay: list[int]
+
+
+class _Emulation:
+    """The devices of one plan, each in a thread of its own."""
+
+    def __init__(self, plan: Plan, compiled: Compiled, stretch: float) -> None:
+        self.compiled = compiled
+        self.names = [device.name for device in plan.cluster.devices]
+        self.patience = PATIENCE + 2 * plan.makespan * stretch
+        self.board, (_, self.arrivals, self.tasks) = compiled.board()
+        line, sent = compiled.timeline, compiled.transfers
+        lasts = np.zeros(compiled.n_tasks)
+        lasts[: compiled.n_ops] = (line.finish - line.start) * ~compiled.at_once[: compiled.n_ops]
+        gathered = (line.collectives.finish - line.collectives.start)[
+            compiled.collective[compiled.n_transfers :]
+        ]
+        under_way = np.concatenate([sent.finish - sent.start, gathered])
+        links = fast.Links(
+            compiled.n_devices,
+            plan.cluster.n_channels,
+            _held(plan, compiled),
+            _nanoseconds(under_way * stretch),
+            compiled.collective,
+            compiled.tells,
+            np.flatnonzero(compiled.after < 0).astype(np.int32),
+        )
+        self.dispatchers = [
+            fast.Dispatcher(compiled.part(device), self.board, self.patience)
+            for device in range(compiled.n_devices)
+        ]
+        self.devices = []
+        for device, dispatcher in enumerate(self.dispatchers):
+            mine = np.flatnonzero(compiled.device == device).astype(np.int32)
+            length = mine, _nanoseconds(lasts[mine] * stretch)
+            _, after = compiled.sent_after(device)
+            self.devices.append(fast.Emulated(dispatcher, links, length, after))
+        self.seen: list[_Seen] = []
+        self.errors: list[BaseException] = []
+        self.overdue = False
+
+    def run(self, n: int) -> Steps:
+        """So many steps."""
+        self.delays: list[list[int]] = [[] for _ in range(n)]
+        threads = [
+            threading.Thread(target=self._device, args=(device, n), daemon=True)
+            for device in range(len(self.devices))
+        ]
+        with _exact_sleeps():
+            for thread in threads:
+                thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_LOOK)
+        finally:
+            self.board.stop()
+            for thread in threads:
+                thread.join()
+        if self.errors:
+            raise self.errors[0]
+        if self.overdue:
+            missing = [dispatcher.missing() for dispatcher in self.dispatchers]
+            words = self.compiled.waiting(missing, self.names)
+            raise RunError(f"nothing happened for {self.patience:.3g} s: {words}")
+        return self._steps()
+
+    def _device(self, device: int, n: int) -> None:
+        emulated, delay = self.devices[device], _waited_for_a_core()
+        try:
+            for step in range(n):
+                before = delay()
+                began = emulated.step()
+                self._note(device, step, began, delay() - before)
+        except InterruptedError:
+            pass  # another device, or the caller, has stopped the run
+        except TimeoutError:
+            self.board.stop()
+            self.overdue = True
+        except BaseException as error:
+            self.errors.append(error)
+            self.board.stop()
+
+    def _note(self, device: int, step: int, began: int, delay: int) -> None:
+        """Keeps what the board says of a step; no device can begin the next one before this."""
+        self.delays[step].append(delay)
+        if device == 0:
+            arrays = self.arrivals.copy().reshape(-1, 3), self.tasks.copy().reshape(-1, 2)
+            self.seen.append(_Seen(*arrays, began, self.delays[step]))
+
+    def _steps(self) -> Steps:
+        """What the board said of all steps, in seconds since each began."""
+        compiled, n = self.compiled, self.compiled.n_ops
+        planned, sent = len(compiled.timeline.transfers), compiled.n_transfers
+        began = np.array([seen.began for seen in self.seen], dtype=np.int64)[:, None, None]
+        tasks = _seconds(np.stack([seen.tasks for seen in self.seen]), began)
+        arrivals = _seconds(np.stack([seen.arrivals for seen in self.seen]), began)
+        tasks[:, np.flatnonzero(compiled.device < 0)] = 0.0
+        share_of = compiled.collective[sent:]
+        gathered = np.zeros((len(self.seen), len(compiled.timeline.collectives), 3))
+        gathered[:, share_of] = arrivals[:, sent:]
+        start, finish = tasks[:, :n, 0], tasks[:, :n, 1]
+        start[:, compiled.members] = tasks[:, n:, 0]
+        finish[:, compiled.members] = gathered[:, share_of, 2]
+        return Steps(
+            start=start,
+            finish=finish,
+            sent_start=arrivals[:, :planned, 1],
+            sent_finish=arrivals[:, :planned, 2],
+            gathered_start=gathered[..., 1],
+            gathered_finish=gathered[..., 2],
+            seconds=finish.max(axis=1),
+            delay=np.array([max(seen.delay) for seen in self.seen]) / 1e9,
+        )
+
+
+def _seconds(words: NDArray[np.uint64], began: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Clocks of the board as seconds since each step began."""
+    seconds: NDArray[np.float64] = np.maximum(words.astype(np.int64) - began, 0) / 1e9
+    return seconds
+
+
+def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _held(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Arrivals, and the channels that each holds."""
+    sent, links = compiled.transfers, plan.problem.links
+    routes: dict[tuple[int, int], list[int]] = {}
+    pairs = []
+    for arrival, pair in enumerate(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)):
+        if pair not in routes:
+            routes[pair] = links.route(*pair)[2]
+        pairs += [(arrival, channel) for channel in routes[pair]]
+    channels = compiled.timeline.collectives.channels
+    for share, collective in enumerate(compiled.collective[compiled.n_transfers :].tolist()):
+        pairs += [(compiled.n_transfers + share, channel) for channel in channels[collective]]
+    found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _waited_for_a_core() -> Callable[[], int]:
+    """Tells for how many nanoseconds this thread was ready and had no core; 0: no system says."""
+    path = "/proc/thread-self/schedstat"
+    if not os.path.exists(path):
+        return lambda: 0
+    descriptor = os.open(path, os.O_RDONLY)
+    return lambda: int(os.pread(descriptor, 80, 0).split()[1])
+
+
+@contextmanager
+def _exact_sleeps() -> Iterator[None]:
+    """Has threads that are started within wake when they asked to, not up to 50 us later."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = prctl(_GET_SLACK, 0, 0, 0, 0)
+    prctl(_SET_SLACK, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_SET_SLACK, before, 0, 0, 0)
