@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         InputError,
         LoadmasterError,
         MissingExtraError,
+        RunError,
         SolverError,
     )
     from loadmaster.base.progress import Incumbent
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
     from loadmaster.running.record import record
+    from loadmaster.running.run import run
     from loadmaster.running.tape import Tape
     from loadmaster.strategies import strategy
     from loadmaster.tasks.bound import lower_bound
@@ -84,6 +86,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Route",
+    "RunError",
     "Simulation",
     "SolverError",
     "Sweep",
@@ -109,6 +112,7 @@ __all__ = [
     "reader",
     "readers",
     "record",
+    "run",
     "simulate",
     "strategy",
     "sweep",
@@ -125,6 +129,7 @@ _HOMES = {
         "InputError",
         "LoadmasterError",
         "MissingExtraError",
+        "RunError",
         "SolverError",
     ),
     "base.progress": ("Incumbent",),
@@ -152,6 +157,7 @@ _HOMES = {
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),
     "running.record": ("record",),
+    "running.run": ("run",),
     "running.tape": ("Tape",),
     "strategies": ("strategy",),
     "tasks.bound": ("lower_bound",),

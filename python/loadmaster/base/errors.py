@@ -1,4 +1,4 @@
-"""The errors Loadmaster raises: bad input, no feasible plan, a solver that failed."""
+"""The errors Loadmaster raises: bad input, no feasible plan, a solver or a run that failed."""
 
 from __future__ import annotations
 
@@ -105,3 +105,7 @@ class SolverError(LoadmasterError):
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
+
+
+class RunError(LoadmasterError):
+    """A plan could not be run to the end: a device waited in vain, or its worker died."""
