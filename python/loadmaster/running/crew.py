@@ -16,6 +16,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.running.clocks import Seen, steps_of, waited_for_a_core
 from loadmaster.running.measured import Steps
+from loadmaster.running.places import Place
 from loadmaster.running.wiring import Wiring
 from loadmaster.running.worker import NOTHING, Arena, Held, Worker
 
@@ -24,11 +25,11 @@ from loadmaster.running.worker import NOTHING, Arena, Held, Worker
 class Given:
     """What a run is given beside its plan and its tape.
 
-    ``cores`` are those of each device's worker; its ops use as many threads. ``seed`` is that of
-    random ops. After ``patience`` seconds without news a worker gives up.
+    ``places`` are those of the devices' workers; ops use as many threads as a place has cores.
+    ``seed`` is that of random ops. After ``patience`` seconds without news a worker gives up.
     """
 
-    cores: Sequence[Sequence[int]]
+    places: Sequence[Place]
     seed: int = 0
     patience: float = 60.0
 
@@ -94,7 +95,7 @@ class Member:
     def __init__(
         self, crew: Crew, device: int, alone: AbstractContextManager[Any] | None = None
     ) -> None:
-        cores = crew.given.cores[device]
+        cores = crew.given.places[device].cores
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
         torch.set_num_threads(len(cores))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from loadmaster.base.warnings import warn
 from loadmaster.plans.plan import Plan
 from loadmaster.running.measured import Measured
 from loadmaster.running.places import places_of
+from loadmaster.running.rounds import Session
 from loadmaster.running.tape import Tape
 
 if TYPE_CHECKING:
@@ -82,17 +84,24 @@ def run(
     >>> measured.step, measured.error                                 # doctest: +SKIP
     """
     checks.integer("steps", steps)
-    places = places_of(plan.cluster, on)
-    with started(
-        plan, tape, inputs, targets=targets, on=on, seed=seed, patience=patience
-    ) as devices:
-        first = devices.run(1, memory=True)
-        devices.run(WARM_UP - 1)
-        measured = devices.run(steps)
-    found = Measured(plan, replace(measured, peaks=first.peaks), tuple(map(str, places)))
+    with ready(plan, tape, inputs, targets=targets, on=on, seed=seed, patience=patience) as session:
+        found = session(steps)
     if found.busy:
         warn(found.busy)
     return found
+
+
+@contextmanager
+def ready(plan: Plan, tape: Tape, inputs: Any = None, **options: Any) -> Iterator[Session]:
+    """A plan that has warmed up: a function that runs so many steps more, and measures them.
+
+    As `run` takes them.
+    """
+    with started(plan, tape, inputs, **options) as devices:
+        peaks = devices.run(1, memory=True).peaks
+        devices.run(WARM_UP - 1)
+        places = tuple(map(str, devices.places))
+        yield lambda steps: Measured(plan, replace(devices.run(steps), peaks=peaks), places)
 
 
 def started(
@@ -122,6 +131,6 @@ def started(
     if len(set(used)) < len(used):
         warn("devices share a core: they wait for each other, and steps take longer than planned")
     wiring = Wiring(plan, tape, tape.given(inputs, targets))
-    given = Given([place.cores for place in places], seed, patience)
+    given = Given(places, seed, patience)
     made: type[Processes] | type[Threads] = Processes if places[0].kind == "cpu" else Threads
     return made(wiring, given)

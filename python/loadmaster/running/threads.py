@@ -29,6 +29,7 @@ class Threads:
     """
 
     def __init__(self, wiring: Wiring, given: Given) -> None:
+        self.places = given.places
         self._crew = Crew(wiring, given, bytearray)
         self._alone = Lock()
         devices = range(self._crew.n_devices)
