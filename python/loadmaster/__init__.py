@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from loadmaster.rules.constraints import Constraints
     from loadmaster.running.emulated import emulate
     from loadmaster.running.record import record
+    from loadmaster.running.run import run
     from loadmaster.running.tape import Tape
     from loadmaster.strategies import strategy
     from loadmaster.tasks.bound import lower_bound
@@ -113,6 +114,7 @@ __all__ = [
     "reader",
     "readers",
     "record",
+    "run",
     "simulate",
     "strategy",
     "sweep",
@@ -158,6 +160,7 @@ _HOMES = {
     "rules.constraints": ("Constraints",),
     "running.emulated": ("emulate",),
     "running.record": ("record",),
+    "running.run": ("run",),
     "running.tape": ("Tape",),
     "strategies": ("strategy",),
     "tasks.bound": ("lower_bound",),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from loadmaster.running.calls import Call, Values
-from loadmaster.running.tape import Tape
+from loadmaster.running.tape import Placeholder, Slot, Tape
 
 _MASK = (1 << 64) - 1
 
@@ -54,26 +55,56 @@ class Replay:
         self._seed = seed
         self.step_index = 0
         self.values: Values = [None] * tape.n_values
-        kept, self._fresh = starting(tape, given)
+        kept, self._fresh = starting(tape, tape.placeholders, given)
         for slot, tensor in kept.items():
             self.values[slot] = tensor
 
-    def step(self) -> None:
-        """Run the next step; `values` holds what it gave until the step after it."""
+    def step(self, seen: Callable[[Call], None] | None = None) -> None:
+        """Run the next step; `values` holds what it gave until the step after it.
+
+        ``seen`` is told of each call that has run.
+        """
         tape, values = self._tape, self.values
         for slot, number in zip(tape.numbers, tape.host(self.step_index), strict=True):
             values[slot] = number
         for slot, tensor in self._fresh.items():
             values[slot] = tensor.clone()
-        with below_autograd():
+        with below_autograd(), torch.random.fork_rng(devices=[]):
             for call, run in zip(tape.calls, tape.runners, strict=True):
                 prepare(call, self._seed, self.step_index)
                 run(values)
+                if seen is not None:
+                    seen(call)
         self.step_index += 1
 
 
+def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
+    """How every tensor lies in memory when a step runs, which it does once.
+
+    That may differ from the recording: with other inputs, and where PyTorch's kernels without data
+    do not know what the real ones give (the workspace of a fused LSTM).
+    """
+    replay = Replay(tape, given)
+    found = dict(tape.slots)
+
+    def look(slots: Iterable[int]) -> None:
+        for slot in slots:
+            tensor = replay.values[slot] if slot >= 0 else None
+            if tensor is not None:
+                found[slot] = replace(
+                    found[slot],
+                    sizes=tuple(tensor.shape),
+                    strides=tensor.stride(),
+                    offset=tensor.storage_offset(),
+                )
+
+    replay.step(lambda call: look(call.results))
+    look(p.slot for p in tape.placeholders)
+    return found
+
+
 def starting(
-    tape: Tape, given: Mapping[int, torch.Tensor]
+    tape: Tape, placeholders: Iterable[Placeholder], given: Mapping[int, torch.Tensor]
 ) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Tensors of placeholders by slot: those that stay, and those to clone before every step.
 
@@ -82,7 +113,7 @@ def starting(
     """
     kept, fresh = {}, {}
     copies: dict[int, torch.UntypedStorage] = {}
-    for placeholder in tape.placeholders:
+    for placeholder in placeholders:
         tensor = given.get(placeholder.slot, placeholder.tensor)
         if tape.slots[placeholder.slot].storage not in tape.written:
             kept[placeholder.slot] = tensor

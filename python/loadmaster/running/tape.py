@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
 from loadmaster.running.calls import Call, Values, runner
@@ -133,8 +134,7 @@ class Tape:
         """
         from loadmaster.running.replay import Replay
 
-        if steps < 1:
-            raise InputError(f"steps = {steps}: at least 1")
+        checks.integer("steps", steps)
         replay = Replay(self, self.given(inputs, targets), seed)
         for _ in range(steps):
             replay.step()
@@ -172,6 +172,20 @@ class Tape:
     def written(self) -> frozenset[int]:
         """Storages that the step changes."""
         return frozenset(self.slots[slot].storage for call in self.calls for slot in call.writes)
+
+    @property
+    def changes(self) -> tuple[list[int], list[int]]:
+        """Ops that change memory, and the ops whose memory that is."""
+        owner: dict[int, int] = {}
+        for slot in self.slots.values():
+            owner.setdefault(slot.storage, slot.op)
+        pairs = {
+            (call.op, owner[self.slots[slot].storage])
+            for call in self.calls
+            for slot in call.writes
+        }
+        writers = sorted(pairs)
+        return [writer for writer, _ in writers], [owned for _, owned in writers]
 
     @cached_property
     def runners(self) -> tuple[Callable[[Values], None], ...]:

@@ -1,0 +1,68 @@
+"""What a board says of the steps that devices ran, as seconds since each began."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.running.compiled import Compiled
+from loadmaster.running.measured import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One step: the board's words of arrivals and tasks, when it began in nanoseconds, and for how
+    many of those each device waited for a core.
+    """
+
+    arrivals: NDArray[np.uint64]
+    tasks: NDArray[np.uint64]
+    began: int
+    delay: Sequence[int]
+
+
+def steps_of(
+    compiled: Compiled, seen: Sequence[Seen], peaks: NDArray[np.uint64] | None = None
+) -> Steps:
+    """The steps as they passed on the machine."""
+    n, sent = compiled.n_ops, compiled.n_transfers
+    runs = compiled.device[:n] >= 0
+    line = compiled.timeline
+    planned, share_of = len(line.transfers), compiled.collective[sent:]
+    rows: list[list[NDArray[np.float64]]] = []
+    for step in seen:
+        tasks = _seconds(step.tasks.reshape(-1, 2), step.began)
+        arrivals = _seconds(step.arrivals.reshape(-1, 3), step.began)
+        start, finish = (np.where(runs, tasks[:n, i], 0.0) for i in (0, 1))
+        gathered = np.zeros((len(line.collectives), 2))
+        gathered[share_of] = arrivals[sent:, 1:]
+        start[compiled.members] = tasks[n:, 0]
+        finish[compiled.members] = gathered[share_of, 1]
+        rows.append([
+            start, finish, arrivals[:planned, 1], arrivals[:planned, 2],
+            gathered[:, 0], gathered[:, 1],
+        ])  # fmt: skip
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    delay = np.array([max(step.delay) for step in seen]) / 1e9
+    start, finish, sent_start, sent_finish, began, ended = columns
+    return Steps(
+        start, finish, sent_start, sent_finish, began, ended, finish.max(axis=1), delay, peaks
+    )
+
+
+def _seconds(words: NDArray[np.uint64], began: int) -> NDArray[np.float64]:
+    """Clocks of a board as seconds since a step began."""
+    return np.maximum(words.astype(np.int64) - began, 0) / 1e9
+
+
+def waited_for_a_core() -> Callable[[], int]:
+    """Tells for how many nanoseconds this thread was ready and had no core; 0: no system says."""
+    path = "/proc/thread-self/schedstat"
+    if not os.path.exists(path):
+        return lambda: 0
+    descriptor = os.open(path, os.O_RDONLY)
+    return lambda: int(os.pread(descriptor, 80, 0).split()[1])

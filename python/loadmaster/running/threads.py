@@ -1,0 +1,95 @@
+"""Runs a plan on threads of this process, one per device, pinned to cores.
+
+Dispatch takes turns on Python's global lock, so that devices delay each other: worker processes do
+not. Threads need no fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from loadmaster.running.crew import Crew, Failed, Given, Member
+from loadmaster.running.measured import Steps
+from loadmaster.running.wiring import Wiring
+
+
+class Threads:
+    """Workers of a plan, which keep parameters and optimizer slots from step to step.
+
+    Raises
+    ------
+    RunError
+        By `run` and `fetch`: an op failed, or a device waited in vain. Op and device are named.
+    """
+
+    def __init__(self, wiring: Wiring, given: Given) -> None:
+        self.places = given.places
+        self._crew = Crew(wiring, given, bytearray)
+        self._alone = Lock()
+        devices = range(self._crew.n_devices)
+        self._threads = [ThreadPoolExecutor(1, "loadmaster") for _ in devices]
+        self._members: list[Member] = []
+        self._members = self._ask(lambda device: Member(self._crew, device, self._alone))
+
+    def run(self, steps: int, *, memory: bool = False) -> Steps:
+        """Runs so many steps more; ``memory``: counts what devices hold, which takes time."""
+        numbers = self._crew.numbers(steps)
+        with torch.random.fork_rng(devices=[]):
+            return self._crew.joined(self._ask(lambda d: self._members[d].run(numbers, memory)))
+
+    def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+        """Outputs of the last step by name, from the devices that hold them; all by default."""
+        outputs = self._crew.wiring.tape.outputs
+        wanted = {name: outputs[name] for name in (outputs if names is None else names)}
+        found: dict[int, torch.Tensor] = {}
+        for member in self._members:
+            found |= member.outputs(sorted(set(wanted.values())))
+        return {name: found[slot].clone() for name, slot in wanted.items()}
+
+    def _ask(self, what: Callable[[int], Any]) -> list[Any]:
+        """What all workers answer."""
+
+        def answer(device: int) -> Any:
+            try:
+                return what(device)
+            except BaseException as error:
+                self._crew.board.stop()
+                if not self._members:
+                    return Failed(f"{self._crew.names[device]}: {error}", cause=True)
+                return self._members[device].failed(error)
+
+        answers = [thread.submit(answer, device) for device, thread in enumerate(self._threads)]
+        try:
+            wait(answers, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            self.close()
+            raise
+        found = [answer.result() for answer in answers]
+        failed = [each for each in found if isinstance(each, Failed)]
+        if failed:
+            self.close()
+            raise self._crew.failure(failed)
+        return found
+
+    def close(self) -> None:
+        """Ends all workers."""
+        self._crew.board.stop()
+        for thread in self._threads:
+            thread.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,232 @@
+"""A tape on the devices of a plan: what each task calls, what it reads, what each transfer carries.
+
+A device has a list of values: one per slot of the tape, and more for what comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from loadmaster.base.errors import InputError
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.plan import Plan
+from loadmaster.running.calls import Call
+from loadmaster.running.compiled import Compiled, compile_plan
+from loadmaster.running.packing import Packed
+from loadmaster.running.replay import layouts
+from loadmaster.running.tape import Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a device reads of a transfer: the value ``index`` is ``slot``, which is all of what the
+    ``arrival`` brings, or a view of that.
+    """
+
+    index: int
+    arrival: int
+    slot: int
+
+
+@dataclass(slots=True)
+class Task:
+    """A call on a device: where its values are.
+
+    ``source`` gives the index of each slot that it reads, ``copies`` those of them that a transfer
+    brings, ``uses`` all that is read.
+    """
+
+    call: Call
+    source: dict[int, int] = field(default_factory=dict)
+    copies: tuple[Copied, ...] = ()
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """Indices of the values that it reads."""
+        return tuple(self.source.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What one device does.
+
+    Attributes
+    ----------
+    device : int
+    tasks : Mapping of int to Task
+        By op. Ops that call nothing, such as one that takes a result out of several, have none.
+    sends : Mapping of int to tuple of int
+        Arrivals by the task after which they are sent; -1: as the step begins.
+    uses : Mapping of int to int
+        How many tasks and transfers of the device read each value that is freed after them. What
+        nothing reads is freed after the task that gives it.
+    n_values : int
+    homes : tuple of int
+        Placeholders of the device, by their place in the tape.
+    """
+
+    device: int
+    tasks: Mapping[int, Task]
+    sends: Mapping[int, tuple[int, ...]]
+    uses: Mapping[int, int]
+    n_values: int
+    homes: tuple[int, ...]
+
+
+class Wiring:
+    """A plan and a tape, joined.
+
+    Raises
+    ------
+    InputError
+        The plan is of another graph, or has parts; an op changes what another device holds.
+    """
+
+    def __init__(
+        self, plan: Plan, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
+        _check(plan, tape)
+        self.plan, self.tape = plan, tape
+        #: Inputs that are not those of the recording, by slot.
+        self.given = dict(given or {})
+        #: How tensors lie in memory with these inputs.
+        self.slots = layouts(tape, self.given)
+        self.compiled: Compiled = compile_plan(plan, tape.changes)
+        self.home = plan.running_devices
+        self._edges = _Edges(tape, self.compiled)
+        self._n_values = tape.n_values
+        self._copies: dict[tuple[int, int], Copied] = {}
+        self._tasks: dict[int, Task] = {}
+        #: What each transfer carries, as it lies at its sender.
+        self.carried: dict[int, int] = {}
+        for call in tape.calls:
+            self._tasks[call.op] = self._task(call)
+        self.packed = {arrival: Packed(self.slots[s]) for arrival, s in self.carried.items()}
+
+    def device(self, device: int) -> Wired:
+        """What one device does."""
+        compiled, tape = self.compiled, self.tape
+        first, (after, later) = compiled.sent_after(device)
+        sends: dict[int, list[int]] = defaultdict(list)
+        sends[-1] = first.tolist()
+        for task, arrival in zip(after.tolist(), later.tolist(), strict=True):
+            sends[task].append(arrival)
+        tasks = {op: task for op, task in self._tasks.items() if self.home[op] == device}
+        uses = Counter(index for task in tasks.values() for index in task.uses)
+        uses.update(self.carried[a] for sent in sends.values() for a in sent if a in self.carried)
+        for task in tasks.values():
+            uses.update({slot: 0 for slot in task.call.results if slot >= 0})
+        kept = {*tape.outputs.values(), *tape.numbers, *(p.slot for p in tape.placeholders)}
+        return Wired(
+            device,
+            tasks,
+            {task: tuple(arrivals) for task, arrivals in sends.items()},
+            {index: n for index, n in uses.items() if index not in kept},
+            self._n_values,
+            tuple(i for i, p in enumerate(tape.placeholders) if self.home[p.op] == device),
+        )
+
+    def _task(self, call: Call) -> Task:
+        """What a call reads where it runs."""
+        slots, here = self.slots, self.home[call.op]
+        for slot in call.writes:
+            if self.home[slots[slot].op] != here:
+                raise InputError(
+                    f"op {self._name(call.op)} changes what {self._name(slots[slot].op)} gives, "
+                    "on another device: keep the two on one (constraints, colocate)"
+                )
+        task, copies = Task(call), []
+        for slot in call.reads:
+            if slot not in slots or self.home[slots[slot].op] == here:
+                task.source[slot] = slot
+                continue
+            copies.append(self._copied(call.op, slot))
+            task.source[slot] = copies[-1].index
+        task.copies = tuple(copies)
+        return task
+
+    def _copied(self, op: int, slot: int) -> Copied:
+        """What an op reads that a transfer brings: one value for all that read the same of it."""
+        arrival, base = self._edges.brings(op, slot)
+        self.carried.setdefault(arrival, base)
+        if (arrival, slot) not in self._copies:
+            self._copies[arrival, slot] = Copied(self._n_values, arrival, slot)
+            self._n_values += 1
+        return self._copies[arrival, slot]
+
+    def _name(self, op: int) -> str:
+        return f"{self.tape.graph.names[op]!r}"
+
+
+class _Edges:
+    """Which arrival brings what a call reads."""
+
+    def __init__(self, tape: Tape, compiled: Compiled) -> None:
+        self._slots, self._compiled = tape.slots, compiled
+        graph = compiled.graph
+        self._graph = graph
+        self._tensor = graph.src if graph.tensor is None else graph.tensor
+        self._into: dict[int, list[int]] = defaultdict(list)
+        for edge in np.flatnonzero(self._tensor >= 0).tolist():
+            self._into[int(graph.dst[edge])].append(edge)
+        self._given: dict[int, int] = {}
+        for slot, each in tape.slots.items():
+            self._given.setdefault(each.op, slot)
+        # Of an op with several results, the one that takes a result out has the slot.
+        self._shown: dict[int, int] = {}
+        for edge in np.flatnonzero(self._tensor >= 0).tolist():
+            if int(graph.src[edge]) in self._given:
+                self._shown.setdefault(int(self._tensor[edge]), self._given[int(graph.src[edge])])
+
+    def brings(self, op: int, slot: int) -> tuple[int, int]:
+        """The arrival that brings what an op reads, and the slot of all that it brings."""
+        pieces = self._compiled.pieces
+        edge = self._edge(op, slot)
+        piece = int(pieces.read[edge])
+        tensor = int(pieces.tensor[piece])
+        whole = int(self._tensor[edge]) == tensor
+        base = slot if whole else self._shown[tensor]
+        return int(pieces.brought[piece]), base
+
+    def _edge(self, op: int, slot: int) -> int:
+        """The edge for what an op reads: from the op that gives it, or from another that shows the
+        same memory, where autograd handed on another tensor of it.
+        """
+        wanted = self._slots[slot]
+        shows = [
+            edge
+            for edge in self._into[op]
+            if self._slots[self._given[int(self._graph.src[edge])]].storage == wanted.storage
+        ]
+        own = [edge for edge in shows if self._graph.src[edge] == wanted.op]
+        return (own or shows)[0]
+
+
+def _check(plan: Plan, tape: Tape) -> None:
+    """Refuses a plan that is not of the tape's graph."""
+    if not plan.program.is_plain:
+        raise InputError(
+            f"the plan's ops are {plan.program.changes}: only plans of whole ops run on a tape "
+            '(place with split="none")'
+        )
+    planned, taped = plan.graph, tape.graph
+    if planned.names != taped.names:
+        pairs = zip(planned.names, taped.names, strict=False)
+        other = next((f"{a!r}, the tape {b!r}" for a, b in pairs if a != b), "")
+        counts = f"{planned.n_ops} ops, the tape {taped.n_ops}"
+        raise InputError(
+            f"the plan is of another graph: it has {other or counts}. Place tape.graph"
+        )
+    if not (_same(planned, taped, "src") and _same(planned, taped, "dst")):
+        raise InputError(
+            "the plan is of a graph with other edges than the tape's: place tape.graph"
+        )
+
+
+def _same(a: OpGraph, b: OpGraph, column: str) -> bool:
+    return np.array_equal(getattr(a, column), getattr(b, column))
