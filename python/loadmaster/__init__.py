@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.profile import Profile
+    from loadmaster.model.runtime import Dispatch, SendCost
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import read, reader
@@ -72,6 +73,7 @@ __all__ = [
     "Costs",
     "Device",
     "DeviceType",
+    "Dispatch",
     "Fit",
     "Incumbent",
     "InfeasibleError",
@@ -84,6 +86,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Route",
+    "SendCost",
     "Simulation",
     "SolverError",
     "Sweep",
@@ -145,6 +148,7 @@ _HOMES = {
     ),
     "model.graph": ("OpGraph",),
     "model.profile": ("Profile",),
+    "model.runtime": ("Dispatch", "SendCost"),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
     "readers": ("read", "reader"),
