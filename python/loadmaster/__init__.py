@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.profile import Profile
+    from loadmaster.model.runtime import Dispatch, SendCost
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import read, reader
@@ -75,6 +76,7 @@ __all__ = [
     "Costs",
     "Device",
     "DeviceType",
+    "Dispatch",
     "Fit",
     "Incumbent",
     "InfeasibleError",
@@ -88,6 +90,7 @@ __all__ = [
     "Profile",
     "Route",
     "RunError",
+    "SendCost",
     "Simulation",
     "SolverError",
     "Sweep",
@@ -152,6 +155,7 @@ _HOMES = {
     ),
     "model.graph": ("OpGraph",),
     "model.profile": ("Profile",),
+    "model.runtime": ("Dispatch", "SendCost"),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
     "readers": ("read", "reader"),

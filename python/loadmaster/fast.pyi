@@ -82,6 +82,7 @@ class _Bounds(TypedDict):
     work: float
     forced_transfers: float
     heads_and_tails: float
+    launches: float
     best: float
     source: str
 
@@ -204,6 +205,8 @@ class Cluster:
         devices: list[tuple[str, str, int]],
         links: list[tuple[str | list[str], str | list[str], float, float, list[str]]],
         tables: list[tuple[str, int, int, list[tuple[int, float]]]] = ...,
+        send_costs: list[tuple[str, float, float]] = ...,
+        host_each: bool = False,
     ) -> Cluster: ...
     @property
     def n_devices(self) -> int:
@@ -246,10 +249,10 @@ class Schedule:
 
     ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel,
     ``peak`` and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data),
-    op, src, dst, bytes, queued, start, finish. ``collectives()`` has columns op (the member that
-    arrived last), kind, algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain
-    of causes, last first:
-    (op or -1, transfer or -1, start, finish, what it waited for). ``overflow`` is None or
+    op, src, dst, bytes, queued, start, finish, copied. ``collectives()`` has columns op (the member
+    that arrived last), kind, algorithm, bytes, queued, start, finish, channels. ``blame()`` is the
+    chain of causes, last first: (what happened: "run", "transfer", "copy" or "launch"; its op or
+    transfer; start, finish, what it waited for). ``overflow`` is None or
     (device, time, op or -1, bytes over, largest tensors alive as (op, bytes, is a copy)).
     """
 
@@ -294,9 +297,12 @@ class Schedule:
         """Columns of the transfers."""
     def collectives(self) -> dict[str, Any]:
         """Columns of the collectives."""
-    def blame(self) -> list[tuple[int, int, float, float, str]]:
-        """The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited
-        for.
+    @property
+    def launched(self) -> _Seconds | None:
+        """When each op was launched, in seconds; None where launches take no time."""
+    def blame(self) -> list[tuple[str, int, float, float, str]]:
+        """The chain of causes, last first: what happened, its op or transfer, start, finish, what
+        it waited for.
         """
     def waited(self, op: int) -> tuple[str, int]:
         """What one op's start waited for: a word, and the op or transfer; of a collective, the
@@ -313,7 +319,9 @@ class Problem:
     other rules, which costs next to nothing: all share the graph, the cluster and the times.
     """
 
-    def __new__(cls, graph: Graph, cluster: Cluster, time: _Seconds) -> Problem: ...
+    def __new__(
+        cls, graph: Graph, cluster: Cluster, time: _Seconds, dispatch: _Seconds | None = None
+    ) -> Problem: ...
     @property
     def graph(self) -> Graph:
         """The graph."""

@@ -212,13 +212,26 @@ def drawn_cluster(random: Random) -> lm.Cluster | None:
     reached = {(a, a) for a in range(k)} | set(pairs)
     for _ in range(k):
         reached |= {(a, d) for a, b in reached for c, d in reached if b == c}
+    types, dispatch = drawn_runtime(random, n_types)
     try:
-        cluster = lm.Cluster(devices, links)
+        cluster = lm.Cluster(devices, links, types, dispatch=dispatch)
     except lm.InputError as error:
         claim(len(reached) < k * k, "every pair has a route, but:", error)
         return None
     claim(len(reached) == k * k, "a pair has no route, but the cluster was made")
     return cluster
+
+
+def drawn_runtime(random: Random, n_types: int) -> tuple[list[lm.DeviceType], lm.Dispatch | None]:
+    """Device types, one of which may pay for sending, and what launches cost, if anything."""
+    costs: list[lm.SendCost | None] = [None] * n_types
+    if random.random() < 0.2:
+        latency, speed = random.randint(0, 2) * MS, random.choice([1000.0, 500.0])
+        costs[random.randrange(n_types)] = lm.SendCost(latency, speed)
+    types = [lm.DeviceType(f"t{i}", send_cost=cost) for i, cost in enumerate(costs)]
+    is_launched = random.random() < 0.2
+    launch = lm.Dispatch(random.randint(1, 3) * MS, random.random() < 0.7)
+    return types, launch if is_launched else None
 
 
 def drawn_rules(random: Random, graph: lm.OpGraph, cluster: lm.Cluster) -> lm.Constraints:

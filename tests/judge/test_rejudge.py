@@ -64,6 +64,30 @@ def test_what_is_wrong_is_named(wrong, changed):
         check(**changed)
 
 
+def test_what_a_runtime_costs_is_judged_too():
+    types = [lm.DeviceType("gpu", send_cost=lm.SendCost(1e-3, 1000.0))]
+    cluster = lm.Cluster(CLUSTER.devices, CLUSTER.wiring, types, dispatch=lm.Dispatch(2e-3))
+    problem = Problem.make(GRAPH, cluster, lm.costs.estimate(GRAPH, cluster))
+    seen = lm.simulate(GRAPH, cluster, [0, 0, 0, 1])
+
+    def judged(**changed):
+        line = replace(seen.timeline, **changed)
+        Step(Meaning(GRAPH), cluster, lm.Simulation(problem, line, seen.memory)).check()
+
+    judged()
+    sent, launched = seen.transfers, seen.timeline.launched
+    early = replace(sent, copied=shifted(sent.copied, 1, 1e-3))
+    for wrong, changed in (
+        ("copied in", {"transfers": early}),
+        ("launches, or none", {"launched": None}),
+        ("at once", {"launched": shifted(launched, 2, -1e-3)}),
+        ("launched before", {"launched": launched[[0, 2, 1, 3]]}),
+        ("waits", {"launched": shifted(launched, 3, 1e-3)}),
+    ):
+        with pytest.raises(WrongError, match=wrong):
+            judged(**changed)
+
+
 def test_wrong_peaks_are_named():
     with pytest.raises(WrongError, match="peaks are"):
         check(replace(SEEN.memory, peak=shifted(SEEN.memory.peak, 1, 1)))

@@ -33,10 +33,14 @@ from loadmaster.model.graph import PLACEHOLDERS
 @settings(max_examples=400)
 def test_every_schedule_is_the_reference_schedule(data):
     """Starts, finishes, transfers and peaks: every policy, order of links, kind of cluster."""
-    cluster = data.draw(clusters())
+    cluster = data.draw(clusters(runtime=True))
     graph = data.draw(plain_graphs())
     k, n = cluster.n_devices, graph.n
     device = data.draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n))
+    dispatch = None
+    if cluster.dispatch is not None:
+        dispatch = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+        dispatch[0] = 1
     priority = data.draw(st.lists(st.integers(-3, 3), min_size=n, max_size=n))
     policy = data.draw(st.sampled_from(["priority", "fifo", "fixed"]))
     contention = data.draw(st.booleans())
@@ -47,7 +51,9 @@ def test_every_schedule_is_the_reference_schedule(data):
         for t, extra in zip(graph.time, slower, strict=True)
     ]
 
-    problem = fast.Problem(graph.fast(), cluster._core, np.array(time, dtype=np.float64) * MS)
+    launches = None if dispatch is None else np.array(dispatch) * MS
+    seconds = np.array(time, dtype=np.float64) * MS
+    problem = fast.Problem(graph.fast(), cluster._core, seconds, launches)
 
     def run():
         return fast.simulate(
@@ -69,6 +75,8 @@ def test_every_schedule_is_the_reference_schedule(data):
             policy=policy,
             contention=contention,
             link_order=link_order,
+            dispatch=dispatch,
+            one_host=cluster.dispatch is None or cluster.dispatch.one_host,
         )
     except reference.StuckError:
         with pytest.raises(InputError, match="can never run"):
@@ -87,6 +95,15 @@ def test_every_schedule_is_the_reference_schedule(data):
         )
     }
     assert sent == want.sent
+    keys = [
+        ((1, op) if t < 0 else (0, t), dst)
+        for t, op, dst in zip(*(columns[c].tolist() for c in ("tensor", "op", "dst")), strict=True)
+    ]
+    assert dict(zip(keys, in_ms(columns["copied"]), strict=True)) == want.copied
+    if dispatch is None:
+        assert got.launched is None
+    else:
+        assert in_ms(got.launched) == [want.launched[u] for u in range(n)]
     assert got.peak.tolist() == want.peak
     moved = sum(graph.tensor_bytes[t[1]] for t, _ in want.sent if t[0] == 0)
     assert got.bytes_moved == moved

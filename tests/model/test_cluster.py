@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import V100, clusters, v100_mesh
 
 import loadmaster as lm
-from loadmaster import Cluster, Device, DeviceType, Link
+from loadmaster import Cluster, Device, DeviceType, Dispatch, Link, SendCost
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import format_bytes, format_count, format_seconds, parse_bytes
 
@@ -99,11 +100,12 @@ def test_an_unknown_preset_lists_the_known_ones():
 # -- TOML ------------------------------------------------------------------------------------
 
 
-@given(clusters())
+@given(clusters(runtime=True))
 def test_toml_round_trip(cluster):
     again = Cluster.from_toml(cluster.to_toml())
     assert again.digest == cluster.digest
     assert again.links == cluster.links
+    assert (again.types, again.dispatch) == (cluster.types, cluster.dispatch)
 
 
 def test_toml_round_trip_of_whole_numbers():
@@ -445,8 +447,64 @@ def test_the_digest_follows_every_figure_and_no_name_of_the_whole():
         Cluster(named(2), both_ways((0, 1), channels=("bus",)), base.types),
         Cluster(named(2), both_ways((0, 1)), [DeviceType("gpu", {"f32": 2e12}, 1e9)]),
         Cluster(named(2), both_ways((0, 1)), [DeviceType("gpu", {"f32": 1e12}, 1e9, 1e-6)]),
+        Cluster(named(2), both_ways((0, 1)), [replace(base.types[0], send_cost=SendCost(0, 1e9))]),
+        base.with_dispatch(Dispatch(5e-6)),
+        base.with_dispatch(Dispatch(5e-6, one_host=False)),
     ]
     assert len({base.digest, *(c.digest for c in others)}) == 1 + len(others)
+
+
+RUNTIME = """
+[dispatch]
+launch = "5 us"
+one_host = false
+source = "measured"
+[[type]]
+name = "cpu"
+send_cost = { latency = "7 us", bandwidth = "10 GB/s" }
+[[device]]
+name = "a"
+type = "cpu"
+memory = "1GiB"
+"""
+
+
+def test_costs_of_a_runtime_are_read_from_toml():
+    cluster = Cluster.from_toml(RUNTIME)
+    assert cluster.dispatch == Dispatch(5e-6, one_host=False, source="measured")
+    assert cluster.types[0].send_cost == SendCost(7e-6, 10e9)
+    assert Cluster.from_toml(cluster.to_toml(), bare=True).digest == cluster.digest
+    assert cluster.with_memory("2GiB").dispatch == cluster.dispatch
+    assert cluster.subset(["a"]).dispatch == cluster.dispatch
+    assert cluster.with_speed(2).types[0].send_cost == SendCost(7e-6, 10e9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('launch = "5 us"', "launch = 5", ["dispatch: launch", "without a unit"]),
+        ('launch = "5 us"', 'launch = "-1 us"', ["dispatch: launch"]),
+        ('launch = "5 us"', "", ["dispatch: launch", "> 0"]),
+        ("one_host = false", "one_host = 0", ["one_host is 0", "True or False"]),
+        ("one_host = false", "hosts = 2", ["dispatch", "'hosts'", "one_host"]),
+        (RUNTIME[: RUNTIME.index("[[type]]")], 'dispatch = "5 us"\n', ["dispatch is '5 us'"]),
+        ('bandwidth = "10 GB/s"', 'bandwidth = "0"', ["type 'cpu'", "send_cost", "bandwidth"]),
+        ('latency = "7 us", ', "", []),
+        (', bandwidth = "10 GB/s"', "", ["type 'cpu'", "send_cost: bandwidth", "> 0"]),
+        ('latency = "7 us"', 'seconds = "7 us"', ["send_cost", "'seconds'", "latency"]),
+        ('name = "cpu"', 'name = "cpu"\nlaunch = "1 us"', ["'cpu'", "with_dispatch", "twice"]),
+    ],
+)
+def test_wrong_costs_of_a_runtime_are_refused(old, new, words):
+    assert old in RUNTIME
+    text = RUNTIME.replace(old, new)
+    if not words:
+        assert Cluster.from_toml(text).types[0].send_cost == SendCost(0.0, 10e9)
+        return
+    with pytest.raises(InputError) as caught:
+        Cluster.from_toml(text)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_a_type_without_figures_has_no_roofline():

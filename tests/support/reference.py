@@ -22,6 +22,37 @@ class Seen:
     sent: dict[tuple, tuple[int, int, int]] = field(default_factory=dict)
     peak: list[int] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
+    copied: dict[tuple, int] = field(default_factory=dict)
+    launched: dict[int, int] = field(default_factory=dict)
+
+
+def launches(
+    graph: Plain,
+    device: list[int],
+    priority: list[int],
+    policy: str,
+    dispatch: list[int],
+    one_host: bool,
+) -> dict[int, int]:
+    """When each op is launched, in ms, in the order of launches; fewer where ops block others."""
+    before = [{s for s, d, _ in graph.edges if d == u} for u in range(graph.n)]
+    if policy == "fixed":
+        for u in range(graph.n):
+            mine = [v for v in range(graph.n) if device[v] == device[u]]
+            before[u] |= {v for v in mine if (priority[v], v) < (priority[u], u)}
+    busy: dict[int, int] = {}
+    at: dict[int, int] = {}
+    since: dict[int, int] = {}
+    while True:
+        for u in range(graph.n):
+            if before[u] <= set(at):
+                since.setdefault(u, len(at))
+        free = [u for u in since if u not in at]
+        if not free:
+            return at
+        u = min(free, key=lambda u: (since[u] if policy == "fifo" else priority[u], u))
+        host = 0 if one_host else device[u]
+        at[u] = busy[host] = busy.get(host, 0) + dispatch[u]
 
 
 def simulate(
@@ -34,6 +65,8 @@ def simulate(
     policy: str = "priority",
     contention: bool = True,
     link_order: str = "fifo",
+    dispatch: list[int] | None = None,
+    one_host: bool = True,
 ) -> Seen:
     """The design's section 6, round by round. ``time[op][type]`` and everything else in ms."""
     n, k = graph.n, cluster.n_devices
@@ -74,11 +107,21 @@ def simulate(
         seen.used[d] += b
         seen.peak[d] = max(seen.peak[d], seen.used[d])
 
+    place = {u: (priority[u], u) for u in range(n)}
+    if dispatch is not None:
+        launched = launches(graph, device, priority, policy, dispatch, one_host)
+        if len(launched) < n:
+            raise StuckError
+        seen.launched, policy = launched, "fixed"
+        ranked = sorted(launched, key=launched.__getitem__)
+        place = {u: (i, u) for i, u in enumerate(ranked)}
+        missing = {u: missing[u] + (launched[u] > 0) for u in range(n)}
     ready = {u: 0 for u in range(n) if missing[u] == 0}
     sequence = {
-        d: sorted((u for u in range(n) if device[u] == d), key=lambda u: (priority[u], u))
-        for d in range(k)
+        d: sorted((u for u in range(n) if device[u] == d), key=place.__getitem__) for d in range(k)
     }
+    outbox: dict[int, list[tuple]] = {d: [] for d in range(k)}
+    copying: dict[int, tuple[int, tuple]] = {}  # per device: the end, and the message
     running: dict[int, int] = {}
     routes = {}
     queue: list[tuple] = []  # (urgency, arrival, message), message = (tensor, destination)
@@ -96,11 +139,27 @@ def simulate(
     def channels(message):
         return set(route(message)[2])
 
+    def enqueue(messages):
+        nonlocal arrivals
+        for message in sorted(messages):
+            t, x = message
+            urgency = min(priority[c] for c in readers[t] if device[c] == x)
+            queue.append((urgency if link_order == "priority" else 0, arrivals, message))
+            arrivals += 1
+            seen.sent[message] = (now, -1, -1)
+            seen.copied.setdefault(message, now)
+
     while True:
         # Starts: devices, then channels.
         for d in range(k):
+            if d not in running and d not in copying and outbox[d]:
+                message = outbox[d].pop(0)
+                cost = cluster.types[kinds[d]].send_cost
+                takes = round(1000 * (cost.latency + size[message[0]] / cost.bandwidth))
+                copying[d] = now + takes, message
+                seen.copied[message] = now
             here = [u for u in ready if device[u] == d]
-            if d in running or not here:
+            if d in running or d in copying or not here:
                 continue
             if policy == "priority":
                 op = min(here, key=lambda u: (priority[u], u))
@@ -138,11 +197,14 @@ def simulate(
             take(message[1], size[message[0]])
         # The next instant's completions.
         ends = [seen.finish[u] for u in running.values()] + list(under_way.values())
+        ends += [end for end, _ in copying.values()]
+        ends += [at for at in seen.launched.values() if at > now]
         if not ends:
             break
+        arrived = [u for u, at in seen.launched.items() if now < at == min(ends)]
         now = min(ends)
         fresh = []
-        arrived = []
+        done = []
         for d in [d for d, u in running.items() if seen.finish[u] == now]:
             op = running.pop(d)
             seen.used[d] -= graph.workspace[op] + freed_after[op]
@@ -166,16 +228,19 @@ def simulate(
             if uses[t] == 0:
                 seen.used[device[made[t]]] -= size[t]
             arrived += [c for c in readers[t] if device[c] == x]
+        for d in [d for d, (end, _) in copying.items() if end == now]:
+            done.append(copying.pop(d)[1])
         for c in arrived:
             missing[c] -= 1
             if missing[c] == 0:
                 ready[c] = now
         for message in sorted(fresh):
-            t, x = message
-            urgency = min(priority[c] for c in readers[t] if device[c] == x)
-            queue.append((urgency if link_order == "priority" else 0, arrivals, message))
-            arrivals += 1
-            seen.sent[message] = (now, -1, -1)
+            src = device[made[message[0]]]
+            if cluster.types[kinds[src]].send_cost is None:
+                done.append(message)
+            else:
+                outbox[src].append(message)
+        enqueue(done)
     if len(seen.start) < n:
         raise StuckError
     return seen

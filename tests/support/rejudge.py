@@ -228,6 +228,7 @@ class Step:
         self._ops()
         self._transfers()
         self._channels()
+        self._launches()
         claim(self.peaks == self.seen.memory.peak.tolist(), "peaks are", self.peaks, "not",
               self.seen.memory.peak.tolist())  # fmt: skip
         ends = [self.finish[u] for u, runs in enumerate(self.meaning.runs) if runs]
@@ -255,14 +256,26 @@ class Step:
         """
         columns = self.seen.transfers
         found = {}
-        rows = zip(columns.tensor.tolist(), columns.op.tolist(), columns.src.tolist(),
-                   columns.dst.tolist(), in_ms(columns.start), in_ms(columns.finish),
+        rows = zip(self.keys, columns.src.tolist(), in_ms(columns.start), in_ms(columns.finish),
                    strict=True)  # fmt: skip
-        for tensor, op, src, dst, start, finish in rows:
-            key = (tensor >= 0, tensor if tensor >= 0 else op, dst)
+        for key, *row in rows:
             claim(key not in found, "sent twice:", key)
-            found[key] = src, start, finish
+            found[key] = tuple(row)
         return found
+
+    @cached_property
+    def keys(self) -> list[tuple[bool, int, int]]:
+        """What each transfer is of: whether it carries data, of what, and to which device."""
+        columns = self.seen.transfers
+        rows = zip(*(c.tolist() for c in (columns.tensor, columns.op, columns.dst)), strict=True)
+        return [(tensor >= 0, tensor if tensor >= 0 else op, dst) for tensor, op, dst in rows]
+
+    @cached_property
+    def copied(self) -> dict[tuple[bool, int, int], tuple[int, int]]:
+        """When its sender began to copy each transfer out, and was done."""
+        columns = self.seen.transfers
+        spans = zip(in_ms(columns.copied), in_ms(columns.queued), strict=True)
+        return dict(zip(self.keys, spans, strict=True))
 
     def _ops(self) -> None:
         """Each op takes its time, no device runs two at once, placeholders are at home."""
@@ -287,8 +300,32 @@ class Step:
                 }
                 ran = {self.devices[m] for m in mates if meaning.runs[m]}
                 claim(d in (ran or read or {d}), "placeholder", u, "is with none of its readers")
+        for key, (src, *_) in self.sent.items():
+            copied, queued = self.copied[key]
+            intervals[src] += [(copied, queued)] if copied < queued else []
         for d, spans in intervals.items():
             disjoint(spans, f"two ops at once on device {d}")
+
+    def _launches(self) -> None:
+        """Hosts launch one op at a time, makers first; ops start after, in that order."""
+        meaning, host = self.meaning, self.cluster.dispatch
+        claim((self.seen.timeline.launched is None) == (host is None), "launches, or none")
+        if host is None:
+            return
+        at, takes = in_ms(self.seen.timeline.launched), in_ms([host.launch])[0]
+        ran = [u for u, runs in enumerate(meaning.runs) if runs]
+        for u, v in product(ran, ran):
+            same_device = self.devices[u] == self.devices[v]
+            if u == v or not (host.one_host or same_device):
+                continue
+            claim(abs(at[u] - at[v]) >= takes, u, "and", v, "are launched at once")
+            if same_device and at[u] < at[v]:
+                claim(self.finish[u] <= self.start[v], v, "overtakes", u)
+            claim((u, v) not in meaning.flows or at[u] < at[v], v, "is launched before", u)
+        for u in ran:
+            claim(takes <= at[u] <= self.start[u], "op", u, "starts before its launch")
+            launched = [v for v in ran if host.one_host or self.devices[u] == self.devices[v]]
+            claim(at[u] <= takes * len(launched), "the host of", u, "waits")
 
     def _transfers(self) -> None:
         """Whatever an op needs was there before it, and nothing else was sent."""
@@ -309,8 +346,16 @@ class Step:
                 takes = in_ms([route.latency + size / route.bandwidth])[0]
                 claim(src == self.devices[source], key, "is sent from", src)
                 claim(made <= start and finish <= self.start[u], "late:", (is_data, key, d))
+                copied, queued = self.copied[is_data, key, d]
+                claim(made <= copied and queued <= start, "not copied in time:", (is_data, key, d))
+                claim(queued - copied == self._cost(src, size), "copied in", queued - copied)
                 claim(finish - start == takes, "transfer", (is_data, key, d), "wants", takes)
         claim(needed == set(self.sent), "sent though nobody needs it:", set(self.sent) - needed)
+
+    def _cost(self, src: int, size: int) -> int:
+        """Milliseconds for which sending some bytes keeps a device."""
+        cost = self.cluster.types[self.cluster.device_types[src]].send_cost
+        return in_ms([cost.latency + size / cost.bandwidth])[0] if cost else 0
 
     def _channels(self) -> None:
         held = defaultdict(list)

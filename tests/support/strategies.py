@@ -141,8 +141,11 @@ def plain_graphs(draw, max_ops: int = 8, min_ops: int = 1, zero_times: bool = Tr
 
 
 @st.composite
-def clusters(draw, max_devices: int = 4, memory: int = 10**6):
-    """Clusters of every kind of link: own channels, a bridge, one-port NICs, a line of hops."""
+def clusters(draw, max_devices: int = 4, memory: int = 10**6, runtime: bool = False):
+    """Clusters of every kind of link: own channels, a bridge, one-port NICs, a line of hops.
+
+    With ``runtime``, a half also has costs of sending, and a half a host that launches.
+    """
     k = draw(st.integers(1, max_devices))
     kind = draw(st.sampled_from(["mesh", "bridge", "one-port", "full-duplex", "line"]))
     n_types = draw(st.integers(1, 2))
@@ -160,7 +163,12 @@ def clusters(draw, max_devices: int = 4, memory: int = 10**6):
             }.get(kind, ())
             latency = draw(st.integers(0, 2)) * MS
             links.append(lm.Link(f"d{i}", f"d{j}", draw(speeds), latency, channels))
-    return lm.Cluster(devices, links)
+    if not runtime:
+        return lm.Cluster(devices, links)
+    costs = st.builds(lm.SendCost, st.integers(0, 2).map(lambda ms: ms * MS), speeds)
+    types = [lm.DeviceType(f"t{i}", send_cost=draw(st.none() | costs)) for i in range(n_types)]
+    dispatch = draw(st.none() | st.builds(lm.Dispatch, st.just(MS), st.booleans()))
+    return lm.Cluster(devices, links, types, dispatch=dispatch)
 
 
 @st.composite

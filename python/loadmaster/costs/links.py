@@ -172,6 +172,7 @@ class Links:
             description=cluster.description,
             source=cluster.source,
             collectives=cluster.collectives,
+            dispatch=cluster.dispatch,
         )
 
     def to_document(self) -> dict[str, Any]:

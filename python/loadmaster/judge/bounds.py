@@ -33,7 +33,7 @@ class Bound:
     parts : dict of str to float
         "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
         program over device types), "critical path with forced transfers" (at joins and forks),
-        "work between heads and tails".
+        "work between heads and tails", and where launches cost hosts time, "launches over hosts".
     space : str
         The space of plans that it holds for.
     """
@@ -52,6 +52,7 @@ def bound(problem: Problem) -> Bound:
         "work over capacity": found["work"],
         "critical path with forced transfers": found["forced_transfers"],
         "work between heads and tails": found["heads_and_tails"],
+        **_launches(problem, found["launches"]),
     }
     return Bound(found["best"], found["source"], parts)
 
@@ -60,9 +61,15 @@ def split_bound(problem: Problem) -> Bound:
     """The bound of plans that may also replicate the problem's ops, or cut them.
 
     The parts of an op take as long as the op at least, all together: they do its work, and each is
-    launched. So what all devices together must work is a bound all the same. That an op must run
-    before another one says little: with enough parts every op could be short.
+    launched. So what all devices together must work is a bound all the same, and so is what all
+    hosts must launch. That an op must run before another one says little: with enough parts every
+    op could be short.
     """
-    work = fast.bounds(problem.core)["work"]
-    source = "work over capacity"
-    return Bound(work, source, {source: work}, SPLIT_OPS)
+    found = fast.bounds(problem.core)
+    parts = {"work over capacity": found["work"], **_launches(problem, found["launches"])}
+    source = max(parts, key=lambda name: parts[name])
+    return Bound(parts[source], source, parts, SPLIT_OPS)
+
+
+def _launches(problem: Problem, seconds: float) -> dict[str, float]:
+    return {} if problem.dispatch is None else {"launches over hosts": seconds}

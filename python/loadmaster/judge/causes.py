@@ -30,18 +30,18 @@ class Cause(NamedTuple):
 
     Attributes
     ----------
-    op : int
-        The reduced op; of a collective, the member that arrived last; -1: a transfer.
-    transfer : int
-        The transfer; -1: an op.
+    doing : str
+        "run" or "transfer".
+    what : int
+        The reduced op (of a collective, the member that arrived last), or the transfer.
     start, finish : float
         Seconds.
     waited : str
         As :class:`~loadmaster.judge.simulation.Blame` has it.
     """
 
-    op: int
-    transfer: int
+    doing: str
+    what: int
     start: float
     finish: float
     waited: str
@@ -90,10 +90,11 @@ class Causes:
         seen: set[int] = set()
         while node >= 0 and node not in seen:
             seen.add(node)
-            transfer = node - self._n_ops if self._is_transfer(node) else -1
-            op = -1 if transfer >= 0 else self._op_of(node)
             start, finish = float(self._start[node]), float(self._finish[node])
-            yield Cause(op, transfer, start, finish, self._said(node)[0])
+            if self._is_transfer(node):
+                yield Cause("transfer", node - self._n_ops, start, finish, self._said(node)[0])
+            else:
+                yield Cause("run", self._op_of(node), start, finish, self._said(node)[0])
             node = int(self._cause[node])
 
     # -- nodes -----------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ class CoarseProblem:
     @cached_property
     def core(self) -> fast.Problem:
         """The problem of placing the groups, as Rust sees it."""
-        groups = fast.Problem(self.contracted, self.problem.links, self.time)
+        dispatch = self.problem.dispatch
+        launches = None if dispatch is None else self.sum(dispatch)
+        groups = fast.Problem(self.contracted, self.problem.links, self.time, launches)
         return groups.within(best_effort=self.problem.best_effort)
 
     @cached_property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.costs import Costs
+from loadmaster.costs.launches import dispatch_seconds
 from loadmaster.costs.program import program_costs
 from loadmaster.judge.allowance import Meter
 from loadmaster.judge.assignment import Assignment
@@ -145,8 +146,14 @@ class Problem:
     @cached_property
     def core(self) -> fast.Problem:
         """The problem as Rust sees it, by the rules of its graph."""
-        problem = fast.Problem(self.graph, self.links, self.time)
+        problem = fast.Problem(self.graph, self.links, self.time, self.dispatch)
         return problem.within(best_effort=self.best_effort)
+
+    @cached_property
+    def dispatch(self) -> NDArray[np.float64] | None:
+        """Seconds that the launch of each reduced op keeps its host; None: launches are free."""
+        seconds = dispatch_seconds(self.model, self.costs, self.cluster)
+        return None if seconds is None else self.reduced.sum(seconds)
 
     @cached_property
     def weights(self) -> fast.Weights:

@@ -37,16 +37,22 @@ class Blame:
     Attributes
     ----------
     op : int or None
-        The op that ran; None: the link is a transfer. A member stands for its collective.
+        The op that ran, or the last that its host launched; None: the link is a transfer. A member
+        stands for its collective.
     transfer : int or None
-        The transfer that was under way, by index in :class:`Transfers`; None: the link is an op.
+        The transfer that was under way or copied out, by index in :class:`Transfers`; None: the
+        link is an op.
     start, finish : float
         Seconds.
     waited : str
         The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
-        its "device" or its "channel" was busy, a "collective" held its channel, or "nothing" (it
-        started at 0). A collective waits as its last member does. In a measured step, time may
-        pass between the end of what was waited for and the start.
+        its "device" or its "channel" was busy, its device was busy with a "copy" of what it sends,
+        its host with the "launch", a "collective" held its channel, or "nothing" (it started at
+        0). A collective waits as its last member does. In a measured step, time may pass between
+        the end of what was waited for and the start.
+    doing : str
+        What happened: "run", "transfer", "copy" (the sender copied the transfer out) or "launch"
+        (a host launched ops up to this one).
     """
 
     op: int | None
@@ -54,6 +60,7 @@ class Blame:
     start: float
     finish: float
     waited: str
+    doing: str
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,10 @@ class Simulation:
         Seconds of compute.
     channel_busy : float64 [n_channels]
         Seconds of transfers and collectives.
+    copying : float64 [n_devices]
+        Seconds for which each device copies out what it sends.
+    launching : float
+        Seconds for which the host that launches most is busy with that.
     bytes_moved : int
         Between devices: those of transfers, and :attr:`Collectives.bytes_sent`.
 
@@ -214,6 +225,9 @@ class Simulation:
             self.makespan = schedule.makespan
             self.device_busy = schedule.device_busy
             self.channel_busy = schedule.channel_busy
+        senders, seconds = self.transfers.src, self.transfers.copying
+        self.copying = np.bincount(senders, seconds, problem.cluster.n_devices)
+        self.launching = 0.0 if timeline.launched is None else float(timeline.launched.max())
         sent = int(self.transfers.bytes.sum()) if schedule is None else schedule.bytes_moved
         self.bytes_moved = sent + self.collectives.bytes_sent
 
@@ -231,13 +245,14 @@ class Simulation:
         op_of = self._problem.reduced.op_of
         return tuple(
             Blame(
-                None if op < 0 else int(op_of[op]),
-                None if transfer < 0 else transfer,
+                int(op_of[index]) if doing in ("run", "launch") else None,
+                index if doing in ("transfer", "copy") else None,
                 start,
                 finish,
                 waited,
+                doing,
             )
-            for op, transfer, start, finish, waited in chain
+            for doing, index, start, finish, waited in chain
         )
 
     @cached_property
@@ -248,12 +263,20 @@ class Simulation:
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """The reason why an op of the *reduced* graph started no earlier, and its index.
 
-        "op" and "device" come with an op of the reduced graph, "transfer" with an index into
-        :attr:`transfers`, "nothing" with -1. A member of a collective can also have waited for a
-        "channel", with the transfer that held it, or for a "collective" that did, with a member of
-        that. In a measured step it is what ended last of all that had to end before.
+        "op", "device" and "launch" come with an op of the reduced graph, "transfer" and "copy" with
+        an index into :attr:`transfers`, "nothing" with -1. A member of a collective can also have
+        waited for a "channel", with the transfer that held it, or for a "collective" that did, with
+        a member of that. In a measured step it is what ended last of all that had to end before.
         """
         return (self._schedule or self._causes).waited(reduced_op)
+
+    @property
+    def sent_from_home(self) -> NDArray[np.bool_]:
+        """Which transfers bring a placeholder's tensor, bool [n_transfers]: they leave before the
+        op that stands for its home has ended.
+        """
+        copied, made = self.transfers.copied, self.finish[self.transfers.op]
+        return np.asarray((copied == 0) | (copied < made))
 
     @property
     def utilisation(self) -> NDArray[np.float64]:

@@ -34,6 +34,9 @@ class Transfers:
     bytes : uint64
     queued, start, finish : float64
         Seconds.
+    copied : float64
+        Seconds: when the sender began to copy it out. The copy ends as it is queued. ``queued``
+        where sending costs the sender nothing, or if absent.
     """
 
     tensor: NDArray[np.int32]
@@ -44,9 +47,19 @@ class Transfers:
     queued: NDArray[np.float64]
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
+    copied: NDArray[np.float64] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.copied is None:
+            object.__setattr__(self, "copied", self.queued)
 
     def __len__(self) -> int:
         return len(self.tensor)
+
+    @property
+    def copying(self) -> NDArray[np.float64]:
+        """Seconds for which each kept its sender busy."""
+        return self.queued - self.copied
 
     @classmethod
     def none(cls) -> Transfers:
@@ -178,6 +191,9 @@ class Timeline:
         collective starts and ends with the collective, and does not compute.
     transfers : Transfers
     collectives : Collectives
+    launched : float64 [n_ops] or None
+        Seconds: when its host launched each op; of views and placeholders, 0. None where launches
+        cost nothing.
     """
 
     device: NDArray[np.int32]
@@ -185,6 +201,7 @@ class Timeline:
     finish: NDArray[np.float64]
     transfers: Transfers
     collectives: Collectives = field(default_factory=Collectives.none)
+    launched: NDArray[np.float64] | None = None
 
     @classmethod
     def simulated(
@@ -201,7 +218,10 @@ class Timeline:
         columns = schedule.transfers()
         sent = Transfers(**{**columns, "op": reduced.op_of[columns["op"]]})
         together = Collectives.simulated(problem, schedule, devices)
-        return cls(devices[reduced.map], start, finish, sent, together)
+        launched = schedule.launched
+        if launched is not None:
+            launched = np.where(reduced.runs, launched[reduced.map], 0.0)
+        return cls(devices[reduced.map], start, finish, sent, together, launched)
 
     @classmethod
     def measured(

@@ -31,6 +31,7 @@ from loadmaster.base.units import (
     exact_bytes,
     parse_bytes,
 )
+from loadmaster.model.runtime import Dispatch, SendCost
 
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
@@ -57,9 +58,12 @@ class DeviceType:
     memory_bandwidth : float
         B/s.
     launch : float
-        Seconds that starting one kernel takes.
+        Seconds that starting one kernel takes, as a part of the op's time on the device. 0 where a
+        host launches (:class:`Dispatch`).
     source : str
         Where the figures come from.
+    send_cost : SendCost or None
+        What sending costs a device; None: nothing.
     """
 
     name: str
@@ -67,6 +71,7 @@ class DeviceType:
     memory_bandwidth: float = 0.0
     launch: float = 0.0
     source: str = ""
+    send_cost: SendCost | None = None
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.peak) - set(DTYPES))
@@ -81,6 +86,12 @@ class DeviceType:
         for what, value in figures.items():
             check = checks.positive if what.startswith("peak") else checks.not_negative
             check(f"device type {self.name!r}: {what}", value)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields as plain data; ``send_cost`` only where there is one."""
+        facts = asdict(self)
+        return facts if self.send_cost else {k: v for k, v in facts.items() if k != "send_cost"}
 
     @property
     def has_roofline(self) -> bool:
@@ -282,12 +293,15 @@ class Cluster:
         description: str = "",
         source: str = "",
         collectives: Iterable[CollectiveTimes] = (),
+        dispatch: Dispatch | None = None,
     ) -> None:
         self.name = name
         self.description = description
         self.source = source
         #: Measured times of collectives.
         self.collectives: tuple[CollectiveTimes, ...] = tuple(collectives)
+        #: What launches cost a host; None: nothing.
+        self.dispatch = dispatch
         self.devices: tuple[Device, ...] = tuple(devices)
         #: The links as they were given: one by one, or many as a :class:`Mesh`.
         self.wiring: tuple[Link | Mesh, ...] = tuple(
@@ -297,6 +311,17 @@ class Cluster:
         for i, t in enumerate(given):
             if any(other.name == t.name for other in given[:i]):
                 raise InputError(f"two device types are named {t.name!r}")
+        by_name = {t.name: t for t in given}
+        used = dict.fromkeys(device.type for device in self.devices)
+        #: Types in use, in the order in which columns of time matrices stand.
+        self.types: tuple[DeviceType, ...] = tuple(by_name.get(t, DeviceType(t)) for t in used)
+        for t in self.types if dispatch else ():
+            if t.launch:
+                raise InputError(
+                    f"device type {t.name!r} has a launch of {t.launch:g} s, and the cluster a "
+                    "dispatch, so launches would count twice: leave the type's launch out, as "
+                    "Cluster.with_dispatch does"
+                )
         self._core = fast.Cluster(
             [(d.name, d.type, d.memory) for d in self.devices],
             [
@@ -313,11 +338,12 @@ class Cluster:
                 (t.kind, t.machines, t.devices, list(zip(t.bytes, t.seconds, strict=True)))
                 for t in self.collectives
             ],
-        )
-        by_name = {t.name: t for t in given}
-        #: Types in use, in the order in which columns of time matrices stand.
-        self.types: tuple[DeviceType, ...] = tuple(
-            by_name.get(t, DeviceType(t)) for t in self._core.types
+            [
+                (t.name, t.send_cost.latency, t.send_cost.bandwidth)
+                for t in self.types
+                if t.send_cost
+            ],
+            host_each=dispatch is not None and not dispatch.one_host,
         )
 
     # -- lookup ------------------------------------------------------------------------------
@@ -400,10 +426,11 @@ class Cluster:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of devices, types and links, without names and sources of the whole."""
-        figures = [asdict(d) for d in self.devices], [asdict(t) for t in self.types]
+        figures = [asdict(d) for d in self.devices], [t.facts for t in self.types]
         links = ", ".join(text for row in self.wiring for text in _link_texts(row))
         text = f"[{json.dumps(figures, sort_keys=True)}, [{links}]]"
         text += json.dumps([asdict(t) for t in self.collectives]) if self.collectives else ""
+        text += json.dumps([self.dispatch.launch, self.dispatch.one_host]) if self.dispatch else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -- variations --------------------------------------------------------------------------
@@ -441,6 +468,7 @@ class Cluster:
             self.types,
             name=f"{self.name}[{len(kept)}]",
             collectives=self.collectives,
+            dispatch=self.dispatch,
         )
 
     def shortfall(self, peak: Iterable[int], room: Sequence[int] | None = None) -> dict[str, int]:
@@ -547,11 +575,32 @@ class Cluster:
         links = (faster(k) if {k.src, k.dst} == ends else k for k in self.links)
         return self._changed(self.devices, links, self.types, ())
 
+    def with_dispatch(self, dispatch: Dispatch | None) -> Cluster:
+        """The cluster where a host pays for launches, and device types no longer do.
+
+        None: no host pays. The launch times of the types are then unknown: they stay 0.
+
+        >>> eager = Cluster.preset("8xV100-NVLink").with_dispatch(Dispatch(5e-6))
+        >>> eager.dispatch.launch, eager.types[0].launch
+        (5e-06, 0.0)
+        """
+        changed = self._changed(self.devices, self.wiring, self.types)
+        types = [replace(t, launch=0.0) for t in self.types] if dispatch else self.types
+        return Cluster(
+            self.devices,
+            self.wiring,
+            types,
+            name=changed.name,
+            collectives=self.collectives,
+            dispatch=dispatch,
+        )
+
     def with_speed(self, factor: float, device: str | int | None = None) -> Cluster:
         """The cluster with one device, or all, so many times as fast at everything they compute.
 
         Such a device is of a type of its own, ``"TYPE xFACTOR"``: peaks and memory bandwidth times
-        the factor, launch time divided by it.
+        the factor, launch time divided by it. What sending costs it and what launches cost a host
+        stay.
 
         >>> Cluster.preset("2xV100-NVLink").with_speed(2, "gpu1").devices[1].type
         'V100-SXM2-16GB x2'
@@ -563,12 +612,12 @@ class Cluster:
         for i in which:
             old = types[devices[i].type]
             name = f"{old.name} x{repr(factor).removesuffix('.0')}"
-            faster = DeviceType(
-                name,
-                {dtype: peak * factor for dtype, peak in old.peak.items()},
-                old.memory_bandwidth * factor,
-                old.launch / factor,
-                old.source,
+            faster = replace(
+                old,
+                name=name,
+                peak={dtype: peak * factor for dtype, peak in old.peak.items()},
+                memory_bandwidth=old.memory_bandwidth * factor,
+                launch=old.launch / factor,
             )
             if types.setdefault(name, faster) != faster:
                 raise InputError(f"another device type is already named {name!r}")
@@ -584,7 +633,7 @@ class Cluster:
     ) -> Cluster:
         name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
         kept = self.collectives if collectives is None else collectives
-        return Cluster(devices, links, types, name=name, collectives=kept)
+        return Cluster(devices, links, types, name=name, collectives=kept, dispatch=self.dispatch)
 
     def _next_name(self, like: str) -> str:
         """A free name: a device's own with the next free number."""
@@ -628,6 +677,7 @@ class Cluster:
             description=text,
             source=cluster.source,
             collectives=part.collectives,
+            dispatch=part.dispatch,
         )
 
     @classmethod
@@ -658,10 +708,11 @@ class Cluster:
 
         ``[[device]]`` has ``name``, ``type``, ``memory``; ``{0..7}`` in its name stands for the
         numbers from 0 to 7, and for as many devices. ``[[type]]`` has the fields of
-        :class:`DeviceType`. ``[[link]]`` has ``from`` and ``to``, ``bandwidth``, ``latency``, and
-        ``channels``, in which ``{from}`` and ``{to}`` stand for the ends. An end is a device, a
-        pattern such as ``"gpu*"``, or a list of these: a pattern or a list gives a :class:`Mesh`.
-        ``[[collective]]`` has the fields of :class:`CollectiveTimes`.
+        :class:`DeviceType`, ``[dispatch]`` those of :class:`Dispatch`. ``[[link]]`` has ``from``
+        and ``to``, ``bandwidth``, ``latency``, and ``channels``, in which ``{from}`` and ``{to}``
+        stand for the ends. An end is a device, a pattern such as ``"gpu*"``, or a list of these: a
+        pattern or a list gives a :class:`Mesh`. ``[[collective]]`` has the fields of
+        :class:`CollectiveTimes`.
 
         Figures are texts with a unit: ``"80GiB"``, ``"25 GB/s"``, ``"200 Gbit/s"``, ``"10 us"``,
         ``"14 TFLOP/s"``. A number without a unit is refused, unless it is 0 or so large (a
@@ -689,7 +740,7 @@ class Cluster:
         document = parse_toml(text, source)
         with naming(source):
             known = {"name", "description", "source", "device", "link", "type", "collective"}
-            _refuse_unknown(document, "cluster", known)
+            _refuse_unknown(document, "cluster", known | {"dispatch"})
             devices = [
                 d
                 for i, row in enumerate(_tables(document, "device"))
@@ -710,6 +761,7 @@ class Cluster:
                     _collective_times(row, i)
                     for i, row in enumerate(_tables(document, "collective"))
                 ],
+                dispatch=_dispatch(document, bare),
             )
 
     def to_toml(self) -> str:
@@ -737,6 +789,7 @@ class Cluster:
                 "name": self.name,
                 "description": self.description,
                 "source": self.source,
+                "dispatch": _dispatch_row(self.dispatch),
                 "type": [table(_type_row(t)) for t in self.types],
                 "device": [{**asdict(d), "memory": exact_bytes(d.memory)} for d in self.devices],
                 "link": links,
@@ -848,6 +901,21 @@ def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
         )
 
 
+def _dispatch_row(dispatch: Dispatch | None) -> dict[str, Any]:
+    """The fields with units; none where a host pays nothing."""
+    if dispatch is None:
+        return {}
+    row = {"launch": TIME.write(dispatch.launch), "one_host": dispatch.one_host}
+    return {**row, "source": dispatch.source} if dispatch.source else row
+
+
+def _send_cost_row(cost: SendCost | None) -> dict[str, str]:
+    """The fields with units; none where sending costs nothing."""
+    if cost is None:
+        return {}
+    return {"latency": TIME.write(cost.latency), "bandwidth": RATE.write(cost.bandwidth)}
+
+
 def _type_row(kind: DeviceType) -> dict[str, Any]:
     """The fields of a type with units."""
     return {
@@ -856,6 +924,7 @@ def _type_row(kind: DeviceType) -> dict[str, Any]:
         "memory_bandwidth": RATE.write(kind.memory_bandwidth),
         "launch": TIME.write(kind.launch),
         "source": kind.source,
+        "send_cost": _send_cost_row(kind.send_cost),
     }
 
 
@@ -908,7 +977,8 @@ def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
 
 def _device_type(row: Mapping[str, Any], i: int, bare: bool) -> DeviceType:
     what = f"type {row.get('name', i)!r}"
-    _refuse_unknown(row, what, {"name", "peak", "memory_bandwidth", "launch", "source"})
+    known = {"name", "peak", "memory_bandwidth", "launch", "source", "send_cost"}
+    _refuse_unknown(row, what, known)
     return DeviceType(
         _field(row, what, "name", str),
         {
@@ -918,7 +988,30 @@ def _device_type(row: Mapping[str, Any], i: int, bare: bool) -> DeviceType:
         _figure(row, what, "memory_bandwidth", RATE, bare),
         _figure(row, what, "launch", TIME, bare),
         _field(row, what, "source", str, ""),
+        _send_cost(_field(row, what, "send_cost", Mapping, {}), what, bare),
     )
+
+
+def _send_cost(row: Mapping[str, Any], what: str, bare: bool) -> SendCost | None:
+    if not row:
+        return None
+    of = f"{what}: send_cost"
+    _refuse_unknown(row, of, {"latency", "bandwidth"})
+    figures = (
+        _figure(row, of, "latency", TIME, bare),
+        _figure(row, of, "bandwidth", RATE, bare),
+    )
+    with naming(what):
+        return SendCost(*map(float, figures))
+
+
+def _dispatch(document: Mapping[str, Any], bare: bool) -> Dispatch | None:
+    row = _field(document, "cluster", "dispatch", Mapping, {})
+    if not row:
+        return None
+    _refuse_unknown(row, "dispatch", {"launch", "one_host", "source"})
+    launch = float(_figure(row, "dispatch", "launch", TIME, bare))
+    return Dispatch(launch, row.get("one_host", True), _field(row, "dispatch", "source", str, ""))
 
 
 def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None], bare: bool) -> Link | Mesh:

@@ -298,6 +298,15 @@ def _cause(plan: Plan, reduced_op: int) -> str:
             f"{format_bytes(int(sent.bytes[cause]))}, sent from "
             f"{format_seconds(sent.start[cause])} to {format_seconds(sent.finish[cause])}"
         )
+    if reason == "copy":
+        return (
+            f"the device, copying out what {label(sent.op[cause])} made for "
+            f"{devices[sent.dst[cause]]}"
+        )
+    launched = plan.schedule.timeline.launched
+    if reason == "launch" and launched is not None:
+        at = format_seconds(float(launched[op_of[cause]]))
+        return f"its launch: its host launches one op after another, and this one by {at}"
     return "nothing: it runs first"
 
 

@@ -143,7 +143,13 @@ def _alive(plan: Plan, uses: _Uses, device: int, peak: int) -> list[tuple[str, i
         replace(d, memory=peak - 1 if i == device else _ENDLESS)
         for i, d in enumerate(cluster.devices)
     ]
-    small = Cluster(devices, cluster.wiring, cluster.types)
+    small = Cluster(
+        devices,
+        cluster.wiring,
+        cluster.types,
+        collectives=cluster.collectives,
+        dispatch=cluster.dispatch,
+    )
     seen = run(replace(plan.problem, cluster=small), plan.assignment)
     assert seen.memory.overflow is not None
     sent = seen.transfers

@@ -32,9 +32,10 @@ def title(plan: Plan) -> str:
 def verdict(plan: Plan) -> str | None:
     """A sentence that says that whole ops on several devices cannot be faster than on one.
 
-    None: they may be, or the plan's ops are not whole.
+    None: they may be (with a host for each device, hosts share the launches), or the plan's ops are
+    not whole.
     """
-    if not plan.program.is_plain:
+    if not plan.program.is_plain or (plan.cluster.dispatch and not plan.cluster.dispatch.one_host):
         return None
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
     if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
@@ -103,6 +104,12 @@ def _against_single(plan: Plan) -> str:
 def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
     """Devices, bytes moved and the first overflow."""
     lines = [*_device_lines(simulation, cluster), f"moved        {moved(simulation)}"]
+    if simulation.launching:
+        hosts = "host" if cluster.dispatch and cluster.dispatch.one_host else "busiest host"
+        share = f" ({simulation.launching / simulation.makespan:.0%} of the step)"
+        lines.append(
+            f"launches     keep the {hosts} for {format_seconds(simulation.launching)}{share}"
+        )
     short = shortage(simulation, cluster, program)
     return [*lines, short] if short else lines
 
@@ -147,10 +154,16 @@ def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
 
 
 def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
+    span = simulation.makespan or 1.0
     cells = [
-        f"{d.name} busy {busy:.0%}, peak {format_bytes(int(peak))} of {format_bytes(d.memory)}"
-        for d, busy, peak in zip(
-            cluster.devices, simulation.utilisation, simulation.memory.peak, strict=True
+        f"{d.name} busy {busy:.0%}{f', copies {copying / span:.0%}' if copying else ''}, "
+        f"peak {format_bytes(int(peak))} of {format_bytes(d.memory)}"
+        for d, busy, copying, peak in zip(
+            cluster.devices,
+            simulation.utilisation,
+            simulation.copying.tolist(),
+            simulation.memory.peak,
+            strict=True,
         )
     ]
     if len(cells) <= _DEVICE_LINES:
@@ -174,6 +187,8 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
 
     ``bytes_moved`` is what transfers and collectives send between devices. Of the collectives,
     ``bytes`` are those of the tensors, ``seconds`` those in which at least one is under way.
+    ``launching`` is for how long the busiest host launches ops, ``copying`` for how long a device
+    copies out what it sends.
     """
     return {
         "makespan": simulation.makespan,
@@ -185,6 +200,7 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
             "bytes": int(simulation.collectives.bytes.sum()),
             "seconds": simulation.collectives.seconds,
         },
+        "launching": simulation.launching,
         "devices": [
             {
                 "name": d.name,
@@ -192,6 +208,7 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
                 "ops": int(np.count_nonzero(simulation.devices == i)),
                 "busy": float(simulation.device_busy[i]),
                 "utilisation": float(simulation.utilisation[i]),
+                "copying": float(simulation.copying[i]),
                 "peak_bytes": int(simulation.memory.peak[i]),
                 "static_bytes": int(simulation.memory.static[i]),
                 "memory": d.memory,

@@ -100,7 +100,12 @@ class Binding:
             replace(cluster.types[k], name=name) for k, name in zip(of_type, names, strict=True)
         ]
         derived = Cluster(
-            devices, cluster.wiring, types, name=cluster.name, collectives=cluster.collectives
+            devices,
+            cluster.wiring,
+            types,
+            name=cluster.name,
+            collectives=cluster.collectives,
+            dispatch=cluster.dispatch,
         )
         costs = Costs(given.costs.time[:, of_type], tuple(names), given.costs.provenance)
         time = {ANY_TYPE: given.model.time[ANY_TYPE]} if ANY_TYPE in given.model.time else {}

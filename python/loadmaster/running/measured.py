@@ -234,8 +234,8 @@ class Measured:
         sent, together = plan.schedule.transfers, plan.schedule.collectives
         made = np.where(graph.placeholder[sent.op], 0.0, finish[sent.op])
         # A home tensor is there at 0, whatever its first reader does.
-        made = np.where(sent.queued == 0, 0.0, np.minimum(made, sent_start))
-        sent = replace(sent, queued=made, start=sent_start, finish=sent_finish)
+        made = np.where(plan.schedule.sent_from_home, 0.0, np.minimum(made, sent_start))
+        sent = replace(sent, queued=made, copied=made, start=sent_start, finish=sent_finish)
         if len(together):
             last = [max(members, key=lambda op: start[op]) for members in together.members]
             arrived = np.minimum(start[last], began)

@@ -344,6 +344,19 @@ pub enum ClusterError {
         /// What is wrong.
         reason: String,
     },
+    /// A cost of sending of no type, or out of range.
+    #[error(
+        "send cost of type {type_name:?}: wants a type of the cluster, a latency (here {latency} s) that is \
+         finite and not negative, and a bandwidth (here {bandwidth:?} B/s) that is positive and finite"
+    )]
+    BadSendCost {
+        /// The type's name.
+        type_name: String,
+        /// Seconds per message.
+        latency: f64,
+        /// Bytes per second.
+        bandwidth: f64,
+    },
     /// Two devices of one name.
     #[error("two devices are named {0:?}")]
     DuplicateDevice(String),

@@ -323,8 +323,8 @@ impl Workload {
     /// # Errors
     /// Times that add up to more than can be counted.
     pub fn clock(&self, times: &Times, cluster: &Cluster) -> Result<Clock, Error> {
-        let (latency, inverse) = cluster.slowest_link();
-        let work: f64 = times.slowest(self).sum();
+        let (latency, inverse) = cluster.slowest_send();
+        let work = times.slowest(self).sum::<f64>() + times.dispatch.iter().sum::<f64>();
         let sent = |t: TensorId| {
             let readers = self.graph.consumers(t).len() as f64;
             (latency + self.tensor_bytes[t.ix()] as f64 * inverse) * readers
@@ -336,11 +336,13 @@ impl Workload {
     }
 }
 
-/// Seconds of compute per op and device type, row-major.
+/// Seconds of compute per op and device type, row-major, and of the launch of each op.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Times {
     n_types: usize,
     seconds: Vec<f64>,
+    /// Empty where launches take no time.
+    dispatch: Vec<f64>,
 }
 
 impl Times {
@@ -364,13 +366,39 @@ impl Times {
                 value: seconds[i],
             });
         }
-        Ok(Self { n_types, seconds })
+        Ok(Self { n_types, seconds, dispatch: Vec::new() })
+    }
+
+    /// The same with seconds that the launch of each op keeps its host; where all are 0, launches take
+    /// no time.
+    ///
+    /// # Errors
+    /// A wrong length; a value that is NaN, infinite or negative.
+    pub fn with_dispatch(self, dispatch: Vec<f64>) -> Result<Self, Error> {
+        let (argument, got, n) = ("dispatch", dispatch.len(), self.seconds.len() / self.n_types.max(1));
+        if got != n {
+            return Err(Error::WrongLength { argument, got, want: n, per: "op" });
+        }
+        if let Some(i) = first_wrong(&dispatch, is_no_time) {
+            return Err(Error::BadValue { argument, op: OpId::new(i).into(), value: dispatch[i] });
+        }
+        let is_free = dispatch.iter().all(|&seconds| seconds == 0.0);
+        Ok(Self { dispatch: if is_free { Vec::new() } else { dispatch }, ..self })
     }
 
     /// Brings rows from the user's indices into the order of ops.
     #[must_use]
     pub fn numbered(self, numbering: &Numbering) -> Self {
-        Self { seconds: numbering.by_op(self.seconds, self.n_types), ..self }
+        let dispatch = match self.dispatch.len() {
+            0 => Vec::new(),
+            _ => numbering.by_op(self.dispatch, 1),
+        };
+        Self { seconds: numbering.by_op(self.seconds, self.n_types), dispatch, ..self }
+    }
+
+    /// Seconds that the launch of each op keeps its host; empty where launches take no time.
+    pub fn dispatch(&self) -> &[f64] {
+        &self.dispatch
     }
 
     /// Seconds per op and device type, row-major.

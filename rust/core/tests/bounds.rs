@@ -118,6 +118,7 @@ proptest! {
             Source::Work => b.work,
             Source::ForcedTransfers => b.forced_transfers,
             Source::HeadsAndTails => b.heads_and_tails,
+            Source::Launches => b.launches,
         };
         prop_assert_eq!(named, b.best);
         // With all heads and tails at 0 an interval is the whole: never below the plain work bound.

@@ -13,7 +13,7 @@ use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::levels::Levels;
 use loadmaster_core::place::{fill, locality};
 use loadmaster_core::simulate::lifetime::peak;
-use loadmaster_core::simulate::{Blame, Policy, Schedule, Waited};
+use loadmaster_core::simulate::{Blame, Doing, Policy, Schedule, Waited};
 use loadmaster_core::topo::{cpd_topo, dfs_topo, is_topological, m_topo};
 use loadmaster_core::workload::Workload;
 use proptest::prelude::*;
@@ -60,7 +60,11 @@ fn told(work: &Workload, s: &Schedule) -> String {
         Waited::Device(op) => Waited::Device(OpId(graph.index(op))),
         other => other,
     };
-    let blame = |b: Blame| (b.op.map(|op| graph.index(op)), b.transfer, b.start, b.finish, waited(b.waited));
+    let doing = |doing: Doing| match doing {
+        Doing::Running(op) => Doing::Running(OpId(graph.index(op))),
+        other => other,
+    };
+    let blame = |b: Blame| (doing(b.doing), b.start, b.finish, waited(b.waited));
     let overflow = s.overflow.as_ref().map(|o| {
         let alive: Vec<_> = o.alive.iter().map(|a| (graph.index(a.op), a.bytes, a.copy)).collect();
         (o.device, o.time, o.op.map(|op| graph.index(op)), o.over, alive)

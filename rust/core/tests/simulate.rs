@@ -14,7 +14,7 @@ use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{ChannelId, DeviceId, OpId, TensorId};
-use loadmaster_core::simulate::{Blame, LinkOrder, Options, Policy, Schedule, Simulator, Waited};
+use loadmaster_core::simulate::{Blame, Doing, LinkOrder, Options, Policy, Schedule, Simulator, Waited};
 use loadmaster_core::workload::{Columns, Lifetime, Times, Workload};
 use petgraph::algo::is_cyclic_directed;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -697,18 +697,17 @@ fn the_chain_of_causes_of_a_schedule_by_hand() {
     let (cluster, times) = (mesh(2, 0.0), micros(&[2, 3, 1]));
     let s = run(&work, &cluster, &times, &on(&[0, 0, 1]), &[0, 1, 2], fifo());
     let us = tick(&work, &cluster, &times);
-    let link = |op, transfer, start: u64, finish: u64, waited| Blame {
-        op: if transfer == u32::MAX { Some(OpId(op)) } else { None },
-        transfer: (transfer != u32::MAX).then_some(transfer),
+    let link = |doing, start: u64, finish: u64, waited| Blame {
+        doing,
         start: start * us,
         finish: finish * us,
         waited,
     };
     let expected = [
-        link(2, u32::MAX, 10, 11, Waited::Transfer(1)),
-        link(0, 1, 6, 10, Waited::Channel(0)),
-        link(0, 0, 2, 6, Waited::Op(OpId(0))),
-        link(0, u32::MAX, 0, 2, Waited::Nothing),
+        link(Doing::Running(OpId(2)), 10, 11, Waited::Transfer(1)),
+        link(Doing::Moving(1), 6, 10, Waited::Channel(0)),
+        link(Doing::Moving(0), 2, 6, Waited::Op(OpId(0))),
+        link(Doing::Running(OpId(0)), 0, 2, Waited::Nothing),
     ];
     assert_eq!(s.blame(&work.graph), expected);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_core::cluster::{Cluster as Core, Device, Links};
+use loadmaster_core::cluster::{Cluster as Core, Device, Links, SendCost};
 use loadmaster_core::collective::{Group, Kind};
 use loadmaster_core::collective_times::Table;
 use loadmaster_core::ids::{ChannelId, DeviceId};
@@ -23,6 +23,10 @@ use crate::errors::Raised;
 /// tables : list of (kind, machines, devices, list of (bytes, seconds)), optional
 ///     Measured times of collectives, which stand above what the links say. ``kind`` is one of
 ///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each.
+/// send_costs : list of (type, latency in s, bandwidth in B/s), optional
+///     The time of its own that a device of this type pays for a copy of every message that it sends.
+/// host_each : bool
+///     Whether every device has a host of its own, which launches its ops; else one launches all.
 ///
 /// Raises
 /// ------
@@ -74,8 +78,14 @@ fn kind_named(name: &str) -> PyResult<Kind> {
 #[pymethods]
 impl Cluster {
     #[new]
-    #[pyo3(signature = (devices, links, tables=Vec::new()))]
-    fn new(devices: Vec<DeviceRow>, links: Vec<LinkRow>, tables: Vec<TableRow>) -> PyResult<Self> {
+    #[pyo3(signature = (devices, links, tables=Vec::new(), send_costs=Vec::new(), host_each=false))]
+    fn new(
+        devices: Vec<DeviceRow>,
+        links: Vec<LinkRow>,
+        tables: Vec<TableRow>,
+        send_costs: Vec<(String, f64, f64)>,
+        host_each: bool,
+    ) -> PyResult<Self> {
         let devices =
             devices.into_iter().map(|(name, type_name, memory)| Device { name, type_name, memory }).collect();
         let links: Vec<Links> = links
@@ -92,8 +102,12 @@ impl Cluster {
             Ok(Table { kind: kind_named(&kind)?, machines, devices, points })
         };
         let tables = tables.into_iter().map(table).collect::<PyResult<_>>()?;
-        let core = Core::new(devices, &links).and_then(|core| core.with_tables(tables));
-        Ok(Self { core: Arc::new(core.map_err(Raised::from)?) })
+        let cost = |(type_name, latency, bandwidth)| SendCost { type_name, latency, bandwidth };
+        let send_costs: Vec<SendCost> = send_costs.into_iter().map(cost).collect();
+        let core = Core::new(devices, &links)
+            .and_then(|core| core.with_tables(tables))
+            .and_then(|core| core.with_send_costs(&send_costs));
+        Ok(Self { core: Arc::new(core.map_err(Raised::from)?.with_host_each(host_each)) })
     }
 
     /// Number of devices.

@@ -32,6 +32,8 @@ use crate::weights::{Weights, bytes_per_op};
 /// cluster : Cluster
 /// time : float64 [n_ops, n_types] (or [n_ops] where there is one type)
 ///     Seconds per op and device type.
+/// dispatch : float64 [n_ops], optional
+///     Seconds that the launch of each op keeps its host. None, or all 0: launches take no time.
 ///
 /// Raises
 /// ------
@@ -57,6 +59,8 @@ pub struct Problem {
     pub clock: Clock,
     /// Ticks per op and device type, row-major.
     pub ticks: Arc<[Ticks]>,
+    /// Ticks that the launch of each op takes; empty: none.
+    pub dispatch: Arc<[Ticks]>,
     pub capacity: Arc<[u64]>,
     /// Bytes that each op is charged for the whole step, if they are given.
     pub op_bytes: Option<Arc<[u64]>>,
@@ -69,8 +73,15 @@ pub struct Problem {
 #[pymethods]
 impl Problem {
     #[new]
-    fn new(py: Python<'_>, graph: &Graph, cluster: &Cluster, time: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let times = times(graph, &cluster.core, time)?;
+    #[pyo3(signature = (graph, cluster, time, dispatch=None))]
+    fn new(
+        py: Python<'_>,
+        graph: &Graph,
+        cluster: &Cluster,
+        time: &Bound<'_, PyAny>,
+        dispatch: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let times = times(graph, &cluster.core, time, dispatch)?;
         let counted = py.detach(|| Self::counted(graph.clone(), &cluster.core, Arc::new(times)));
         Ok(counted.map_err(|e| graph.name(e))?)
     }
@@ -178,8 +189,8 @@ impl Problem {
             check_lead(&graph.work, lead)?;
         }
         let counted = py.detach(|| Self::counted(graph, &self.cluster, Arc::clone(&self.times)));
-        let Self { graph, clock, ticks, .. } = counted.map_err(|e| self.graph.name(e))?;
-        Ok(Self { graph, clock, ticks, ..self.clone() })
+        let Self { graph, clock, ticks, dispatch, .. } = counted.map_err(|e| self.graph.name(e))?;
+        Ok(Self { graph, clock, ticks, dispatch, ..self.clone() })
     }
 
     /// Mean over the devices that each op may run on, of a value per op and device type.
@@ -257,6 +268,7 @@ impl Problem {
         let clock = graph.work.clock(&times, cluster)?;
         Ok(Self {
             ticks: Arc::from(times.ticks(clock)),
+            dispatch: Arc::from(clock.ticks_of(times.dispatch())),
             capacity: cluster.devices().iter().map(|d| d.memory).collect(),
             graph,
             cluster: Arc::clone(cluster),
@@ -337,11 +349,20 @@ impl Problem {
     }
 }
 
-/// Seconds per op and device type.
-fn times(graph: &Graph, cluster: &CoreCluster, time: &Bound<'_, PyAny>) -> PyResult<Times> {
+/// Seconds per op and device type, and of launches.
+fn times(
+    graph: &Graph,
+    cluster: &CoreCluster,
+    time: &Bound<'_, PyAny>,
+    dispatch: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Times> {
     let (n, k) = (graph.work.n_ops(), cluster.types().len());
     let seconds = convert::time_matrix("time", time, n, k)?;
-    let times = Times::new(n, k, seconds).map_err(|e| graph.name_indices(e))?;
+    let mut times = Times::new(n, k, seconds).map_err(|e| graph.name_indices(e))?;
+    if let Some(dispatch) = dispatch {
+        let dispatch = convert::time_matrix("dispatch", dispatch, n, 1)?;
+        times = times.with_dispatch(dispatch).map_err(|e| graph.name_indices(e))?;
+    }
     Ok(times.numbered(graph.work.graph.numbering()))
 }
 

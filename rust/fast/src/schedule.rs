@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
-use loadmaster_core::simulate::{Schedule as Core, Together, Transfer, Waited};
+use loadmaster_core::simulate::{Blame, Doing, Schedule as Core, Together, Transfer, Waited};
 use loadmaster_core::workload::Workload;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyIndexError;
@@ -17,9 +17,11 @@ use crate::graph::{Floats, Ids, ids};
 ///
 /// ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel, ``peak``
 /// and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data), op, src, dst,
-/// bytes, queued, start, finish. ``collectives()`` has columns op (the member that arrived last), kind,
-/// algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain of causes, last first: (op or -1, transfer or
-/// -1, start, finish, what it waited for). ``overflow`` is None or (device, time, op or -1, bytes over,
+/// bytes, queued, start, finish, and copied: when the sender began to copy it out, which ends as it is
+/// queued. ``launched`` is when each op was launched, None where launches take no time. ``collectives()`` has columns op (the member that arrived last), kind,
+/// algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain of causes, last first: (what
+/// happened: "run", "transfer", "copy" or "launch"; its op or transfer; start, finish, what it waited
+/// for). ``overflow`` is None or (device, time, op or -1, bytes over,
 /// largest tensors alive as (op, bytes, is a copy)).
 ///
 /// Examples
@@ -118,7 +120,20 @@ impl Schedule {
         columns.set_item("queued", column(|t| t.queued))?;
         columns.set_item("start", column(|t| t.start))?;
         columns.set_item("finish", column(|t| t.finish))?;
+        let copies = &self.core.copies;
+        let copied: Vec<Ticks> = match copies.len() {
+            0 => all.iter().map(|t| t.queued).collect(),
+            _ => copies.iter().map(|copy| copy.start).collect(),
+        };
+        columns.set_item("copied", self.seconds(py, &copied))?;
         Ok(columns)
+    }
+
+    /// When each op was launched, in seconds; None where launches take no time.
+    #[getter]
+    fn launched<'py>(&self, py: Python<'py>) -> Option<Floats<'py>> {
+        let launched = &self.core.launched;
+        (!launched.is_empty()).then(|| self.seconds(py, &self.by_index(launched)))
     }
 
     /// Number of collectives.
@@ -147,16 +162,18 @@ impl Schedule {
         Ok(columns)
     }
 
-    /// The chain of causes, last first: op or -1, transfer or -1, start, finish, what it waited for.
-    fn blame(&self) -> Vec<(i64, i64, f64, f64, &'static str)> {
-        let row = |b: loadmaster_core::simulate::Blame| {
-            (
-                b.op.map_or(-1, |op| self.index(op)),
-                b.transfer.map_or(-1, i64::from),
-                self.clock.seconds(b.start),
-                self.clock.seconds(b.finish),
-                self.word(b.waited),
-            )
+    /// The chain of causes, last first: what happened, its op or transfer, start, finish, what it waited
+    /// for.
+    fn blame(&self) -> Vec<(&'static str, i64, f64, f64, &'static str)> {
+        let row = |b: Blame| {
+            let (word, index) = match b.doing {
+                Doing::Running(op) => ("run", self.index(op)),
+                Doing::Moving(t) => ("transfer", i64::from(t)),
+                Doing::Copying(t) => ("copy", i64::from(t)),
+                Doing::Launching(op) => ("launch", self.index(op)),
+            };
+            let (start, finish) = (self.clock.seconds(b.start), self.clock.seconds(b.finish));
+            (word, index, start, finish, self.word(b.waited))
         };
         self.core.blame(&self.work.graph).into_iter().map(row).collect()
     }
@@ -170,7 +187,8 @@ impl Schedule {
         let waited = self.core.op_waited[self.work.graph.numbering().op(op).ix()];
         let index = match waited {
             Waited::Nothing => -1,
-            Waited::Op(op) | Waited::Device(op) => self.index(op),
+            Waited::Op(op) | Waited::Device(op) | Waited::Launch(op) => self.index(op),
+            Waited::Copy(t) => i64::from(t),
             Waited::Transfer(t) | Waited::Channel(t) => match self.collective(t) {
                 Some(collective) => self.index(collective.last),
                 None => i64::from(t),
@@ -231,6 +249,8 @@ impl Schedule {
             Waited::Op(_) => "op",
             Waited::Transfer(_) => "transfer",
             Waited::Device(_) => "device",
+            Waited::Copy(_) => "copy",
+            Waited::Launch(_) => "launch",
             Waited::Channel(t) if self.collective(t).is_some() => "collective",
             Waited::Channel(_) => "channel",
         }

@@ -169,7 +169,7 @@ fn simulated(
     };
     let priority = problem.graph.by_op(priority, 1);
     let core = problem.run(py, |p| {
-        let simulator = Simulator::counted(p.work(), &p.cluster, p.clock, &p.ticks);
+        let simulator = Simulator::counted(p.work(), &p.cluster, p.clock, &p.ticks, &p.dispatch);
         simulator.run_below(&placement, &priority, options, limit)
     })?;
     let (clock, work) = (problem.clock, &problem.graph.work);
@@ -180,8 +180,8 @@ fn simulated(
 ///
 /// ``critical_path`` (fastest allowed types, free transfers), ``work`` (over capacity, a linear program
 /// over device types), ``forced_transfers`` (critical path with the transfers that joins and forks
-/// force), ``heads_and_tails`` (work between them), ``best`` and its ``source``. O((V + E log d) T^2)
-/// for T types and d neighbours, and a few hundred passes over the ops where there are several types.
+/// force), ``heads_and_tails`` (work between them), ``launches`` (over hosts), ``best`` and its
+/// ``source``. O((V + E log d) T^2) for T types and d neighbours, and a few hundred passes over the ops where there are several types.
 ///
 /// Parameters
 /// ----------
@@ -210,12 +210,14 @@ pub fn bounds<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, Py
         Source::Work => "work over capacity",
         Source::ForcedTransfers => "critical path with forced transfers",
         Source::HeadsAndTails => "work between heads and tails",
+        Source::Launches => "launches over hosts",
     };
     let dict = PyDict::new(py);
     dict.set_item("critical_path", found.critical_path)?;
     dict.set_item("work", found.work)?;
     dict.set_item("forced_transfers", found.forced_transfers)?;
     dict.set_item("heads_and_tails", found.heads_and_tails)?;
+    dict.set_item("launches", found.launches)?;
     dict.set_item("best", found.best)?;
     dict.set_item("source", source)?;
     Ok(dict)

@@ -239,9 +239,11 @@ def links_of(plan: Plan, view: View) -> list[Link]:
     for blame in plan.schedule.blame[::-1]:
         found: list[int | None] = []
         message = messages.of_link(blame)
-        if message >= 0:
+        if blame.doing == "copy":
+            found = [view.row_of_device.get(int(plan.schedule.transfers.src[message]))]
+        elif message >= 0:
             found = [view.row_of_channel.get(channel) for channel in messages.channels[message]]
-        elif blame.op is not None:
+        elif blame.op is not None and blame.doing == "run":
             found = [view.row_of_device.get(int(devices[blame.op]))]
         rows = sorted({row for row in found if row is not None})
         links.append((blame.start, blame.finish, rows))

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from loadmaster.judge.simulation import Blame
 from loadmaster.plans.plan import Plan
 
+#: What links of the chain of causes are called that are the runtime's own work.
+WORDS = {"copy": "copies", "launch": "launches"}
+
 #: Devices that are listed by name; of more, the rest is counted.
 _NAMED = 4
 
@@ -48,10 +51,12 @@ class Messages:
         return len(self.bytes)
 
     def of_link(self, link: Blame) -> int:
-        """The message that a link of the chain of causes is; -1: an op that computes."""
+        """The message that a link of the chain of causes is, or that its sender copied out; -1: an
+        op that computes, or launches.
+        """
         if link.transfer is not None:
             return link.transfer
-        return -1 if link.op is None else int(self.of_op[link.op])
+        return -1 if link.op is None or link.doing == "launch" else int(self.of_op[link.op])
 
     @cached_property
     def channels(self) -> list[tuple[int, ...]]:

@@ -27,7 +27,7 @@ from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Floats, Pixels, joined, merged, shades
 from loadmaster.writers.pictures.lanes import Link, View, lanes_of, links_of
-from loadmaster.writers.pictures.messages import Messages
+from loadmaster.writers.pictures.messages import WORDS, Messages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -415,9 +415,13 @@ def _chain_label(plan: Plan) -> str:
     for blame in plan.schedule.blame:
         message = messages.of_link(blame)
         sums["between"] -= blame.finish - blame.start
-        if message >= 0:
+        if blame.doing in WORDS:
+            word = WORDS[blame.doing]
+        elif message >= 0:
             word = "transfers" if message < messages.n_transfers else "collectives"
-            sums[word] += blame.finish - blame.start
+        else:
+            continue
+        sums[word] = sums.get(word, 0.0) + blame.finish - blame.start
     shares = {word: round(100 * s / (plan.makespan or 1.0)) for word, s in sums.items()}
     if not len(plan.schedule.collectives):
         del shares["collectives"]

@@ -72,6 +72,8 @@ def trace_document(plan: Plan) -> dict[str, Any]:
       Ops that took no time, and weights and inputs, which no op made, are left out of it.
     * A flow per member of a collective: from the op that ended last of those that it reads, by the
       collective, to the first op that reads the member.
+    * Where sending costs devices time, an ``X`` slice (``cat`` is ``copy``) on the sender for what
+      it copies out; where launches cost a host time, a process for it, with a slice per launch.
     * A ``C`` counter per device: bytes in use.
 
     Notes
@@ -110,6 +112,8 @@ def _events(plan: Plan) -> list[Event]:
         *_metadata(plan),
         *_op_events(plan, ops, messages),
         *_message_events(plan, sent, held.what, messages),
+        *_copy_events(plan, messages),
+        *_launch_events(plan),
         *_transfer_flows(plan, ops, sent.at(first[: messages.n_transfers])),
         *_member_flows(plan, ops, sent, first),
         *_counters(plan),
@@ -159,6 +163,9 @@ def _metadata(plan: Plan) -> list[Event]:
     names = [d.name for d in cluster.devices] + [f"channel {name}" for name in cluster.channels]
     carried = "transfers and collectives" if len(plan.schedule.collectives) else "transfers"
     threads = ["ops"] * cluster.n_devices + [carried] * len(cluster.channels)
+    if cluster.dispatch is not None:
+        hosts = _hosts(plan)
+        names, threads = names + hosts, threads + ["launches"] * len(hosts)
     labels = [f"{d.type}, {format_bytes(d.memory)}" for d in cluster.devices]
     events = []
     for i, (name, thread) in enumerate(zip(names, threads, strict=True)):
@@ -225,8 +232,8 @@ def _waits(plan: Plan, order: Ints, messages: Messages) -> list[str]:
             said.append(f"channel: {title}" if word == "collective" else title)
         elif word in ("op", "device"):
             said.append(f"{word}: {names[op_of[index]]}")
-        elif word in ("transfer", "channel"):
-            said.append(("channel: " if word == "channel" else "") + messages.title(index))
+        elif word in ("transfer", "channel", "copy"):
+            said.append(("" if word == "transfer" else f"{word}: ") + messages.title(index))
         else:
             said.append(word)
     return said
@@ -241,6 +248,45 @@ def _message_events(plan: Plan, held: _Slices, what: Ints, messages: Messages) -
     kinds += ["collective"] * len(plan.schedule.collectives)
     args = _pick(_message_args(plan, messages), of)
     return _drawn(_pick(messages.names, of), _pick(kinds, of), held, order, args)
+
+
+def _copy_events(plan: Plan, messages: Messages) -> list[Event]:
+    """What devices copy out before it is sent, on the device that sends it."""
+    sent = plan.schedule.transfers
+    which = np.flatnonzero(sent.copying > 0)
+    order = which[np.lexsort((sent.copied[which], sent.src[which]))]
+    bars = Bars(sent.copied, sent.queued, sent.src.astype(np.int64), np.arange(len(sent)))
+    devices = [device.name for device in plan.cluster.devices]
+    sizes = zip(sent.bytes[order].tolist(), _pick(devices, sent.dst[order]), strict=True)
+    args: list[Event] = [{"bytes": size, "to": device} for size, device in sizes]
+    names = _pick(messages.names, order)
+    return _drawn(names, ["copy"] * len(order), _slices(bars, 1), order, args)
+
+
+def _hosts(plan: Plan) -> list[str]:
+    """Names of the hosts that launch ops, in the order of the devices that they serve."""
+    dispatch = plan.cluster.dispatch
+    is_one = dispatch is None or dispatch.one_host
+    return ["host"] if is_one else [f"host of {device.name}" for device in plan.cluster.devices]
+
+
+def _launch_events(plan: Plan) -> list[Event]:
+    """The launch of every op, on its host."""
+    launched, problem = plan.schedule.timeline.launched, plan.problem
+    if launched is None or problem.dispatch is None:
+        return []
+    op_of, cluster = problem.reduced.op_of, plan.cluster
+    end = launched[op_of]
+    host: Ints = np.zeros(len(op_of), dtype=np.int64)
+    if len(_hosts(plan)) > 1:
+        host[:] = plan.schedule.devices[op_of]
+    which = np.flatnonzero(problem.dispatch > 0)
+    order = which[np.lexsort((end[which], host[which]))]
+    bars = Bars(end - problem.dispatch, end, host, np.arange(len(op_of)))
+    names = _pick(plan.program.graph.names, op_of[order])
+    first = cluster.n_devices + cluster.n_channels + 1
+    args: list[Event] = [{} for _ in names]
+    return _drawn(names, ["launch"] * len(names), _slices(bars, first), order, args)
 
 
 def _message_args(plan: Plan, messages: Messages) -> list[Event]:
@@ -351,8 +397,7 @@ def _makers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
     """The reduced op whose slice each transfer comes from; -1: none."""
     transfers, reduced = plan.schedule.transfers, plan.problem.reduced
     maker = reduced.map[transfers.op].astype(np.int64)
-    # A placeholder's tensor is queued at time 0, before any op with a slice has ended.
-    made = (transfers.queued > 0) & (ops.length[maker] > 0)
+    made = ~plan.schedule.sent_from_home & (ops.length[maker] > 0)
     made &= ops.begin[maker] + ops.length[maker] <= sent.begin
     return np.where(made, maker, -1)
 
@@ -361,7 +406,7 @@ def _readers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
     """The first reduced op of the destination that reads what each transfer brings; -1: none."""
     transfers, reduced = plan.schedule.transfers, plan.problem.reduced
     src, dst, tensors, _ = reduced.graph.flows()
-    home = transfers.queued == 0
+    home = plan.schedule.sent_from_home
     control = transfers.tensor < 0
     source = reduced.map[transfers.op].astype(np.int64)
     reader = np.full(len(source), -1, dtype=np.int64)

@@ -26,7 +26,7 @@ from loadmaster.writers.report.beside import beside
 MAX_LANES = 64
 
 #: The reasons for which an op can have waited; the page knows them by index.
-WAITS = ("nothing", "op", "device", "message")
+WAITS = ("nothing", "op", "device", "message", "copy", "launch")
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]
@@ -221,7 +221,9 @@ def _messages(columns: Columns, plan: Plan, view: View, messages: Messages) -> d
 
 
 def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
-    """The chain of causes, first to last: op or -1, message or -1, and why it began no earlier."""
+    """The chain of causes, first to last: op or -1, message or -1, when, what happened, and why it
+    began no earlier.
+    """
     chain = plan.schedule.blame[::-1]
     to_reduced = plan.problem.reduced.map
     sent = [messages.of_link(link) for link in chain]
@@ -232,6 +234,9 @@ def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict
     return {
         "op": columns.add(ops, "i4"),
         "message": columns.add(sent, "i4"),
+        "start": columns.add([link.start for link in chain], "f8"),
+        "finish": columns.add([link.finish for link in chain], "f8"),
+        "doing": columns.coded([link.doing for link in chain]),
         "waited": columns.coded([link.waited for link in chain]),
         "rows": [rows for _, _, rows in links_of(plan, view)],
     }

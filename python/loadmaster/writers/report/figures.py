@@ -20,7 +20,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import of_ops
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import SENT, TOGETHER
-from loadmaster.writers.pictures.messages import Messages
+from loadmaster.writers.pictures.messages import WORDS, Messages
 
 Figure = dict[str, Any]
 
@@ -156,10 +156,13 @@ def utilisation(plan: Plan) -> Figure:
 def reasons(plan: Plan) -> Figure:
     """Seconds of the chain of causes, by kind of op or collective, and by device or devices."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
-    messages, devices = Messages(plan), plan.cluster.devices
-    for link in plan.schedule.blame:
+    messages, devices, schedule = Messages(plan), plan.cluster.devices, plan.schedule
+    for link in schedule.blame:
         message = messages.of_link(link)
-        if link.op is None or message >= 0:
+        if link.doing in WORDS:
+            at = None if link.transfer is None else schedule.transfers.src[link.transfer]
+            key = (WORDS[link.doing], "host" if at is None else devices[int(at)].name)
+        elif link.op is None or message >= 0:
             key = (messages.kind(message), messages.places[message])
         else:
             device = devices[int(plan.schedule.devices[link.op])].name

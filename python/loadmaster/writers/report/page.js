@@ -4,7 +4,8 @@
 "use strict";
 (async () => {
   const COLUMNS = 900, WIDE = 4, LABEL = 60, ROW = 22, MEMORY = 190;
-  const INK = "#1f2933", MARK = "#d9480f", WAITS = ["nothing", "op", "device", "message"];
+  const INK = "#1f2933", MARK = "#d9480f";
+  const WAITS = ["nothing", "op", "device", "message", "copy", "launch"];
   const CONFIG = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const $ = (id) => document.getElementById(id);
@@ -289,12 +290,12 @@
   const waitOf = (item) => WAITS[table(item).waited[number(item)]];
   const causeOf = (item) => {
     const word = waitOf(item), cause = table(item).cause[number(item)];
-    return word === "nothing" ? null : word === "message" ? { message: cause } : { op: cause };
+    if (["nothing", "launch"].includes(word)) return null;
+    return word === "message" || word === "copy" ? { message: cause } : { op: cause };
   };
 
-  function choose(item) {
+  function choose(item, k = linkOf.get(JSON.stringify(item))) {
     chosen = item;
-    const k = linkOf.get(JSON.stringify(item));
     if (k !== undefined) here = k;
     showChain();
     showDetails(item);
@@ -325,19 +326,22 @@
     rows.filter(([, value]) => value).forEach(([name, value]) => add(name, value));
     if (cause) {
       const button = document.createElement("button");
-      const by = { device: "its device" }[waitOf(item)];
+      const by = { device: "its device, busy with ", copy: "its device, copying out " }[waitOf(item)];
       button.className = "link";
-      button.textContent = (by ? `${by}, busy with ` : "") + titleOf(cause);
+      button.textContent = (by ?? "") + titleOf(cause);
       button.onclick = () => choose(cause);
       add(isTransfer(item) ? "sent by" : "it waited for", button);
-    } else add("it waited for", "nothing");
+    } else add("it waited for", waitOf(item) === "launch" ? "its launch by the host" : "nothing");
     $("details").replaceChildren(list);
     $("details").hidden = false;
   }
 
   // -- the chain -----------------------------------------------------------------------------
 
-  const isLong = (k) => end(link(k)) - begin(link(k)) >= 0.01 * span;
+  const lengthOf = (k) => chain.finish[k] - chain.start[k];
+  const isLong = (k) => lengthOf(k) >= 0.01 * span;
+  // What the runtime does beside ops and messages.
+  const WORK = { copy: "copy of ", launch: "launches up to " };
   const listed = () => {
     const all = [...chain.op.keys()];
     return $("long").checked ? all.filter((k) => isLong(k) || k === here) : all;
@@ -347,7 +351,8 @@
     if (word === "nothing" || k === 0) return "nothing: it runs first";
     const cause = titleOf(link(k - 1));
     return { op: "its input from ", transfer: "its input: ", device: "its device, busy with ",
-             channel: "its channel, busy with ", collective: "its channel, busy with " }[word] + cause;
+             channel: "its channel, busy with ", collective: "its channel, busy with ",
+             copy: "the sender's copy of ", launch: "its host, busy with launches up to " }[word] + cause;
   }
 
   function showChain() {
@@ -355,13 +360,14 @@
     const from = Math.max(0, Math.min(at - 5, rows.length - 11));
     const shown = rows.slice(from, from + 11).map((k) => {
       const item = link(k), tr = document.createElement("tr");
-      const cells = [k + 1, titleOf(item), placeOf(item), moment(begin(item)), took(item), reasonOf(k)];
+      const title = (WORK[chain.doing.at(k)] ?? "") + titleOf(item);
+      const cells = [k + 1, title, placeOf(item), moment(chain.start[k]), seconds(lengthOf(k)), reasonOf(k)];
       for (const cell of cells) tr.insertCell().textContent = cell;
       tr.tabIndex = 0;
       tr.dataset.link = k;
       tr.className = k === here ? "here" : "";
-      tr.onclick = () => choose(item);
-      tr.onkeydown = (event) => event.key === "Enter" && choose(item);
+      tr.onclick = () => choose(item, k);
+      tr.onkeydown = (event) => event.key === "Enter" && choose(item, k);
       return tr;
     });
     $("chain").tBodies[0].replaceChildren(...shown);
@@ -372,7 +378,8 @@
     const step = event.target.dataset.step, rows = listed(), at = rows.indexOf(here);
     if (!step || !rows.length) return;
     const next = { first: 0, back: at - 1, on: at + 1, last: rows.length - 1 }[step];
-    choose(link(rows[Math.min(Math.max(next, 0), rows.length - 1)]));
+    const k = rows[Math.min(Math.max(next, 0), rows.length - 1)];
+    choose(link(k), k);
   });
   $("long").addEventListener("change", showChain);
 

@@ -7,10 +7,13 @@
 //!   device one after another, or send their tensors.
 //! * *Heads and tails*, [`windows`]: work over capacity within a window of time, which begins after heads
 //!   and ends before tails that [`forced`] gives.
+//! * *Launches over hosts*: an op starts after its launch, and a host launches one op after another. Of
+//!   several hosts one has at least as much to launch as all have on average.
 //!
 //! Each bound holds for every placement that obeys allowed types and colocation, every order and every link
-//! model, unlimited channels included. Each module has its proof. No bound knows of memory, or of all the
-//! bytes that two devices must exchange. Where either binds, the bounds are weak.
+//! model, unlimited channels included. Each module has its proof. No bound knows of memory, of all the
+//! bytes that two devices must exchange, or of the time that sending costs devices: where one of these
+//! binds, the bounds are weak.
 
 pub mod forced;
 pub mod speeds;
@@ -36,6 +39,8 @@ pub enum Source {
     ForcedTransfers,
     /// Work over capacity between heads and tails.
     HeadsAndTails,
+    /// Launches over hosts.
+    Launches,
 }
 
 /// A lower bound and what it is made of, in seconds.
@@ -49,7 +54,9 @@ pub struct Bounds {
     pub forced_transfers: f64,
     /// Work over capacity between heads and tails.
     pub heads_and_tails: f64,
-    /// The largest of the four.
+    /// Launches over hosts; 0 where launches take no time.
+    pub launches: f64,
+    /// The largest of them.
     pub best: f64,
     /// Which bound is the largest; of equal ones the first in the order above.
     pub source: Source,
@@ -78,11 +85,13 @@ pub fn bounds(work: &Workload, cluster: &Cluster, times: &Times) -> Result<Bound
         (capacity, Source::Work),
         (ticks.clock.seconds(forced_transfers), Source::ForcedTransfers),
         (heads_and_tails, Source::HeadsAndTails),
+        (safe(ticks.launches(cluster, times)), Source::Launches),
     ];
     let (best, source) =
         candidates.into_iter().fold((0.0, Source::CriticalPath), |a, b| if b.0 > a.0 { b } else { a });
-    let [critical_path, work, forced_transfers, heads_and_tails] = candidates.map(|(seconds, _)| seconds);
-    Ok(Bounds { critical_path, work, forced_transfers, heads_and_tails, best, source })
+    let [critical_path, work, forced_transfers, heads_and_tails, launches] =
+        candidates.map(|(seconds, _)| seconds);
+    Ok(Bounds { critical_path, work, forced_transfers, heads_and_tails, launches, best, source })
 }
 
 /// Least seconds before each op starts and after it ends, per device type (see [`forced`]).
@@ -137,6 +146,12 @@ impl Table {
             Some(u) => Err(Error::NoAllowedDevice { op: u.into() }),
             None => Ok(Self { clock, devices, time }),
         }
+    }
+
+    /// Seconds of launches per host.
+    fn launches(&self, cluster: &Cluster, times: &Times) -> f64 {
+        let ticks: Ticks = self.clock.ticks_of(times.dispatch()).iter().sum();
+        self.clock.seconds(ticks) / cluster.n_hosts() as f64
     }
 
     fn critical_path(&self, work: &Workload) -> Ticks {

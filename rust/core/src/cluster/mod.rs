@@ -51,6 +51,17 @@ pub struct Links {
     pub channels: Vec<String>,
 }
 
+/// What a message costs a device of some type that sends it: time of its own, for a copy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendCost {
+    /// Name of the type.
+    pub type_name: String,
+    /// Seconds per message.
+    pub latency: f64,
+    /// Bytes per second of the copy.
+    pub bandwidth: f64,
+}
+
 /// How bytes get from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Route {
@@ -76,6 +87,10 @@ pub struct Cluster {
     passed: Csr<DeviceId>,
     /// Measured times of collectives.
     tables: Vec<Table>,
+    /// Per type, what a message costs its sender; empty where it costs none anything.
+    send_costs: Vec<Option<Route>>,
+    /// Whether every device has a host of its own, instead of all sharing one.
+    has_host_each: bool,
 }
 
 impl Cluster {
@@ -118,7 +133,67 @@ impl Cluster {
             route_channels: Csr::from_parts(routes.channel_starts, routes.channels),
             passed: Csr::from_parts(routes.passed_starts, routes.passed),
             tables: Vec::new(),
+            send_costs: Vec::new(),
+            has_host_each: false,
         })
+    }
+
+    /// The same cluster where sending costs devices of some types time.
+    ///
+    /// # Errors
+    /// A type that no device has; a latency or bandwidth out of range.
+    pub fn with_send_costs(self, costs: &[SendCost]) -> Result<Self, ClusterError> {
+        let mut send_costs = vec![None; if costs.is_empty() { 0 } else { self.types.len() }];
+        for SendCost { type_name, latency, bandwidth } in costs {
+            let found = self.types.iter().position(|name| name == type_name);
+            let is_cost = bandwidth.is_normal() && *bandwidth > 0.0 && (0.0..=f64::MAX).contains(latency);
+            let Some(k) = found.filter(|_| is_cost) else {
+                return Err(ClusterError::BadSendCost {
+                    type_name: type_name.clone(),
+                    latency: *latency,
+                    bandwidth: *bandwidth,
+                });
+            };
+            send_costs[k] = Some(Route { latency: *latency, bandwidth: *bandwidth });
+        }
+        Ok(Self { send_costs, ..self })
+    }
+
+    /// The same cluster with a host for each device, which launches its ops, or one for all.
+    #[must_use]
+    pub fn with_host_each(self, has_host_each: bool) -> Self {
+        Self { has_host_each, ..self }
+    }
+
+    /// The host that launches the ops of a device: less than the number of devices.
+    pub fn host_of(&self, device: DeviceId) -> usize {
+        if self.has_host_each { device.ix() } else { 0 }
+    }
+
+    /// How many hosts there are.
+    pub fn n_hosts(&self) -> usize {
+        if self.has_host_each { self.n_devices() } else { 1 }
+    }
+
+    /// Whether sending costs some device time.
+    pub fn has_send_costs(&self) -> bool {
+        !self.send_costs.is_empty()
+    }
+
+    /// Seconds for which sending some bytes keeps their sender busy; none if it costs nothing.
+    pub fn send_seconds(&self, from: DeviceId, bytes: u64) -> Option<f64> {
+        let cost = (*self.send_costs.get(self.type_of(from))?)?;
+        Some(cost.latency + bytes as f64 / cost.bandwidth)
+    }
+
+    /// The most seconds, and seconds per byte, that a message takes: its copy, then the slowest route.
+    pub fn slowest_send(&self) -> (f64, f64) {
+        let (mut latency, mut inverse) = (0.0f64, 0.0f64);
+        for cost in self.send_costs.iter().flatten() {
+            (latency, inverse) = (latency.max(cost.latency), inverse.max(cost.bandwidth.recip()));
+        }
+        let link = self.slowest_link();
+        (latency + link.0, inverse + link.1)
     }
 
     /// The same cluster with measured times of collectives, which stand above what links say.

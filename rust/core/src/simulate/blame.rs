@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::clock::Ticks;
 use crate::graph::Graph;
 use crate::ids::OpId;
-use crate::simulate::Schedule;
+use crate::simulate::{Copied, Schedule, Transfer};
 
 /// What a start waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +18,32 @@ pub enum Waited {
     Transfer(u32),
     /// The op that kept the device busy.
     Device(OpId),
+    /// The copy of what the device sends (the index of its transfer).
+    Copy(u32),
+    /// The launch of an op by its host: of this one or, of a member, of the last to arrive.
+    Launch(OpId),
     /// The transfer that kept a channel busy; past the last transfer, the collective that did.
     Channel(u32),
+}
+
+/// What happens during one link of the blame chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// An op runs.
+    Running(OpId),
+    /// A transfer is under way.
+    Moving(u32),
+    /// The sender copies out what a transfer sends.
+    Copying(u32),
+    /// A host launches ops, the last of them this one.
+    Launching(OpId),
 }
 
 /// One link of the blame chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// The op that ran, or none.
-    pub op: Option<OpId>,
-    /// The transfer that was under way, or none.
-    pub transfer: Option<u32>,
+    /// What happened.
+    pub doing: Doing,
     /// When it started.
     pub start: Ticks,
     /// When it finished.
@@ -47,28 +62,33 @@ impl Schedule {
         loop {
             let link = match next {
                 Waited::Nothing => return chain,
-                Waited::Op(op) | Waited::Device(op) => Blame {
-                    op: Some(op),
-                    transfer: None,
-                    start: self.start[op.ix()],
-                    finish: self.finish[op.ix()],
-                    waited: self.op_waited[op.ix()],
-                },
+                Waited::Op(op) | Waited::Device(op) => self.run_of(op),
                 Waited::Channel(t) if t as usize >= self.transfers.len() => {
                     // All members of a collective start, wait and end alike.
-                    next = Waited::Op(self.together[t as usize - self.transfers.len()].last);
-                    continue;
+                    self.run_of(self.together[t as usize - self.transfers.len()].last)
                 }
-                Waited::Transfer(t) | Waited::Channel(t) => Blame {
-                    op: None,
-                    transfer: Some(t),
-                    start: self.transfers[t as usize].start,
-                    finish: self.transfers[t as usize].finish,
-                    waited: self.transfer_waited[t as usize],
-                },
+                Waited::Transfer(t) | Waited::Channel(t) => {
+                    let Transfer { start, finish, .. } = self.transfers[t as usize];
+                    let waited = self.transfer_waited[t as usize];
+                    Blame { doing: Doing::Moving(t), start, finish, waited }
+                }
+                Waited::Copy(t) => {
+                    let Copied { start, finish, waited } = self.copies[t as usize];
+                    Blame { doing: Doing::Copying(t), start, finish, waited }
+                }
+                Waited::Launch(op) => {
+                    // A host never waits.
+                    let finish = self.launched[op.ix()];
+                    Blame { doing: Doing::Launching(op), start: 0, finish, waited: Waited::Nothing }
+                }
             };
             chain.push(link);
             next = link.waited;
         }
+    }
+
+    fn run_of(&self, op: OpId) -> Blame {
+        let (start, finish) = (self.start[op.ix()], self.finish[op.ix()]);
+        Blame { doing: Doing::Running(op), start, finish, waited: self.op_waited[op.ix()] }
     }
 }

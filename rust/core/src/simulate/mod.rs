@@ -14,16 +14,24 @@
 //! A member of a collective takes no device: it has arrived once its inputs are there. When all have
 //! arrived, the collective is queued on all channels of its algorithm, like a transfer over several
 //! channels. While it holds them its members run, as long as the links need and the slowest member.
+//!
+//! Two costs of a runtime are off unless the problem has them. Where a device type has a cost of
+//! sending, its devices copy out what they send ([`Copied`], `sending.rs`). Where launches take time,
+//! an op can start once its host has launched it, and devices take ops as they were launched
+//! (`launching.rs`). A member of a collective is launched too; the copies that a collective makes are
+//! in its own time, and a copy that a device sends is launched with the op that made the tensor.
 
 mod blame;
 mod channels;
 mod gathering;
+mod launching;
 pub mod lifetime;
 mod memory;
 mod messages;
 mod ready;
+mod sending;
 
-pub use blame::{Blame, Waited};
+pub use blame::{Blame, Doing, Waited};
 pub use memory::{Alive, MemorySample, Overflow};
 
 use std::cmp::Reverse;
@@ -32,15 +40,19 @@ use std::collections::BinaryHeap;
 use crate::clock::{Clock, Ticks};
 use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::graph::Graph;
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::workload::{Times, Workload};
 use channels::Channels;
 use gathering::Gathering;
 pub use gathering::Together;
+use launching::Launching;
 use memory::Memory;
-use messages::Messages;
+use messages::{Message, Messages};
 pub use ready::Policy;
 use ready::Ready;
+pub use sending::Copied;
+use sending::Sending;
 use std::borrow::Cow;
 
 /// In which order a channel serves its queue.
@@ -79,7 +91,7 @@ pub struct Transfer {
     pub src: DeviceId,
     /// To where.
     pub dst: DeviceId,
-    /// When it entered its queues.
+    /// When it entered its queues: its tensor was there and, if sending costs, copied out.
     pub queued: Ticks,
     /// When its channels took it up.
     pub start: Ticks,
@@ -100,6 +112,10 @@ pub struct Schedule {
     pub transfers: Vec<Transfer>,
     /// Every collective, in the workload's order.
     pub together: Vec<Together>,
+    /// The copy that each transfer's sender made; empty where no device pays for sending.
+    pub copies: Vec<Copied>,
+    /// When each op was launched; empty where launches take no time.
+    pub launched: Vec<Ticks>,
     /// What each op's start waited for.
     pub op_waited: Vec<Waited>,
     /// What each transfer's start waited for.
@@ -127,6 +143,8 @@ pub struct Simulator<'a> {
     clock: Clock,
     /// Ticks per op and device type, row-major.
     time: Cow<'a, [Ticks]>,
+    /// Ticks per op that its launch takes; empty: none.
+    dispatch: Cow<'a, [Ticks]>,
 }
 
 impl<'a> Simulator<'a> {
@@ -137,12 +155,20 @@ impl<'a> Simulator<'a> {
     pub fn new(work: &'a Workload, cluster: &'a Cluster, times: &Times) -> Result<Self, Error> {
         times.check_types(cluster)?;
         let clock = work.clock(times, cluster)?;
-        Ok(Self { work, cluster, clock, time: Cow::Owned(times.ticks(clock)) })
+        let dispatch = Cow::Owned(clock.ticks_of(times.dispatch()));
+        Ok(Self { work, cluster, clock, time: Cow::Owned(times.ticks(clock)), dispatch })
     }
 
-    /// Prepares with times that are counted already, in ticks per op and device type, row-major.
-    pub fn counted(work: &'a Workload, cluster: &'a Cluster, clock: Clock, time: &'a [Ticks]) -> Self {
-        Self { work, cluster, clock, time: Cow::Borrowed(time) }
+    /// Prepares with times that are counted already, in ticks: per op and device type, row-major, and
+    /// of the launch of each op (empty: none).
+    pub fn counted(
+        work: &'a Workload,
+        cluster: &'a Cluster,
+        clock: Clock,
+        time: &'a [Ticks],
+        dispatch: &'a [Ticks],
+    ) -> Self {
+        Self { work, cluster, clock, time: Cow::Borrowed(time), dispatch: Cow::Borrowed(dispatch) }
     }
 
     /// The clock that ticks in the results are counted on.
@@ -214,8 +240,8 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// A completion to come, in one word that compares without a branch: when, then [`of_op`] or
-/// [`of_transfer`].
+/// A completion to come, in one word that compares without a branch: when, then [`of_op`],
+/// [`LAUNCH`], [`of_copy`] or [`of_transfer`].
 type Event = Reverse<u128>;
 
 #[inline(always)]
@@ -236,7 +262,19 @@ fn of_transfer(message: u32) -> u64 {
     TRANSFER | u64::from(message)
 }
 
+/// At one instant, copies come after launches, by the index of their transfer.
+#[inline(always)]
+fn of_copy(message: u32) -> u64 {
+    COPY | u64::from(message)
+}
+
 const TRANSFER: u64 = 1 << 63;
+const COPY: u64 = 1 << 62;
+/// At one instant, hosts launch after ops have ended.
+const LAUNCH: u64 = 1 << 61;
+
+/// Stands for the op that a device runs while it copies out what it sends.
+const COPYING: OpId = OpId(u32::MAX - 1);
 
 /// What the arrival of an input reads of its op. The two lie side by side, since arrivals visit ops
 /// in no order of memory.
@@ -264,13 +302,17 @@ struct Run<'a> {
     ready: Ready<'a>,
     /// The op each device runs.
     running: Vec<OpId>,
-    /// The op each device ran last.
-    ran: Vec<OpId>,
+    /// What each device did last: an op, or a copy.
+    did: Vec<Waited>,
     /// Devices that may have something to start.
     wake: Vec<DeviceId>,
     channels: Channels,
     /// Collectives, whose messages are numbered after those of transfers.
     gathering: Gathering,
+    /// What devices copy out, if any pays for sending.
+    sending: Option<Sending>,
+    /// What hosts launch, if launches take time.
+    launching: Option<Launching>,
     /// Messages queued in this round.
     fresh: Vec<u32>,
     memory: Memory<'a>,
@@ -298,17 +340,19 @@ impl<'a> Run<'a> {
         let (work, cluster) = (sim.work, sim.cluster);
         let k = cluster.n_devices();
         let messages = Messages::new(work, placement, k);
-        let transfers: Vec<Transfer> = messages
-            .iter()
-            .map(|m| Transfer {
-                tensor: m.tensor,
-                src: placement[work.graph.source(m.tensor).ix()],
-                dst: m.dst,
-                queued: 0,
-                start: 0,
-                finish: 0,
-            })
-            .collect();
+        let transfers = transfers(work, placement, &messages);
+        let launching = Launching::new(sim, placement, priority, options.policy);
+        let mut missing = missing(work, placement);
+        let mut least = busy.iter().copied().max().unwrap_or(0);
+        let ready = match &launching {
+            Some(launching) => {
+                missing.iter_mut().for_each(|missing| missing.inputs += 1);
+                let ends = work.graph.ops().zip(launching.times()).zip(placement);
+                least = ends.map(|((op, at), &d)| at + sim.time_on(op, d)).fold(least, Ticks::max);
+                Ready::fixed(launching.sequences(work, placement, k))
+            }
+            None => Ready::new(options.policy, sim, placement, priority),
+        };
         Self {
             sim,
             work,
@@ -318,12 +362,12 @@ impl<'a> Run<'a> {
             options,
             now: 0,
             events: BinaryHeap::with_capacity(64),
-            missing: missing(work, placement),
+            missing,
             start: vec![0; work.n_ops()],
             waited: vec![Waited::Nothing; work.n_ops()],
-            ready: Ready::new(options.policy, sim, placement, priority),
+            ready,
             running: vec![OpId::NONE; k],
-            ran: vec![OpId::NONE; k],
+            did: vec![Waited::Nothing; k],
             wake: Vec::with_capacity(k),
             channels: Channels::new(cluster, options.contention),
             gathering: Gathering::new(sim, placement, messages.len()),
@@ -331,9 +375,11 @@ impl<'a> Run<'a> {
             memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
             done: 0,
             transfer_waited: vec![Waited::Nothing; messages.len()],
+            sending: Sending::new(sim, &transfers),
+            launching,
             transfers,
             device_left: busy.clone(),
-            least: busy.iter().copied().max().unwrap_or(0),
+            least,
             device_busy: busy,
             channel_busy: vec![0; cluster.n_channels()],
             bytes_moved: messages
@@ -345,6 +391,29 @@ impl<'a> Run<'a> {
 
     /// Runs to the end, or until the makespan is certain not to be below `limit`; says which.
     fn go(&mut self, limit: Ticks) -> Result<bool, Error> {
+        self.begin();
+        while let Some(&Reverse(next)) = self.events.peek()
+            && self.least < limit
+        {
+            self.now = (next >> 64) as Ticks;
+            while let Some(&Reverse(next)) = self.events.peek() {
+                if (next >> 64) as Ticks != self.now {
+                    break;
+                }
+                self.events.pop();
+                self.complete(next as u64);
+            }
+            self.queue_fresh();
+            self.start_all();
+        }
+        if self.least >= limit {
+            return Ok(false);
+        }
+        if self.done == self.work.n_ops() { Ok(true) } else { Err(self.deadlock()) }
+    }
+
+    /// What can happen at time 0.
+    fn begin(&mut self) {
         for t in self.work.graph.n_produced()..self.work.graph.n_tensors() {
             self.fresh.extend(self.messages.of(TensorId::new(t)));
         }
@@ -358,38 +427,31 @@ impl<'a> Run<'a> {
             }
         }
         self.wake.extend(self.cluster.device_ids());
+        self.launch();
         self.queue_fresh();
         self.start_all();
-        while let Some(&Reverse(next)) = self.events.peek()
-            && self.least < limit
-        {
-            self.now = (next >> 64) as Ticks;
-            while let Some(&Reverse(next)) = self.events.peek() {
-                if (next >> 64) as Ticks != self.now {
-                    break;
-                }
-                self.events.pop();
-                let code = next as u64;
-                if code < TRANSFER {
-                    self.complete_op(DeviceId(code as u32 & 0xff_ffff));
-                } else if let Some(collective) = self.gathering.of_message(code as u32) {
-                    self.complete_collective(collective);
-                } else {
-                    self.complete_transfer(code as u32);
-                }
+    }
+
+    /// What has come to its end now.
+    #[inline(always)]
+    fn complete(&mut self, what: u64) {
+        if what < LAUNCH {
+            self.complete_op(DeviceId(what as u32 & 0xff_ffff));
+        } else if what >= TRANSFER {
+            match self.gathering.of_message(what as u32) {
+                Some(collective) => self.complete_collective(collective),
+                None => self.complete_transfer(what as u32),
             }
-            self.queue_fresh();
-            self.start_all();
+        } else if what >= COPY {
+            self.complete_copy(what as u32);
+        } else {
+            self.launch();
         }
-        if self.least >= limit {
-            return Ok(false);
-        }
-        if self.done == self.work.n_ops() { Ok(true) } else { Err(self.deadlock()) }
     }
 
     fn complete_op(&mut self, device: DeviceId) {
         let op = std::mem::replace(&mut self.running[device.ix()], OpId::NONE);
-        self.ran[device.ix()] = op;
+        self.did[device.ix()] = Waited::Device(op);
         self.wake.push(device);
         self.end_op(op, device);
     }
@@ -440,6 +502,16 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The launches of this instant.
+    fn launch(&mut self) {
+        while let Some(op) = self.launching.as_mut().and_then(|launching| launching.pop(self.now)) {
+            self.arrived(op, Waited::Launch(op));
+        }
+        if let Some(at) = self.launching.as_ref().and_then(Launching::next) {
+            self.events.push(event(at, LAUNCH));
+        }
+    }
+
     /// One more member of a collective has arrived.
     fn member_arrived(&mut self, op: OpId, collective: usize) {
         if let Some(message) = self.gathering.arrived(op, collective) {
@@ -449,18 +521,14 @@ impl<'a> Run<'a> {
 
     /// Puts the transfers and collectives that became possible in this round into their queues.
     fn queue_fresh(&mut self) {
+        if self.sending.is_some() {
+            self.hold_back();
+        }
         if self.fresh.is_empty() {
             return;
         }
-        let (graph, messages) = (&self.work.graph, &self.messages);
-        if self.fresh.len() > 1 {
-            // Collectives come after all transfers.
-            let gathering = &self.gathering;
-            self.fresh.sort_unstable_by_key(|&m| match gathering.of_message(m) {
-                None => (graph.key(messages.get(m).tensor), messages.get(m).dst, m),
-                Some(_) => (u32::MAX, DeviceId::NONE, m),
-            });
-        }
+        self.sort_fresh();
+        let graph = &self.work.graph;
         let by_priority = self.options.contention == Some(LinkOrder::Priority);
         for &m in &self.fresh {
             if let Some(collective) = self.gathering.of_message(m) {
@@ -486,6 +554,34 @@ impl<'a> Run<'a> {
         self.fresh.clear();
     }
 
+    /// Transfers by tensor, then destination; collectives come after all of them.
+    fn sort_fresh(&mut self) {
+        if self.fresh.len() < 2 {
+            return;
+        }
+        let (graph, messages, gathering) = (&self.work.graph, &self.messages, &self.gathering);
+        self.fresh.sort_unstable_by_key(|&m| match gathering.of_message(m) {
+            None => (graph.key(messages.get(m).tensor), messages.get(m).dst, m),
+            Some(_) => (u32::MAX, DeviceId::NONE, m),
+        });
+    }
+
+    /// Messages whose sender must copy them wait for it; those whose copies are done take their place.
+    fn hold_back(&mut self) {
+        self.sort_fresh();
+        let Some(sending) = &mut self.sending else { return };
+        let (graph, transfers, wake, now) = (&self.work.graph, &self.transfers, &mut self.wake, self.now);
+        self.fresh.retain(|&m| {
+            let Some(Transfer { tensor, src, .. }) = transfers.get(m as usize) else { return true };
+            let must_wait = sending.holds(m, *src, now, maker(graph, *tensor));
+            if must_wait {
+                wake.push(*src);
+            }
+            !must_wait
+        });
+        self.fresh.extend(sending.take_done());
+    }
+
     fn start_all(&mut self) {
         if self.wake.len() > 1 {
             self.wake.sort_unstable();
@@ -494,6 +590,7 @@ impl<'a> Run<'a> {
         let mut wake = std::mem::take(&mut self.wake);
         for &device in &wake {
             if self.running[device.ix()].is_none()
+                && !self.start_copy(device)
                 && let Some(op) = self.ready.pop(device, |op| self.missing[op.ix()].inputs == 0)
             {
                 self.start_op(op, device);
@@ -524,7 +621,7 @@ impl<'a> Run<'a> {
         let start = &mut self.start[op.ix()];
         if *start < self.now {
             *start = self.now;
-            self.waited[op.ix()] = Waited::Device(self.ran[device.ix()]);
+            self.waited[op.ix()] = self.did[device.ix()];
         }
         self.running[device.ix()] = op;
         let left = &mut self.device_left[device.ix()];
@@ -532,6 +629,28 @@ impl<'a> Run<'a> {
         *left -= length;
         self.memory.op_started(self.work, &self.messages, op, device, self.now);
         self.events.push(event(self.now + length, of_op(self.work.graph.index(op), device)));
+    }
+
+    /// Whether a free device has something to copy out; then it begins.
+    #[inline(always)]
+    fn start_copy(&mut self, device: DeviceId) -> bool {
+        let Some(sending) = &mut self.sending else { return false };
+        let Some((message, finish)) = sending.begin(device, self.now, self.did[device.ix()]) else {
+            return false;
+        };
+        self.running[device.ix()] = COPYING;
+        self.events.push(event(finish, of_copy(message)));
+        true
+    }
+
+    fn complete_copy(&mut self, message: u32) {
+        let device = self.transfers[message as usize].src;
+        self.running[device.ix()] = OpId::NONE;
+        self.did[device.ix()] = Waited::Copy(message);
+        self.wake.push(device);
+        if let Some(sending) = &mut self.sending {
+            sending.end(message);
+        }
     }
 
     fn start_transfer(&mut self, message: u32, freed_by: Option<u32>) {
@@ -542,8 +661,10 @@ impl<'a> Run<'a> {
         transfer.finish = self.now + length;
         self.transfer_waited[message as usize] = match freed_by {
             Some(other) if transfer.queued < self.now => Waited::Channel(other),
-            _ if self.work.graph.is_home(transfer.tensor) => Waited::Nothing,
-            _ => Waited::Op(self.work.graph.source(transfer.tensor)),
+            _ => match &self.sending {
+                Some(sending) => sending.cause(message),
+                None => maker(&self.work.graph, transfer.tensor),
+            },
         };
         for c in self.cluster.route_channels(transfer.src, transfer.dst) {
             self.channel_busy[c.ix()] += length;
@@ -639,6 +760,8 @@ impl<'a> Run<'a> {
             finish,
             transfers: self.transfers,
             together,
+            copies: self.sending.map_or_else(Vec::new, Sending::into_copies),
+            launched: self.launching.map_or_else(Vec::new, Launching::into_times),
             op_waited: self.waited,
             transfer_waited: self.transfer_waited,
             device_busy: self.device_busy,
@@ -649,6 +772,24 @@ impl<'a> Run<'a> {
             memory,
         }
     }
+}
+
+/// What a tensor is there after: the op that makes it, if it is not there from the start.
+fn maker(graph: &Graph, tensor: TensorId) -> Waited {
+    if graph.is_home(tensor) { Waited::Nothing } else { Waited::Op(graph.source(tensor)) }
+}
+
+/// The transfers of all messages, before anything is sent.
+fn transfers(work: &Workload, placement: &[DeviceId], messages: &Messages) -> Vec<Transfer> {
+    let of = |m: &Message| Transfer {
+        tensor: m.tensor,
+        src: placement[work.graph.source(m.tensor).ix()],
+        dst: m.dst,
+        queued: 0,
+        start: 0,
+        finish: 0,
+    };
+    messages.iter().map(of).collect()
 }
 
 /// What ops miss before the first has run: tensors that ops produce, and home tensors from elsewhere.

@@ -10,6 +10,7 @@ use crate::ids::{DeviceId, OpId};
 use crate::numbering::Numbering;
 use crate::schedule::rank_set::RankSet;
 use crate::simulate::Simulator;
+use crate::workload::Workload;
 
 /// Which ready op a free device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +55,7 @@ impl<'a> Ready<'a> {
     /// `sim` knows the graph, the devices, and the time of every op on each.
     pub fn new(policy: Policy, sim: &Simulator<'a>, placement: &[DeviceId], priority: &[i32]) -> Self {
         let (work, n_devices) = (sim.work, sim.cluster.n_devices());
-        let sequences = || {
-            // Members of collectives take no device.
-            let mut order = by_priority(&work.graph, priority);
-            if !work.collectives.is_empty() {
-                order.retain(|&op| work.collectives.of_op(op).is_none());
-            }
-            Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
-        };
+        let sequences = || device_sequences(work, by_priority(&work.graph, priority), placement, n_devices);
         match policy {
             Policy::Priority => {
                 let sequences = sequences();
@@ -77,8 +71,13 @@ impl<'a> Ready<'a> {
             Policy::Random(seed) => {
                 Self::Random { random: SplitMix(seed), bags: vec![Vec::new(); n_devices] }
             }
-            Policy::Fixed => Self::Fixed { sequences: sequences(), started: vec![0; n_devices] },
+            Policy::Fixed => Self::fixed(sequences()),
         }
+    }
+
+    /// Devices that run exactly these sequences.
+    pub fn fixed(sequences: Csr<OpId>) -> Self {
+        Self::Fixed { started: vec![0; sequences.n_rows()], sequences }
     }
 
     /// Adds an op that has all its inputs since `now`.
@@ -144,9 +143,22 @@ impl<'a> Ready<'a> {
     }
 }
 
+/// The ops of an order that run on each device: members of collectives take none.
+pub(super) fn device_sequences(
+    work: &Workload,
+    mut order: Vec<OpId>,
+    placement: &[DeviceId],
+    n_devices: usize,
+) -> Csr<OpId> {
+    if !work.collectives.is_empty() {
+        order.retain(|&op| work.collectives.of_op(op).is_none());
+    }
+    Csr::from_pairs(n_devices, order.iter().map(|&op| (placement[op.ix()].ix(), op)))
+}
+
 /// Ops sorted by priority, then by the user's index: by counting where the range of priorities is small,
 /// as that of an order is, else by comparing.
-fn by_priority(graph: &Graph, priority: &[i32]) -> Vec<OpId> {
+pub(super) fn by_priority(graph: &Graph, priority: &[i32]) -> Vec<OpId> {
     let least = i64::from(priority.iter().copied().min().unwrap_or(0));
     let most = i64::from(priority.iter().copied().max().unwrap_or(0));
     let above = |op: OpId| (i64::from(priority[op.ix()]) - least) as usize;
@@ -161,10 +173,10 @@ fn by_priority(graph: &Graph, priority: &[i32]) -> Vec<OpId> {
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
-pub(super) struct SplitMix(u64);
+pub(super) struct SplitMix(pub u64);
 
 impl SplitMix {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
