@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,19 +52,37 @@ class Arena:
         self._memory = mmap.mmap(descriptor, 0)
 
     @classmethod
-    def made(cls, arrays: Mapping[str, tuple[str, Sequence[int]]]) -> Arena:
+    def made(
+        cls,
+        arrays: Mapping[str, tuple[str, Sequence[int]]],
+        buffers: Mapping[str, int] | None = None,
+    ) -> Arena:
         """An arena with room for arrays of these dtypes and shapes, all 0.
+
+        Parameters
+        ----------
+        arrays
+            Dtype and shape by name.
+        buffers : optional
+            Arrays with the same number lie in the same memory; those with none have their own.
 
         Raises
         ------
         InputError
             There is not so much memory.
         """
-        places, size = {}, 0
+        room: dict[str | int, int] = {}
+        of = {name: (buffers or {}).get(name, name) for name in arrays}
         for name, (dtype, shape) in arrays.items():
-            places[name] = Place(dtype, tuple(shape), size)
             n = math.prod(shape) * np.dtype(dtype).itemsize
-            size += max(-(-n // _ALIGNED), 1) * _ALIGNED
+            aligned = max(-(-n // _ALIGNED), 1) * _ALIGNED
+            room[of[name]] = max(aligned, room.get(of[name], 0))
+        begins = dict(zip(room, accumulate(room.values(), initial=0), strict=False))
+        places = {
+            name: Place(dtype, tuple(shape), begins[of[name]])
+            for name, (dtype, shape) in arrays.items()
+        }
+        size = sum(room.values())
         with system_errors(f"cannot share {size} bytes of memory"):
             descriptor = os.memfd_create("loadmaster")
             os.truncate(descriptor, max(size, _ALIGNED))

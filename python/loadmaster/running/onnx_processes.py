@@ -7,6 +7,7 @@ manifest's order; :class:`loadmaster.fast.Dispatcher` says when the next one may
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.running.arena import Arena, Place
 from loadmaster.running.measured import MOST_DELAY, typical
+from loadmaster.running.onnx_buffers import buffers
 from loadmaster.running.onnx_segments import OnnxSegments, check_feeds
 
 #: The arrays of the board.
@@ -181,7 +183,10 @@ class OnnxProcesses:
         self._board = Arena.made(
             {name: ("<u8", (n,)) for name, n in zip(BOARD, lengths, strict=True)}
         )
-        self._values = Arena.made(shared)
+        sizes = {
+            name: math.prod(shape) * np.dtype(of).itemsize for name, (of, shape) in shared.items()
+        }
+        self._values = Arena.made(shared, buffers(rows, sizes, self.manifest["outputs"]))
         self._give(feeds)
         pinned = _pinned(self.devices, cores)
         self._processes: list[_Process] = []

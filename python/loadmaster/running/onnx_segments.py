@@ -127,28 +127,59 @@ def session(
     folder: Path,
     segment: Mapping[str, Any],
     providers: Sequence[Any] | None = None,
-    *,
-    threads: int = 0,
-    optimize: bool = True,
+    **how: Any,
 ) -> Any:
-    """ONNX Runtime's session of a segment, by its own provider if none is given."""
+    """ONNX Runtime's session of a segment, by its own provider if none is given; see :func:`load`
+    for the rest.
+    """
     if providers is None:
         name, options = segment["provider"]
         providers = [(name, options)] if name in runtime().get_available_providers() else []
         providers += [] if name == CPU else [CPU]
-    return load(folder / segment["file"], providers, threads=threads, optimize=optimize)
+    return load(folder / segment["file"], providers, **how)
 
 
-def load(path: Path, providers: Sequence[Any], *, threads: int = 0, optimize: bool = True) -> Any:
-    """ONNX Runtime's session of a model, with so many threads an op; 0: as many as it likes."""
+def load(
+    path: Path,
+    providers: Sequence[Any],
+    *,
+    threads: int = 0,
+    optimize: bool = True,
+    shares: bool = False,
+) -> Any:
+    """ONNX Runtime's session of a model.
+
+    Parameters
+    ----------
+    path, providers
+    threads : int
+        Of each op; 0: as many as it likes.
+    optimize : bool
+        Whether it may rewrite the model.
+    shares : bool
+        Whether it takes memory from what :func:`share_memory` has set up.
+    """
     options = runtime().SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     if not optimize:
         options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    if shares:
+        options.add_session_config_entry("session.use_env_allocators", "1")
     with library_errors(f"ONNX Runtime cannot load {path}", Exception):
         return runtime().InferenceSession(str(path), options, providers=list(providers))
+
+
+def share_memory() -> None:
+    """Sets up memory that sessions of this process may take from in turn: what one has just used is
+    in the cache for the next.
+    """
+    ort = runtime()
+    on_cpu = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    ort.create_and_register_allocator(on_cpu, None)
 
 
 def run(chosen: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:

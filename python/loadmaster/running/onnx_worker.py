@@ -25,7 +25,7 @@ from loadmaster.base.units import counted
 from loadmaster.readers.onnx_shapes import first_line
 from loadmaster.running.arena import Arena
 from loadmaster.running.onnx_processes import BOARD, Work
-from loadmaster.running.onnx_segments import session
+from loadmaster.running.onnx_segments import session, share_memory
 
 #: ``prctl``'s number for how late, in nanoseconds, sleeps may end: 50,000 else, a message's length.
 _PR_SET_TIMERSLACK = 29
@@ -54,13 +54,19 @@ class _Device:
             fixed=True,
         )
         self._dispatcher = fast.Dispatcher(part, board, work.patience)
+        share_memory()
         self._bound = {i: self._binding(row) for i, row in work.segments.items()}
 
     def _binding(self, row: Any) -> tuple[Any, Any]:
         """A session, with its inputs and outputs where they lie in shared memory."""
         work = self._work
         chosen = session(
-            Path(work.folder), row, work.providers, threads=len(work.cores), optimize=work.optimize
+            Path(work.folder),
+            row,
+            work.providers,
+            threads=len(work.cores),
+            optimize=work.optimize,
+            shares=True,
         )
         binding = chosen.io_binding()
         for bind, names in (

@@ -25,11 +25,15 @@ class Target:
         What the target is, for people.
     is_file : bool
         Whether the writer's result is of use in a file only.
+    in_segments : bool
+        Whether the plan is cut into :class:`~loadmaster.plans.segments.Segments`, so that its step
+        may be another than planned.
     """
 
     write: Callable[..., Any]
     text: str
     is_file: bool = False
+    in_segments: bool = False
 
     @property
     def options(self) -> dict[str, bool]:
@@ -44,13 +48,16 @@ _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 TARGETS: dict[str, Target] = {
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
     "pipelining": Target(writers.pipelining, "torch.distributed.pipelining split points (JSON)"),
-    "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)"),
+    "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(
         writers.tensorflow_graph, "TensorFlow GraphDef with devices (.pb)", is_file=True
     ),
     "onnx": Target(
-        writers.onnx, "ONNX: sub-models per device and a manifest (folder)", is_file=True
+        writers.onnx,
+        "ONNX: sub-models per device and a manifest (folder)",
+        is_file=True,
+        in_segments=True,
     ),
     "onnx-annotated": Target(
         writers.onnx_annotated,

@@ -26,10 +26,9 @@ def onnx(
 ) -> dict[str, Any]:
     """The model as sub-models, each for one device, and the manifest of how they run.
 
-    A device has one sub-model where that is possible, and several where it needs another's results
-    in between (:func:`~loadmaster.plans.segments.segments`). Weights stand in every sub-model
-    that reads them; nodes that no output needs are left out. Sub-models keep the values' names,
-    and are annotated with their device.
+    The plan is cut where it sends or waits (:mod:`loadmaster.plans.segments`). Weights stand in
+    every sub-model that reads them; nodes that no output needs are left out. Sub-models keep the
+    values' names, and are annotated with their device.
 
     Parameters
     ----------
@@ -42,9 +41,10 @@ def onnx(
     Returns
     -------
     dict
-        The manifest: ``inputs`` (name, type and shape as planned) and ``outputs`` of the whole,
-        ``segments`` in the order in which they run, with ``file``, ``device``, ``provider``,
-        ``inputs``, ``outputs`` and number of ``ops``.
+        The manifest: ``inputs`` (name, type and shape as planned) and ``outputs`` of the whole;
+        ``step``, its seconds as planned, as exported, and on one device
+        (:class:`~loadmaster.plans.segments.Exported`); ``segments`` in the order in which they run,
+        with ``file``, ``device``, ``provider``, ``inputs``, ``outputs`` and number of ``ops``.
 
     Raises
     ------
@@ -55,7 +55,8 @@ def onnx(
     Examples
     --------
     >>> manifest = lm.writers.onnx(plan, "parts", model="model.onnx")      # doctest: +SKIP
-    >>> outputs = lm.writers.OnnxSegments("parts").run({"x": x})           # doctest: +SKIP
+    >>> with lm.writers.OnnxProcesses("parts", {"x": x}) as placed:        # doctest: +SKIP
+    ...     outputs = placed.run({"x": x})
     """
     placed = PlacedModel(plan, model)
     if path is not None:
@@ -74,6 +75,7 @@ def onnx(
             for name in placed.inputs
         ],
         "outputs": placed.outputs,
+        "step": placed.segments.exported.to_document(),
         "segments": [
             {
                 "file": file,

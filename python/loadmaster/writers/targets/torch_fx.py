@@ -43,8 +43,9 @@ def fx(
     Returns
     -------
     dict
-        ``segments``: the device of each, in the order in which they run; ``nodes``: name to
-        ``device``, ``segment`` and ``priority``.
+        ``step``: its seconds as planned, as exported, and on one device
+        (:class:`~loadmaster.plans.segments.Exported`); ``segments``: the device of each, in the
+        order in which they run; ``nodes``: name to ``device``, ``segment`` and ``priority``.
 
     Examples
     --------
@@ -57,6 +58,7 @@ def fx(
     spelled = device_names(plan, torch_device, names)
     cut, graph = Segments.cut(plan), plan.graph
     document = {
+        "step": cut.exported.to_document(),
         "segments": [spelled[device] for device in cut.devices.tolist()],
         "nodes": {
             name: {
@@ -80,6 +82,7 @@ def fx(
 def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None) -> Any:
     """A module that runs a traced one as planned: a submodule per segment, each on its device.
 
+    The plan is cut where it sends or waits (:mod:`loadmaster.plans.segments`).
     Every submodule has the weights that it reads, on its device. A tensor is sent once to each
     device that reads it. ``meta["loadmaster"]`` has the annotation of each node of the result and
     of its submodules. The given module does not change.

@@ -1,0 +1,383 @@
+"""ONNX exports beside what their plans predict: Inception-v3 and a mixture of experts on two cores.
+
+    python benches/truth_onnx.py [--rounds 10] [--steps 3] [--models NAME ...] [--anyway]
+
+Each model is optimised once by ONNX Runtime, placed on two devices by ``auto``, ``heft`` and at
+random, exported, and run with a process per core, one thread each. All plans take turns in rounds.
+A single device runs in the same rounds, under ONNX Runtime's profiler: the 10th percentile of each
+op is its cost, by which the plans are judged again. It runs alone, and then on both cores at once,
+since ops take longer while the other core is busy. What a message takes, and a byte more, is
+measured at first, with ops in a row that change cores. A step is the least of all.
+
+Where processes had to wait for a core for more than 2 % of the time, the machine is too busy:
+nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two idle cores,
+and the extras onnx and onnxruntime; Inception-v3 comes from ``shared/data``, with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from quality import DATA, table
+
+import loadmaster as lm
+from loadmaster.plans.plan import Plan
+from loadmaster.readers.ort_profile import profile
+from loadmaster.running.measured import MOST_DELAY, typical
+from loadmaster.running.onnx_processes import OnnxProcesses, SegmentSteps
+from loadmaster.running.onnx_segments import CPU
+
+PAGE = Path(__file__).parent / "results" / "truth-onnx.md"
+
+#: How far a least step may be from the prediction.
+TARGET = 0.05
+
+#: Methods and their options; all place whole ops.
+METHODS: dict[str, dict[str, Any]] = {
+    "auto": {"split": "none"},
+    "heft": {},
+    "random": {"seed": 0},
+    "single": {},
+}
+
+#: What the model knows of a core.
+CORE: dict[str, Any] = {"memory": "64GiB", "type": "cpu"}
+
+#: Messages in a row that a message's time is measured with.
+HOPS = 40
+
+
+# ---- models -----------------------------------------------------------------------------------
+
+
+def inception() -> onnx.ModelProto:
+    """Inception-v3 for inference, of one picture, with random weights."""
+    path = DATA / "artifacts" / "onnx" / "inception_v3_noweights.onnx"
+    model = onnx.load(path, load_external_data=False)
+    random = np.random.default_rng(0)
+    filled = []
+    for weight in model.graph.initializer:
+        if weight.data_location != TensorProto.EXTERNAL:
+            filled.append(weight)
+            continue
+        shape = list(weight.dims)
+        scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5
+        values = scale * random.standard_normal(shape)
+        filled.append(numpy_helper.from_array(values.astype(np.float32), weight.name))
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(filled)
+    return model
+
+
+def experts(layers: int = 4, n: int = 4, tokens: int = 128, size: int = 256) -> onnx.ModelProto:
+    """A mixture of experts of which every token asks all."""
+    random = np.random.default_rng(0)
+    nodes, weights = [], []
+
+    def weight(name: str, *shape: int) -> str:
+        values = random.standard_normal(shape) / shape[0] ** 0.5
+        weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    def node(kind: str, reads: list[str], *makes: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, reads, list(makes), f"{makes[0]}_op", **attributes))
+        return makes[0]
+
+    x = "x"
+    for layer in range(layers):
+        at = f"layer{layer}"
+        scores = node("MatMul", [x, weight(f"{at}.gate", size, n)], f"{at}.scores")
+        gates = node("Softmax", [scores], f"{at}.gates", axis=1)
+        shares = [f"{at}.share{i}" for i in range(n)]
+        node("Split", [gates], *shares, axis=1, num_outputs=n)
+        asked = []
+        for i in range(n):
+            here = f"{at}.expert{i}"
+            inner = node("MatMul", [x, weight(f"{here}.up", size, 4 * size)], f"{here}.inner")
+            inner = node("Relu", [inner], f"{here}.relu")
+            out = node("MatMul", [inner, weight(f"{here}.down", 4 * size, size)], f"{here}.out")
+            asked.append(node("Mul", [out, shares[i]], f"{here}.scaled"))
+        x = node("Sum", [x, *asked], f"{at}.sum")
+    return _model("experts", nodes, ["x"], [x], (tokens, size), weights)
+
+
+def hops(size: int) -> onnx.ModelProto:
+    """Ops in a row that each read so many floats."""
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], f"hop{i}") for i in range(HOPS)]
+    return _model("hops", nodes, ["v0"], [f"v{HOPS}"], (1, size), [])
+
+
+def _model(
+    name: str, nodes: Any, inputs: list[str], outputs: list[str], shape: Any, weights: Any
+) -> onnx.ModelProto:
+    infos = [
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape) for value in values]
+        for values in (inputs, outputs)
+    ]
+    graph = helper.make_graph(nodes, name, *infos, weights)
+    opset = [helper.make_opsetid("", 20)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    return model
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {"inception-v3": inception, "experts": experts}
+
+
+# ---- one device, profiled ---------------------------------------------------------------------
+
+
+class Profiled:
+    """A model on one core, under ONNX Runtime's profiler."""
+
+    def __init__(self, path: Path, feeds: dict[str, Any], core: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.enable_profiling = True
+        options.profile_file_prefix = str(path.with_suffix(""))
+        self._path, self._feeds, self._core = path, feeds, core
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=[CPU])
+
+    def run(self, steps: int) -> None:
+        """Runs so many steps."""
+        with pinned(self._core):
+            for _ in range(steps):
+                self._session.run(None, self._feeds)
+
+    def seconds(self) -> dict[str, float]:
+        """What each op takes, in seconds; of no use for running after this."""
+        seen = profile(self._session.end_profiling(), graph=str(self._path))
+        columns = np.asarray(seen.seconds)
+        return dict(zip(seen.names, typical(columns.T).tolist(), strict=True))
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Keeps this thread on a core."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+# ---- plans ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A plan of a model, what is predicted of it by costs of one core and by those of two that are
+    busy, and how it ran.
+    """
+
+    model: str
+    method: str
+    segments: int
+    predicted: float
+    busy: float
+    steps: SegmentSteps
+
+    @property
+    def least(self) -> float:
+        """Seconds of the fastest step."""
+        return float(self.steps.seconds.min())
+
+    def error(self, predicted: float) -> float:
+        """Predicted over measured, minus 1."""
+        return predicted / self.least - 1
+
+    @property
+    def waited(self) -> float:
+        """The share of the time for which processes had no core."""
+        return float(self.steps.delay.sum() / self.steps.seconds.sum())
+
+    def cells(self) -> list[str]:
+        """As the table has it."""
+        cells = [self.model, self.method, str(self.segments), f"{self.least * 1e3:.2f}"]
+        for predicted in (self.predicted, self.busy):
+            error = self.error(predicted)
+            text = f"{error:+.1%}"
+            cells += [
+                f"{predicted * 1e3:.2f}",
+                text if abs(error) <= TARGET else f"**{text}**",
+            ]
+        return [*cells, f"{self.steps.step * 1e3:.2f}", f"{self.waited:.1%}"]
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
+    """The model as ONNX Runtime optimises it: what is placed is what runs."""
+    raw, path = folder / "raw.onnx", folder / "model.onnx"
+    onnx.save(model, raw)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(str(raw), options, providers=[CPU])
+    return path
+
+
+def feeds_of(path: Path) -> dict[str, Any]:
+    """Values for the inputs of a model."""
+    random = np.random.default_rng(1)
+    return {
+        given.name: random.standard_normal(given.shape).astype(np.float32)
+        for given in onnxruntime.InferenceSession(str(path), providers=[CPU]).get_inputs()
+    }
+
+
+def costs_of(graph: lm.OpGraph, ran: list[Profiled]) -> np.ndarray[Any, Any]:
+    """A cost for each op, the mean of those that ran; what no profile names takes no time."""
+    seconds = [one.seconds() for one in ran]
+    return np.array([[np.mean([s.get(name, 0.0) for s in seconds])] for name in graph.names])
+
+
+def hop(size: int) -> float:
+    """Seconds that an op on another core takes longer than one on the same, of so many floats."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "hops.onnx"
+        onnx.save(hops(size), path)
+        graph, feeds = lm.read(path), feeds_of(path)
+        times = np.full((graph.n_ops, 1), 1e-6)
+        step = {}
+        for method in ("round-robin", "single"):
+            cluster = lm.Cluster.mesh(2, **CORE, bandwidth=1e10, latency=1e-6)
+            plan = lm.place(graph, cluster, method, costs=times)
+            lm.writers.onnx(plan, folder / method, model=path)
+            with OnnxProcesses(folder / method, feeds, optimize=False) as placed:
+                placed.measure(20)
+                step[method] = placed.measure(100).step
+    return (step["round-robin"] - step["single"]) / (HOPS - 1)
+
+
+def two_cores() -> lm.Cluster:
+    """Two cores of this machine, with what a message takes, and a byte more."""
+    sizes = 16, 1 << 17
+    small, large = map(hop, sizes)
+    bandwidth = 4 * (sizes[1] - sizes[0]) / max(large - small, 1e-9)
+    return lm.Cluster.mesh(2, **CORE, latency=max(small, 0.0), bandwidth=bandwidth)
+
+
+def measured(name: str, cluster: lm.Cluster, rounds: int, steps: int) -> list[Row]:
+    """All plans of a model."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        path = saved(MODELS[name](), folder)
+        feeds = feeds_of(path)
+        first = Profiled(path, feeds, cores[0])
+        first.run(10)
+        graph = lm.read(path)
+        costs = costs_of(graph, [first])
+        plans, placed = {}, {}
+        for method, options in METHODS.items():
+            plans[method] = lm.place(graph, cluster, method, costs=costs, **options)
+            lm.writers.onnx(plans[method], folder / method, model=path)
+            processes = OnnxProcesses(folder / method, feeds, optimize=False)
+            placed[method] = stack.enter_context(processes)
+        alone = [Profiled(path, feeds, cores[0])]
+        together = [Profiled(path, feeds, core) for core in cores]
+        runs: dict[str, list[SegmentSteps]] = {method: [] for method in plans}
+        random = np.random.default_rng(0)
+        threads = stack.enter_context(ThreadPoolExecutor(2))
+        for turn in range(rounds + 1):
+            for profiled in (alone, together):
+                list(threads.map(lambda one: one.run(steps), profiled))
+            for method in random.permutation(list(plans)):
+                ran = placed[method].measure(steps)
+                # The first round warms up.
+                runs[method] += [ran] if turn else []
+        costs, busy_costs = costs_of(graph, alone), costs_of(graph, together)
+        return [
+            Row(
+                name,
+                method,
+                len(placed[method].manifest["segments"]),
+                step_of(plan, costs),
+                step_of(plan, busy_costs),
+                joined(runs[method]),
+            )
+            for method, plan in plans.items()
+        ]
+
+
+def step_of(plan: Plan, costs: np.ndarray[Any, Any]) -> float:
+    """Seconds per step of a plan by other costs."""
+    seen = lm.simulate(
+        plan.graph, plan.cluster, plan.devices, plan.priority, plan.policy, costs=costs
+    )
+    return seen.makespan
+
+
+def joined(runs: list[SegmentSteps]) -> SegmentSteps:
+    """Steps of several runs as those of one."""
+    columns = ("seconds", "start", "finish", "delay")
+    return SegmentSteps(*(np.concatenate([getattr(run, c) for run in runs]) for c in columns))
+
+
+# ---- the page ---------------------------------------------------------------------------------
+
+
+def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
+    """The page ``truth-onnx.md``."""
+    split = [row for row in rows if row.method != "single"]
+    good = sum(abs(row.error(row.predicted)) <= TARGET for row in split)
+    busy = sum(abs(row.error(row.busy)) <= TARGET for row in split)
+    waited = max(row.waited for row in rows)
+    latency, per_byte = cluster._core.mean_link
+    head = ["model", "plan", "segments", "least, ms", "predicted, ms", "error", "both busy, ms",
+            "error", "10th percentile, ms", "waited for a core"]  # fmt: skip
+    lines = [
+        "# ONNX exports beside their predictions",
+        "",
+        f"    {command}",
+        "",
+        f"{good} of {len(split)} plans are within {TARGET:.0%} of their prediction by costs of one "
+        f"core, {busy} by costs of two cores that are busy, by the least of "
+        f"{len(rows[0].steps.seconds)} steps. A message takes {latency * 1e6:.0f} us, and a GB "
+        f"{per_byte * 1e12:.0f} ms more.",
+        "",
+        *table(head, [row.cells() for row in rows]),
+    ]
+    if waited > MOST_DELAY:
+        lines += [f"**The machine was busy**: processes waited for a core for {waited:.1%}.", ""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Measures, prints and writes the page; 1 where the machine is too busy."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=3, help="of each plan in a round")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--anyway", action="store_true", help="write the page of a busy machine")
+    given = parser.parse_args(arguments)
+    cluster = two_cores()
+    rows = [
+        row for name in given.models for row in measured(name, cluster, given.rounds, given.steps)
+    ]
+    command = " ".join(["python benches/truth_onnx.py", *arguments])
+    text = page(rows, cluster, command)
+    print(text)
+    if max(row.waited for row in rows) > MOST_DELAY and not given.anyway:
+        print("the machine is too busy: nothing is written; run it again when it is idle")
+        return 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
