@@ -60,7 +60,8 @@ def test_two_ops_that_fit_are_placed(method):
     plan = lm.place(TWO_OPS, mesh(24, 16, 18), method, **brief(method))
     assert plan.devices.tolist() == [2, 0, 2, 0]
     assert plan.memory.peak.tolist() == [21, 0, 17]
-    assert least_overflow.NOTE in plan.notes
+    # What starts where auto ends has a placement by the dice among its seeds.
+    assert (least_overflow.NOTE in plan.notes) == (method not in ("auto", "ilp", "cpsat"))
 
 
 @pytest.mark.parametrize("method", [*GREEDY, "auto"])

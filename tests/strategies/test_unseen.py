@@ -13,6 +13,7 @@ from folders import BENCHES
 
 import loadmaster as lm
 from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto.planting import Planting
@@ -21,10 +22,13 @@ from loadmaster.strategies.auto.seeds import LENGTHY, SEEDS, worth_trying
 
 sys.path.insert(0, str(BENCHES))
 
-from unseen import PLAIN, ROUND, SLACK, Case, drawn, planned, summary
+from unseen import AUTO, PLAIN, RIVALS, ROUND, SLACK, Case, drawn, planned, summary
 
 #: A seed that no published table has.
 SEED, MOST = 5, 1500
+
+#: Cases of it whose memory is tight: trained or not, on equal and unequal devices.
+TIGHT = (5, 6, 7, 9, 10, 12, 13, 21, 24, 28, 29, 33)
 
 
 @pytest.mark.parametrize("index", range(len(ROUND)), ids=ROUND)
@@ -58,6 +62,30 @@ def test_gradients_of_a_trained_graph_are_added_up_and_each_parameter_is_updated
     }
     # A step of every layer's cells adds its part to the gradient of the layer's one weight.
     assert np.count_nonzero([phase == "b" for phase in model.phases]) > 2 * len(weights)
+
+
+def test_every_method_that_places_whole_ops_is_a_seed_or_has_a_reason_not_to_be():
+    along = {name for name in RIVALS if METHODS.comes_along(name)}
+    reasons = {
+        "single": "comes before all seeds",
+        "metis": "needs an extra; Loadmaster's own partition stands in for it",
+        "getf": "solves a linear program, and is etf on equal devices",
+    }
+    assert along - {*SEEDS} == {*reasons}
+
+
+@pytest.mark.parametrize("index", TIGHT)
+def test_auto_is_behind_no_cheap_method_where_memory_is_tight(index):
+    """At an effort that counts next to nothing: what is never behind is a seed that was done."""
+    _, words, _, problem = drawn(SEED, index, MOST)
+    assert "memory 1." in words
+    step = METHODS["auto"][0](problem, **{**AUTO, "effort": 1e-6}).verdict.step_time
+    for name in {*RIVALS} & {*SEEDS} - {"m-sct"}:
+        try:
+            found = METHODS[name][0](problem)
+        except InfeasibleError:
+            continue
+        assert step <= found.verdict.step_time * (1 + SLACK), name
 
 
 @pytest.mark.parametrize("index", [0, 2, 4, 8])

@@ -187,6 +187,12 @@ class Problem:
         """The same as an array."""
         return np.array(self.memory, dtype=np.uint64)
 
+    def fullest(self, held: NDArray[np.uint64]) -> float:
+        """How many times what it can hold the fullest device holds, of bytes per device."""
+        some = held > 0
+        with np.errstate(divide="ignore"):
+            return float((held[some] / self.capacity[some]).max(initial=0.0))
+
     @property
     def compute_time(self) -> NDArray[np.float64]:
         """Seconds for which each reduced op keeps a device busy, [n_reduced, n_types].

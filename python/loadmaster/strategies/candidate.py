@@ -68,6 +68,11 @@ class Candidate:
         return self.verdict.fits
 
     @property
+    def overfull(self) -> float:
+        """How many times what it can hold the fullest device holds at its peak."""
+        return self.problem.fullest(self.verdict.peak)
+
+    @property
     def schedule(self) -> fast.Schedule:
         """Every detail of the simulation that judged it."""
         assert self.verdict.schedule is not None, "candidates are simulated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,6 @@ from loadmaster.judge.allowance import AllowanceError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import warm
-from loadmaster.strategies.auto.pace import microsecond_per_op
 from loadmaster.strategies.auto.parts import Part, parts
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import (
@@ -109,7 +109,7 @@ class Planting:
         run, shares = self.run, self.shares()
         names = worth_trying(run.problem, is_loose, run.tuning)
         cheap = [name for name in names if name not in LENGTHY]
-        spent, done = self.sow_whole(cheap, shares[False])
+        spent, done = self.sow_whole(cheap)
         shares[False] -= spent
         ceiling = run.tuning.seed_ceiling * shares[False]
         some = parts(run.problem) if is_dear(run.problem, run.tuning) else []
@@ -129,15 +129,11 @@ class Planting:
                 shares[is_few] -= spent
         return done
 
-    def sow_whole(self, names: list[str], share: float) -> tuple[float, set[str]]:
-        """Tries seeds on all devices; the seconds that they take, and the names of those that were
-        done. Where memory is short, a seed has more than it takes elsewhere, and what the seeds
-        before it have left over, if that is more.
+    def sow_whole(self, names: list[str]) -> tuple[float, set[str]]:
+        """Tries seeds on all devices, as far as each goes by itself; the seconds that they take,
+        and the names of those that were done. Only a clock ends one before it is done.
         """
         run, spent, done = self.run, 0.0, set[str]()
-        each = run.tuning.whole_microseconds * microsecond_per_op(run.problem)
-        cost = {name: self.whole(name, run.problem) for name in names}
-        spare = max(share, each) - sum(cost.values())
         for name in names:
             if run.is_near:
                 break
@@ -145,10 +141,8 @@ class Planting:
                 continue  # The last resort, which says where its plan comes from.
             if run.has_plan and run.budget.lacks(SEEDS[name].first(run.problem)):
                 continue
-            most = max(run.tuning.retries * cost[name], cost[name] + spare)
-            took, is_done = self.sow(name, most)
+            took, is_done = self.sow(name, math.inf)
             spent += took
-            spare += cost[name] - took
             if is_done:
                 done.add(name)
         return spent, done

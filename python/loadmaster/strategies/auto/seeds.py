@@ -1,10 +1,11 @@
 """Fast strategies that the search of ``auto`` may start from, and what each of them costs.
 
-Where memory is short, a strategy tries again and again with less of it, so what it costs is not
-known beforehand. Each attempt asks for verdicts of the simulator. So a seed's cost is stated per
-verdict, and its verdicts are counted (:mod:`loadmaster.judge.allowance`).
+Where memory is short, a strategy tries again with less of it, so what it costs is not known
+beforehand. Each attempt asks for verdicts of the simulator. So a seed's cost is stated per verdict,
+and its verdicts are counted (:mod:`loadmaster.judge.allowance`).
 
-Every method that places whole ops in compiled code is a seed. None needs an optional package, so
+Every method that places whole ops and costs little is a seed, with the options that it has by
+itself, and is tried as far as it goes. So ``auto`` is never behind any of them. None needs an optional package, so
 that plans are the same wherever they are made: in the stead of METIS stands Loadmaster's own
 partition, m-SCT has its favourite children without the linear program, and GETF, which is ETF but
 for a linear program, is left to where nothing else fits.
@@ -34,7 +35,7 @@ from loadmaster.strategies.lists import (
     noised,
     peft,
 )
-from loadmaster.strategies.simple import expert, partitioned
+from loadmaster.strategies.simple import expert, partitioned, random, round_robin
 
 
 class Seed(NamedTuple):
@@ -98,6 +99,8 @@ SEEDS: dict[str, Seed] = {
     "glb": Seed(glb.place, 0.4, 1, 5),
     "m-sct": Seed(m_sct.without_program, 1.4, 1, 2),
     "m-topo": Seed(m_topo.place, 0.2, 1, 0),
+    "round-robin": Seed(round_robin.place, 0.3, 1, 0),
+    "random": Seed(random.place, 2.5, 3, 0),
     "order-place": Seed(order_place.place, 0.2, 0, 1),
     "least overflow": Seed(least_overflow.searched, 0.5, 12, 0),
     # A part of its rounds adds nothing to heft, so its rounds count as one.
@@ -129,6 +132,8 @@ CHEAP_FIRST = (
     "glb",
     "order-place",
     "m-topo",
+    "round-robin",
+    "random",
     "least overflow",
     "noised",
 )
@@ -150,6 +155,8 @@ DEAR_FIRST = (
     "glb",
     "order-place",
     "m-topo",
+    "round-robin",
+    "random",
     "least overflow",
     "noised",
 )

@@ -61,16 +61,9 @@ class Tuning:
     #: Share of the seconds left for seeds on all devices that a single lengthy seed may take. By
     #: hand.
     seed_ceiling: float = 0.5
-    #: Limit of a seed's seconds where memory is short, as a multiple of what the seed takes where
-    #: its first attempt fits. Measured on two graphs of ``benches/unseen.py`` whose memory is tight
-    #: (9,125 ops on 8 devices, 26,531 on 3): with this limit alone ``auto`` takes 2.5 and 8.4 CPU
-    #: seconds, without any 7.5 and 19.5, and the steps are as long within 0.05 %.
+    #: Limit of the seconds of a seed on a part of the devices, as a multiple of what it takes there
+    #: where its first attempt fits. By hand.
     retries: float = 2.0
-    #: Microseconds per op on eight devices in which all cheap seeds are to be done; what they leave
-    #: of it goes to seeds that memory keeps trying, the first first. They take about 160 where
-    #: memory is to spare. Measured on one graph (13,145 ops on 3 devices): a tight memory makes
-    #: ``heft`` ask for 181 verdicts instead of 25, which is 170, and no other plan is as short.
-    whole_microseconds: float = 350.0
     #: No more seeds are tried once a step is over the bound by no more than this share of it.
     #: ``benches/unseen.py`` counts ``auto`` as behind from 0.1 % on; half of that.
     near_bound: float = 0.0005

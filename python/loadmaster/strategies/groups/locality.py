@@ -32,4 +32,4 @@ def _outcome(problem: Problem, core: fast.Problem, order: NDArray[np.int32]) -> 
         devices = fast.follow_bytes(core.within(op_bytes=held, capacity=capacity), order)
         return Assignment(devices, ranks(order))
 
-    return attempts(problem, attempt, SHARES)
+    return attempts(problem, attempt, held, SHARES)

@@ -18,7 +18,14 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, by_start, ranks
-from loadmaster.strategies.attempts import SHARES, MemoryModel, Outcome, accepted, better_outcome
+from loadmaster.strategies.attempts import (
+    SHARES,
+    MemoryModel,
+    Narrowing,
+    Outcome,
+    accepted,
+    better_outcome,
+)
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.simple import single
@@ -93,26 +100,30 @@ def _first_that_fits(
 ) -> Way:
     closest = Outcome(None, 1.0)
     for op_bytes, shares in _ways_to_count(problem, memory):
-        for share in shares:
+        narrowing = Narrowing(shares)
+        for share in narrowing:
             capacity = (problem.capacity * share).astype(np.uint64)
             within = core.within(capacity=capacity, op_bytes=op_bytes)
             outcome = yield from _best_round(problem, scheduler(within), share)
             closest = better_outcome(problem, closest, outcome)
-            if closest.fits:
-                return closest
-            if outcome.refused is not None:
-                break
+            narrowing.note(outcome)
+        if closest.fits:
+            return closest
     return closest
 
 
 def _best_round(problem: Problem, rounds: Iterator[Scheduled], share: float) -> Way:
-    """The best of a list scheduler's rounds; one that finds no room is the last."""
+    """The best of a list scheduler's rounds; one that finds no room is the last, and so is the
+    first where it does not fit: those after it seldom do.
+    """
     best = Outcome(None, share)
     try:
         for scheduled in rounds:
             found = judged(problem, in_order_of_start(problem, scheduled))
             best = better_outcome(problem, best, Outcome(found, share))
             yield
+            if not best.fits:
+                break
     except InfeasibleError as error:
         return replace(best, refused=error)
     return best

@@ -15,7 +15,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.allowed import allowed_devices
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.attempts import MemoryModel, accepted, try_memory
+from loadmaster.strategies.attempts import MemoryModel, Outcome, accepted, try_memory
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists.listing import ordered
 
@@ -36,7 +36,18 @@ def assigned(problem: Problem, assign: Assign, memory: MemoryModel) -> Candidate
     def attempt(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> Assignment:
         return Assignment(assign(bytes_, capacity), in_kahn_order)
 
-    candidate = accepted(problem, try_memory(problem, attempt, memory))
+    return in_a_better_order(problem, try_memory(problem, attempt, memory))
+
+
+def in_a_better_order(problem: Problem, outcome: Outcome) -> Candidate:
+    """The outcome's devices, if they fit, in the better of its own order and a list order.
+
+    Raises
+    ------
+    InfeasibleError
+        They do not fit, or there are none.
+    """
+    candidate = accepted(problem, outcome)
     return problem.objective.better(ordered(problem, candidate.assignment.devices), candidate)
 
 

@@ -46,7 +46,6 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
         partial(parts, problem),
         memory,
         part="METIS' part",
-        none_fits="METIS' parts do not fit",
     )
 
 

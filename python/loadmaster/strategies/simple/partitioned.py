@@ -99,7 +99,6 @@ def _on(problem: Problem, some: NDArray[np.int32], numbering: Numbering) -> Cand
         partial(_parts, problem, some, numbering),
         "dynamic",
         part="a part",
-        none_fits="no partition fits",
     )
 
 

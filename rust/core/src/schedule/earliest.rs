@@ -209,7 +209,7 @@ impl<'e, 'a> State<'e, 'a> {
         let rank = self.rank[op.ix()];
         self.ready.insert(rank);
         self.engine.consider(op);
-        self.engine.prices(&mut self.arrivals);
+        self.engine.soonest(&mut self.arrivals);
         let (work, cluster) = (self.engine.work(), self.engine.cluster());
         let allowed = |d: &DeviceId| work.allows(op, cluster, *d);
         let last = self.arrivals.iter().copied().max().filter(|&last| last >= self.now);

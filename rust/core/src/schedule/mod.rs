@@ -290,16 +290,16 @@ impl<'a> Engine<'a> {
         self.arrived.map(|(_, arrival)| arrival)
     }
 
-    /// The price of the considered op's arrival on each device.
-    pub fn prices(&mut self, prices: &mut [Ticks]) {
+    /// When all inputs of the considered op are on each device if every channel is idle.
+    pub fn soonest(&mut self, arrivals: &mut [Ticks]) {
         match self.far {
-            Some((there, from)) if self.queues.is_none() => {
-                prices.fill(there);
-                prices[from.ix()] = self.undelayed(from);
+            Some((there, from)) => {
+                arrivals.fill(there);
+                arrivals[from.ix()] = self.undelayed(from);
             }
-            _ => {
-                for (device, price) in self.cluster.device_ids().zip(prices) {
-                    *price = self.arrival(device).price();
+            None => {
+                for (device, arrival) in self.cluster.device_ids().zip(arrivals) {
+                    *arrival = self.undelayed(device);
                 }
             }
         }

@@ -150,8 +150,8 @@ struct Queue {
     /// When the tensor of the last transfer was made, and when that transfer ends. Often nothing else is
     /// needed.
     last: (Ticks, Ticks),
-    /// While transfers are worked out: the position of the last of them on this channel, and when it ends;
-    /// none before the first.
+    /// While transfers are worked out: the position behind the last of them on this channel, and when
+    /// that one ends; none before the first.
     at_work: Option<(Position, Ticks)>,
 }
 
@@ -183,6 +183,23 @@ impl Queue {
         match self.blocks.get(block) {
             Some(b) if turn <= b.last => (block, b.position_from(place, turn)),
             _ => self.position_behind(block, turn),
+        }
+    }
+
+    /// As [`Self::position`], of a turn that comes after those worked out before it. Most often it
+    /// is a booked transfer's, and stands where the last of these left off. If there is none,
+    /// `first` is called.
+    #[inline(always)]
+    fn next_position(&self, turn: Turn, which: usize, first: impl FnOnce()) -> Position {
+        match self.at_work {
+            None => {
+                first();
+                self.position(turn)
+            }
+            Some((from @ (block, place), _)) => {
+                let is_there = self.blocks.get(block).is_some_and(|b| b.places[place].id as usize == which);
+                if is_there { from } else { self.position_from(from, turn) }
+            }
         }
     }
 
@@ -249,14 +266,15 @@ impl Queue {
         }
     }
 
-    /// Moves a booked transfer to a later end.
-    fn push_back(&mut self, turn: Turn, end: Ticks, length: Ticks) {
-        let position @ (block, place) = self.position(turn);
+    /// Moves the booked transfer at a position to a later end. Returns the position behind it.
+    fn push_back(&mut self, position @ (block, place): Position, end: Ticks, length: Ticks) -> Position {
         let place = &mut self.blocks[block].places[place];
         (place.start, place.end) = (end - length, end);
-        if self.behind(position) == self.end() {
+        let behind = self.behind(position);
+        if behind == self.end() {
             self.last.1 = end;
         }
+        behind
     }
 }
 
@@ -346,10 +364,16 @@ impl<'a> Queues<'a> {
         }
         self.allowed -= self.pushed.len();
         self.due.clear();
+        self.rest();
+        (arrival.price() < limit).then_some(arrival)
+    }
+
+    /// Forgets which transfers were worked out last.
+    #[inline(always)]
+    fn rest(&mut self) {
         for c in self.touched.drain(..) {
             self.queues[c.ix()].at_work = None;
         }
-        (arrival.price() < limit).then_some(arrival)
     }
 
     /// Works out when a transfer ends. On each of its channels, the transfer behind it is due next
@@ -362,13 +386,8 @@ impl<'a> Queues<'a> {
         let mut start = turn.made;
         for &c in route {
             let queue = &mut self.queues[c.ix()];
-            let (position, free) = match queue.at_work {
-                Some((from, free)) => (queue.position_from(from, turn), free),
-                None => {
-                    self.touched.push(c);
-                    (queue.position(turn), 0)
-                }
-            };
+            let free = queue.at_work.map_or(0, |(_, free)| free);
+            let position = queue.next_position(turn, which, || self.touched.push(c));
             queue.at_work = Some((position, free));
             start = start.max(queue.done_before(position)).max(free);
         }
@@ -390,8 +409,8 @@ impl<'a> Queues<'a> {
         for &c in route {
             let queue = &mut self.queues[c.ix()];
             let Some((position, _)) = queue.at_work else { continue };
-            queue.at_work = Some((position, end));
             let behind = if asked.is_some() { position } else { queue.behind(position) };
+            queue.at_work = Some((behind, end));
             if let Some((turn, place)) = queue.at(behind).filter(|(_, b)| b.start < end) {
                 add(&mut self.due, Due { turn, which: place.id as usize });
             }
@@ -405,9 +424,12 @@ impl<'a> Queues<'a> {
             let transfer = self.booked[id as usize];
             self.ends[id as usize] = end;
             for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
-                self.queues[c.ix()].push_back(transfer.turn, end, transfer.length);
+                let queue = &mut self.queues[c.ix()];
+                let position = queue.next_position(transfer.turn, id as usize, || self.touched.push(c));
+                queue.at_work = Some((queue.push_back(position, end, transfer.length), end));
             }
         }
+        self.rest();
         let first = self.booked.len() as TransferId;
         for (id, &Transfer { turn, from, length, .. }) in (first..).zip(&self.asked) {
             let end = self.ends[id as usize];
