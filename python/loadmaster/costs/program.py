@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.roofline import PROVENANCES, Costs, roofline
-from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import ANY_TYPE, OpGraph
-from loadmaster.model.program import Program
+from loadmaster.costs.roofline import PROVENANCES, Costs, busy_seconds, check_roofline, peaks
+from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.graph import ANY_TYPE
+from loadmaster.model.program import JOIN, Program
 
 
 def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
@@ -34,17 +32,18 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     anew = part & (provenance == word["roofline"])
     scaled = part & ~anew & time.any(axis=1)
     parts, added = np.flatnonzero(anew), np.flatnonzero(own)
-    of_parts, of_added = _rows(graph, parts), _rows(graph, added)
     for k, device_type in enumerate(cluster.types):
         column = time[:, k]
         some = scaled & (column > 0)
         column[some] = column[some] * program.share[some] + device_type.launch
-        if of_parts is not None:
-            measured = of_parts.time.get(device_type.name, of_parts.time.get(ANY_TYPE))
-            column[parts] = roofline(of_parts, device_type) if measured is None else measured
+        if len(parts):
+            measured = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+            column[parts] = (
+                _roofline(program, parts, device_type) if measured is None else measured[parts]
+            )
         least = device_type.launch or least_positive(before.time[:, k])
-        if device_type.has_roofline and of_added is not None:
-            column[added] = np.maximum(roofline(of_added, device_type), least)
+        if device_type.has_roofline:
+            column[added] = np.maximum(_roofline(program, added, device_type), least)
         else:
             column[added] = least
     provenance[scaled] = word["regressed"]
@@ -58,17 +57,20 @@ def least_positive(seconds: NDArray[np.float64]) -> float:
     return float(np.min(seconds, where=seconds > 0, initial=np.inf)) if seconds.any() else 0.0
 
 
-def _rows(graph: OpGraph, rows: NDArray[np.intp]) -> OpGraph | None:
-    """A graph of some ops, with the columns that costs depend on and no edges; None: no ops."""
-    if not len(rows):
-        return None
-    ops: dict[str, Any] = {
-        "name": [str(row) for row in rows],
-        "kind": [graph.kinds[row] for row in rows],
-        "output": [graph.outputs[row] for row in rows],
-        "flops": graph.flops[rows],
-        "bytes_accessed": graph.bytes_accessed[rows],
-        "view": graph.view[rows],
-        "time": {kind: seconds[rows] for kind, seconds in graph.time.items()},
-    }
-    return OpGraph(ops, {"src": [], "dst": []})
+def _roofline(
+    program: Program, ops: NDArray[np.intp], device_type: DeviceType
+) -> NDArray[np.float64]:
+    """Seconds of some ops of the graph that runs, from their own FLOPs and bytes.
+
+    An op computes in the dtype of the op that it serves; one that joins parts, in its own.
+    """
+    graph, source = program.graph, program.source
+    check_roofline(graph, device_type)
+    serves = program.serves[ops]
+    of, which = np.unique(serves, return_inverse=True)
+    peak = peaks([source.outputs[op] for op in of.tolist()], device_type)[which]
+    joins = np.flatnonzero(program.role[ops] == JOIN)
+    peak[joins] = peaks([graph.outputs[op] for op in ops[joins].tolist()], device_type)
+    flops, moved = graph.flops[ops], graph.bytes_accessed[ops]
+    free = graph.view[ops] | graph.placeholder[ops]
+    return busy_seconds(flops, moved, peak, device_type, free)

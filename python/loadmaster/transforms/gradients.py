@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.reached import reached
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import BUFFER, PARAMETER, OpGraph
 from loadmaster.model.roles import Roles
 
 
@@ -22,7 +22,7 @@ def summed_edges(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
     every replica writes its own. O(V + E).
     """
     once = ~roles.many
-    parameter = np.fromiter((kind == "parameter" for kind in graph.kinds), bool, graph.n_ops)
+    parameter = graph.stands_for == PARAMETER
     written = once & (graph.alias_of >= 0) & ~graph.view
     updates = (once & ~graph.view & graph.updates) | (written & parameter[graph.alias_of])
     before: dict[int, list[int]] = defaultdict(list)
@@ -62,21 +62,22 @@ class Updates:
     @classmethod
     def of(cls, graph: OpGraph, many: NDArray[np.bool_]) -> Updates:
         """The optimizer's ops by the colocation set that they share with parameters. O(V)."""
-        kinds, labels = graph.kinds, graph.colocation
+        stands_for, labels = graph.stands_for, graph.colocation
         may = ~many & ~graph.view
         last = {
             int(graph.alias_of[op]): op
             for op in np.flatnonzero(may & graph.updates & (graph.alias_of >= 0)).tolist()
             if labels[op]
         }
-        last = {p: w for p, w in last.items() if kinds[p] == "parameter" and labels[p] == labels[w]}
+        last = {
+            p: w for p, w in last.items() if stands_for[p] == PARAMETER and labels[p] == labels[w]
+        }
         parameter = sorted(last)
         number: dict[str, int] = {}
         for p in parameter:
             number.setdefault(labels[p], len(number))
-        slot = np.fromiter((kind == "buffer" for kind in kinds), bool, len(kinds))
         of_op = np.full(graph.n_ops, -1, dtype=np.int64)
-        for op in np.flatnonzero(may & (graph.updates | slot)).tolist():
+        for op in np.flatnonzero(may & (graph.updates | (stands_for == BUFFER))).tolist():
             of_op[op] = number.get(labels[op], -1)
         # A view is where the tensor is that it shows.
         views = np.flatnonzero(~many & graph.view)

@@ -6,6 +6,7 @@ mod cluster;
 mod coarsening;
 mod convert;
 mod errors;
+mod expanding;
 mod filling;
 mod graph;
 mod ordering;
@@ -40,6 +41,8 @@ mod fast {
         batch_merge, breakpoints, contract, dominant_sequences, edges, exact_breakpoints, fuse,
         linear_clusters, multilevel_partition, parallel_merge, repeated_groups, segments,
     };
+    #[pymodule_export]
+    use super::expanding::{expand, replace_op, roles};
     #[pymodule_export]
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]
