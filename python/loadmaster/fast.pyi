@@ -445,6 +445,14 @@ def roles(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which ops of a model data parallelism replicates, and which edges carry weight gradients."""
 
+def summed_edges(
+    graph: OpGraph,
+    many: NDArray[np.bool_],
+    parameter: NDArray[np.bool_],
+    update: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Which edges carry what must be summed over replicas, from the model to the optimizer."""
+
 def expand(
     graph: OpGraph, names: _Names, rows: _Sizes, copies: _Copies, added: _Added, links: _Links
 ) -> tuple[OpGraph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:

@@ -2,17 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.costs.roofline import PROVENANCES, Costs, busy_seconds, check_roofline, peaks
 from loadmaster.model.cluster import Cluster, DeviceType
-from loadmaster.model.graph import ANY_TYPE
-from loadmaster.model.program import JOIN, Program
+from loadmaster.model.graph import ANY_TYPE, OpGraph, Texts
+from loadmaster.model.program import JOIN, Program, is_added
+
+
+@dataclass(frozen=True)
+class Work:
+    """Ops of a program, as far as their times depend on them.
+
+    Attributes
+    ----------
+    source : OpGraph
+        What the program was made of.
+    serves, share, role : columns
+        As those of :class:`~loadmaster.model.program.Program`.
+    flops, accessed : uint64 columns
+    free : bool column
+        Views and placeholders.
+    output : sequence of str
+        Read of ops that join parts alone.
+    """
+
+    source: OpGraph
+    serves: NDArray[np.int32]
+    share: NDArray[np.float64]
+    role: NDArray[np.uint8]
+    flops: NDArray[np.uint64]
+    accessed: NDArray[np.uint64]
+    free: NDArray[np.bool_]
+    output: Texts | Sequence[str]
+
+    @classmethod
+    def of(cls, program: Program) -> Work:
+        """All ops of the graph that runs."""
+        graph = program.graph
+        return cls(
+            program.source,
+            program.serves,
+            program.share,
+            program.role,
+            graph.flops,
+            graph.bytes_accessed,
+            graph.view | graph.placeholder,
+            graph.column_of_texts("output"),
+        )
 
 
 def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
-    """Times of the ops that run from those of the program's source.
+    """Times of the ops that run from those of the program's source: :func:`costs_of` all of them.
+
+    Raises
+    ------
+    InputError
+        A part whose origin has a roofline, on a device type without one.
+    """
+    return costs_of(Work.of(program), before, cluster)
+
+
+def costs_of(work: Work, before: Costs, cluster: Cluster) -> Costs:
+    """Times of ops of a program from those of its source.
 
     An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
     given time is the whole op's, multiplied by the part's share, plus the device type's launch
@@ -25,9 +81,8 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     InputError
         A part whose origin has a roofline, on a device type without one.
     """
-    graph, own, part = program.graph, program.own, program.share < 1.0
-    time = before.time[program.serves]
-    provenance = before.provenance[program.serves]
+    own, part = is_added(work.role), work.share < 1.0
+    time, provenance = before.time[work.serves], before.provenance[work.serves]
     word = {name: PROVENANCES.index(name) for name in PROVENANCES}
     anew = part & (provenance == word["roofline"])
     scaled = part & ~anew & time.any(axis=1)
@@ -35,15 +90,17 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     for k, device_type in enumerate(cluster.types):
         column = time[:, k]
         some = scaled & (column > 0)
-        column[some] = column[some] * program.share[some] + device_type.launch
+        column[some] = column[some] * work.share[some] + device_type.launch
         if len(parts):
-            measured = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+            measured = work.source.time.get(device_type.name, work.source.time.get(ANY_TYPE))
             column[parts] = (
-                _roofline(program, parts, device_type) if measured is None else measured[parts]
+                _roofline(work, parts, device_type)
+                if measured is None
+                else measured[work.serves[parts]] * work.share[parts]
             )
         least = device_type.launch or least_positive(before.time[:, k])
         if device_type.has_roofline:
-            column[added] = np.maximum(_roofline(program, added, device_type), least)
+            column[added] = np.maximum(_roofline(work, added, device_type), least)
         else:
             column[added] = least
     provenance[scaled] = word["regressed"]
@@ -57,20 +114,15 @@ def least_positive(seconds: NDArray[np.float64]) -> float:
     return float(np.min(seconds, where=seconds > 0, initial=np.inf)) if seconds.any() else 0.0
 
 
-def _roofline(
-    program: Program, ops: NDArray[np.intp], device_type: DeviceType
-) -> NDArray[np.float64]:
-    """Seconds of some ops of the graph that runs, from their own FLOPs and bytes.
+def _roofline(work: Work, ops: NDArray[np.intp], device_type: DeviceType) -> NDArray[np.float64]:
+    """Seconds of some of the ops, from their own FLOPs and bytes.
 
     An op computes in the dtype of the op that it serves; one that joins parts, in its own.
     """
-    graph, source = program.graph, program.source
-    check_roofline(graph, device_type)
-    serves = program.serves[ops]
-    of, which = np.unique(serves, return_inverse=True)
-    peak = peaks([source.outputs[op] for op in of.tolist()], device_type)[which]
-    joins = np.flatnonzero(program.role[ops] == JOIN)
-    peak[joins] = peaks([graph.outputs[op] for op in ops[joins].tolist()], device_type)
-    flops, moved = graph.flops[ops], graph.bytes_accessed[ops]
-    free = graph.view[ops] | graph.placeholder[ops]
-    return busy_seconds(flops, moved, peak, device_type, free)
+    check_roofline(work.source, device_type)
+    of, which = np.unique(work.serves[ops], return_inverse=True)
+    outputs = work.source.column_of_texts("output")
+    peak = peaks([outputs[op] for op in of.tolist()], device_type)[which]
+    joins = np.flatnonzero(work.role[ops] == JOIN)
+    peak[joins] = peaks([work.output[op] for op in ops[joins].tolist()], device_type)
+    return busy_seconds(work.flops[ops], work.accessed[ops], peak, device_type, work.free[ops])

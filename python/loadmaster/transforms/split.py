@@ -6,6 +6,7 @@ each output, another op joins the parts. These ops read and write real bytes, so
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
+from loadmaster.costs.program import Work
 from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.transforms.base import (
@@ -99,7 +101,7 @@ def split_op(
     (n + 1) b, with n - 1 FLOPs per element. A parameter stays one, sliced by its split op or not.
     What waits for the op by a control edge waits for every sub-op.
 
-    O(V + E).
+    O(V + E), in copies of whole columns.
 
     Examples
     --------
@@ -107,6 +109,21 @@ def split_op(
     >>> split = lm.transforms.split_op(lm.read("example:lenet"), "convolution_1", "batch", 2)
     >>> [name for name in split.graph.names if "convolution_1@" in name]
     ['convolution_1@split0', 'convolution_1@s0', 'convolution_1@s1', 'convolution_1@concat']
+    """
+    return planned_split(graph, op, dimension, n, best_effort=best_effort).program()
+
+
+def planned_split(
+    graph: OpGraph, op: str | int, dimension: str, n: int, *, best_effort: bool = False
+) -> Splitting:
+    """What :func:`split_op` puts in the place of an op, before it is put there.
+
+    It takes as long as the op has edges, and a look at the columns of edges.
+
+    Raises
+    ------
+    InputError
+        As :func:`split_op`.
     """
     at = graph.index(op)
     name = graph.names[at]
@@ -135,7 +152,7 @@ def split_op(
     if cut.size % n:
         sizes = ", ".join(map(str, chunks))
         notes = (f"op {name!r}: {dimension} of {cut.size} is cut unevenly, into {sizes}",)
-    return _Split(graph, at, cut, chunks).build(Split(name, dimension, int(n)), notes)
+    return Splitting(graph, at, cut, chunks, Split(name, dimension, int(n)), notes)
 
 
 def _unsplittable(graph: OpGraph, at: int) -> str:
@@ -158,14 +175,23 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
 # -- the split graph --------------------------------------------------------------------------
 
 
-class _Split:
-    """The columns of a graph in which a block of ops replaces one op.
+class Splitting:
+    """The block of ops that replaces one op.
 
     The block has the split ops first, then the sub-ops, then one op per output that joins parts.
     """
 
-    def __init__(self, graph: OpGraph, at: int, cut: Cut, chunks: list[int]) -> None:
+    def __init__(
+        self,
+        graph: OpGraph,
+        at: int,
+        cut: Cut,
+        chunks: list[int],
+        split: Split,
+        notes: tuple[str, ...],
+    ) -> None:
         self.graph, self.at, self.cut, self.chunks = graph, at, cut, chunks
+        self.split, self.notes = split, notes
         self.n = len(chunks)
         self.sliced = [j for j, axis in enumerate(cut.inputs) if axis is not None]
         self.joined = cut.joined
@@ -173,41 +199,55 @@ class _Split:
         self.parts = at + len(self.sliced)
         self.joins = self.parts + self.n
         self.block = len(self.sliced) + self.n + len(self.joined)
-        self.next_tensor = int(cut.op.ids.max(initial=-1)) + 1
         # Bytes of each tensor that the op reads.
         reads, sizes = cut.op.reads, graph.bytes
         self.read = [int(sizes[e]) for e in reads]
 
-    def build(self, split: Split, notes: tuple[str, ...]) -> Program:
-        graph, at, n = self.graph, self.at, len(self.chunks)
-        serves = self._spliced(np.arange(graph.n_ops, dtype=np.int32), at)
-        part, parts = np.zeros_like(serves), np.ones_like(serves)
-        share, role = np.ones(len(serves)), user_roles(graph)[serves]
-        inside = slice(self.parts, self.joins)
-        part[inside], parts[inside] = np.arange(n), n
-        share[inside] = np.array(self.chunks) / self.cut.size
-        role[at : self.parts], role[self.joins : at + self.block] = SLICE, JOIN
-        block = self._block()
+    @cached_property
+    def work(self) -> Work:
+        """The ops of the block, as far as their times depend on them."""
+        joins = len(self.joined)
+        block = self._block
+        share = [1.0] * len(self.sliced) + [c / self.cut.size for c in self.chunks] + [1.0] * joins
+        own = int(user_roles(self.graph)[self.at])
+        role = [SLICE] * len(self.sliced) + [own] * self.n + [JOIN] * joins
+        return Work(
+            self.graph,
+            np.full(self.block, self.at, dtype=np.int32),
+            np.array(share),
+            np.array(role, dtype=np.uint8),
+            np.array(block["flops"], dtype=np.uint64),
+            np.array(block["bytes_accessed"], dtype=np.uint64),
+            np.zeros(self.block, dtype=bool),
+            block["output"],
+        )
+
+    def program(self) -> Program:
+        """The graph with the block in it. O(V + E), in copies of whole columns."""
+        graph, at, work, block = self.graph, self.at, self.work, self._block
+        whole = np.arange(graph.n_ops, dtype=np.int32)
+        part, parts = np.zeros(self.block, np.int32), np.ones(self.block, np.int32)
+        inside = slice(self.parts - at, self.joins - at)
+        part[inside], parts[inside] = np.arange(self.n), self.n
         texts = {column: self._texts(column, block.get(column)) for column in TEXTS}
-        core = fast.replace_op(graph._core, texts["name"], at, **self._numbers(block))
+        core = fast.replace_op(graph._core, texts["name"], at, **self._numbers())
         return build(
             graph,
             core,
             texts,
-            serves=serves,
-            part=part,
-            parts=parts,
-            share=share,
-            role=role,
-            splits=(split,),
-            notes=notes,
+            serves=self._spliced(whole, work.serves),
+            part=self._spliced(np.zeros_like(whole), part),
+            parts=self._spliced(np.ones_like(whole), parts),
+            share=self._spliced(np.ones(len(whole)), work.share),
+            role=self._spliced(user_roles(graph), work.role),
+            splits=(self.split,),
+            notes=self.notes,
         )
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _spliced(self, column: NDArray[Any], value: Any) -> NDArray[Any]:
-        """A column with one value for the block in the place of the op's."""
-        block = np.full(self.block, value, dtype=column.dtype)
+    def _spliced(self, column: NDArray[Any], block: NDArray[Any]) -> NDArray[Any]:
+        """A column with the values of the block in the place of the op's."""
         return np.concatenate([column[: self.at], block, column[self.at + 1 :]])
 
     def _texts(self, column: str, block: list[str] | None) -> Texts:
@@ -220,9 +260,9 @@ class _Split:
 
         return Texts(make)
 
-    def _numbers(self, block: dict[str, list[Any]]) -> fast._Block:
+    def _numbers(self) -> fast._Block:
         """Columns of :func:`loadmaster.fast.replace_op`."""
-        op = self.cut.op
+        op, block = self.cut.op, self._block
         rows = self._edges()
         shows = np.flatnonzero(self.graph.alias_of == self.at)
 
@@ -245,6 +285,7 @@ class _Split:
             "shown": self._shown(shows),
         }
 
+    @cached_property
     def _block(self) -> dict[str, list[Any]]:
         """Columns of the ops that replace the split op."""
         graph, at, cut, chunks, n = self.graph, self.at, self.cut, self.chunks, self.n
@@ -362,7 +403,7 @@ class _Split:
         op = cut.op
         rows: list[tuple[int, int, int, int]] = []
         parts = range(self.parts, self.joins)
-        fresh = self.next_tensor
+        fresh = int(op.ids.max(initial=-1)) + 1
 
         for e in op.entering.tolist():
             if op.ids[e] < 0:

@@ -72,6 +72,32 @@ fn replicated(model: &OpGraph, facts: Facts<'_>) -> Vec<bool> {
     many
 }
 
+/// Per edge, whether it carries what must be summed over replicas, from the model to the optimizer.
+///
+/// State that is written for itself, such as the running statistics of a batch norm, is not summed:
+/// every replica writes its own. `many` says which ops are replicated, `parameter` which ops are
+/// parameters, `update` which ops are the optimizer's. O(V + E).
+pub fn summed(model: &OpGraph, many: &[bool], parameter: &[bool], update: &[bool]) -> Vec<bool> {
+    let (n, columns) = (model.n_ops(), model.columns());
+    let acts_once = |u: usize| !many[u] && !columns.view[u];
+    // What an op writes, it may read in this step too.
+    let written = |u: usize| usize::try_from(columns.alias_of[u]).ok().filter(|_| acts_once(u));
+    let inside = data(model).filter(|&(_, s, d)| !many[s] && !many[d]).map(|(_, s, d)| (d, s as u32));
+    let before = Csr::from_pairs(n, inside);
+    let updates = |u: &usize| (acts_once(*u) && update[*u]) || written(*u).is_some_and(|of| parameter[of]);
+    let mut feeds = vec![false; n];
+    let mut stack: Vec<usize> = (0..n).filter(updates).collect();
+    while let Some(u) = stack.pop() {
+        if !std::mem::replace(&mut feeds[u], true) {
+            stack.extend(before.row(u).iter().map(|&s| s as usize));
+            stack.extend(written(u));
+        }
+    }
+    let mut found = vec![false; columns.src.len()];
+    data(model).for_each(|(e, s, d)| found[e] = many[s] && !many[d] && feeds[d]);
+    found
+}
+
 const NONE: u32 = u32::MAX;
 
 /// Works on storage: what a view shows belongs to the tensor that it shows. A storage has the id of

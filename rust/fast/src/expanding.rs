@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loadmaster_core::expand::block::{self, Block};
 use loadmaster_core::expand::replicas::{Added, Copies, Home, Links, expand as expand_core};
 use loadmaster_core::opgraph::OpGraph as CoreOpGraph;
-use loadmaster_core::roles::{Facts, roles as core_roles};
+use loadmaster_core::roles::{Facts, roles as core_roles, summed};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -85,6 +85,34 @@ pub fn roles<'py>(
     let facts = Facts { state: &state, input: &input, update: &update };
     let (many, gradient) = py.detach(|| core_roles(&graph.core, facts));
     Ok((many.into_pyarray(py), gradient.into_pyarray(py)))
+}
+
+/// Which edges carry what must be summed over replicas, from the model to the optimizer.
+///
+/// O(V + E).
+///
+/// Parameters
+/// ----------
+/// graph : OpGraph
+/// many, parameter, update : bool [n_ops]
+///     Replicated ops; parameters; the optimizer's ops.
+///
+/// Returns
+/// -------
+/// bool [n_edges]
+#[pyfunction]
+pub fn summed_edges<'py>(
+    py: Python<'py>,
+    graph: &OpGraph,
+    many: &Bound<'py, PyAny>,
+    parameter: &Bound<'py, PyAny>,
+    update: &Bound<'py, PyAny>,
+) -> PyResult<Flags<'py>> {
+    let flags = |name, column| sized(name, convert::flags(name, column)?, graph.core.n_ops());
+    let (many, parameter, update) =
+        (flags("many", many)?, flags("parameter", parameter)?, flags("update", update)?);
+    let found = py.detach(|| summed(&graph.core, &many, &parameter, &update));
+    Ok(found.into_pyarray(py))
 }
 
 /// A graph of replicas; per op of it, int32: the op of the source that it is a copy of or serves, its

@@ -42,7 +42,7 @@ mod fast {
         linear_clusters, multilevel_partition, parallel_merge, repeated_groups, segments,
     };
     #[pymodule_export]
-    use super::expanding::{expand, replace_op, roles};
+    use super::expanding::{expand, replace_op, roles, summed_edges};
     #[pymodule_export]
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]
