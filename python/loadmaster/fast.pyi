@@ -12,7 +12,7 @@ output); messages without data take ``control_time``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypedDict, Unpack, final
+from typing import Any, Final, Protocol, TypedDict, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,9 +113,57 @@ class _OpColumns(_Members):
     alias_of: _Ids
     near: _Ids
     colocation: _Ids
+    flops: _Sizes
+    accessed: _Sizes
     output_bytes: _Sizes
     resident: _Sizes
     workspace: _Sizes
+
+class _Copies(TypedDict):
+    home: _Ids
+    by_rows: NDArray[np.bool_]
+    even: NDArray[np.bool_]
+    whole_accessed: _Sizes
+    whole_output: _Sizes
+    whole_resident: _Sizes
+    stays: NDArray[np.bool_]
+    along: NDArray[np.bool_]
+
+class _Added(TypedDict):
+    place: _Ids
+    is_before: NDArray[np.bool_]
+    serves: _Ids
+    replica: _Ids
+    collective: _Ids
+    kind: _Ids
+    flops: _Sizes
+    accessed: _Sizes
+    output: _Sizes
+
+class _Links(TypedDict):
+    place: _Ids
+    src: _Ids
+    dst: _Ids
+    tensor: _Ids
+    bytes: _Sizes
+
+class _Block(TypedDict):
+    flops: _Sizes
+    accessed: _Sizes
+    output_bytes: _Sizes
+    workspace: _Sizes
+    dropped: _Ids
+    leaving: _Ids
+    leaving_src: _Ids
+    src: _Ids
+    dst: _Ids
+    tensor: _Ids
+    bytes: _Sizes
+    shows: _Ids
+    shown: _Ids
+
+class _Names(Protocol):
+    def __getitem__(self, op: int, /) -> str: ...
 
 @final
 class Graph:
@@ -188,6 +236,13 @@ class OpGraph:
 
         Per tensor id, the id of the tensor whose data it is (-1: none); and per op, the tensor that
         it shows (-1: it is no view).
+        """
+    @property
+    def n_edges(self) -> int:
+        """Number of edges as given."""
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of numbers by its name; a column that the graph was made without is one of its
+        default.
         """
     def reduce(
         self, allowed: _Sizes | None = None
@@ -516,6 +571,30 @@ class Emulated:
     ) -> Emulated: ...
     def step(self) -> int:
         """Runs a step: when it began, in nanoseconds. Raises as :class:`Dispatcher` does."""
+
+def roles(
+    graph: OpGraph,
+    state: NDArray[np.bool_],
+    input: NDArray[np.bool_],
+    update: NDArray[np.bool_],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which ops of a model data parallelism replicates, and which edges carry weight gradients."""
+
+def summed_edges(
+    graph: OpGraph,
+    many: NDArray[np.bool_],
+    parameter: NDArray[np.bool_],
+    update: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Which edges carry what must be summed over replicas, from the model to the optimizer."""
+
+def expand(
+    graph: OpGraph, names: _Names, rows: _Sizes, copies: _Copies, added: _Added, links: _Links
+) -> tuple[OpGraph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Copies the ops of a model into replicas, with ops added between them."""
+
+def replace_op(graph: OpGraph, names: _Names, at: int, **columns: Unpack[_Block]) -> OpGraph:
+    """Puts a block of ops in the place of an op."""
 
 def levels(weights: Weights) -> tuple[_Seconds, _Seconds]:
     """t-level and b-level of every op (Celeritas eq. (2), (3); b-level is HEFT's upward rank).

@@ -289,6 +289,9 @@ def test_what_is_tried_is_told_beside_the_bound_of_split_ops():
         "os-dpos",
         progress=lambda stage, best: told.append((stage, best)),
     )
+    stages = [stage for stage, _ in told]
+    assert {"placing the graph", "placing its replicas"} < set(stages)
+    assert any(stage.endswith(" into 2") for stage in stages), "each split that is placed is told"
     tried = [best for stage, best in told if stage.startswith("splitting ")]
     assert tried
     assert all(best.lower_bound == plan.bounds["split ops"] <= best for best in tried)

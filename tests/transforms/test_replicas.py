@@ -15,6 +15,9 @@ from trained import linears, step
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
+from loadmaster.costs.program import program_costs
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import TEXTS
 from loadmaster.transforms import Program, replicate
 from loadmaster.transforms.data_parallel import share_out
 
@@ -75,6 +78,21 @@ def normed(batch: int = 8, channels: int = 6) -> lm.OpGraph:
         "bytes": [big, small, big, small, small, big, big, small, small, small],
     }
     return lm.OpGraph(ops, edges, meta={"batch": batch})
+
+
+def check_as_if_given(graph: lm.OpGraph) -> None:
+    """A graph that a transform made is the one that a user gives by the same columns."""
+    given = lm.OpGraph.from_document(graph.to_document())
+    assert given.digest == graph.digest
+    assert (given.n_ops, given.n_edges) == (graph.n_ops, graph.n_edges)
+    for column in ("placeholder", "is_member", "stands_for", "updates", "resident"):
+        assert (getattr(given, column) == getattr(graph, column)).all(), column
+    assert given.is_restricted == graph.is_restricted
+    for column in ("map", "op_of", "shows"):
+        assert (getattr(given.reduced, column) == getattr(graph.reduced, column)).all(), column
+    for column in ("tensor_bytes", "static_bytes", "resident", "workspace", "lead", "colocation"):
+        one, other = (getattr(g.reduced.graph, column) for g in (given, graph))
+        assert (one == other).all(), column
 
 
 # -- what is computed ------------------------------------------------------------------------
@@ -153,11 +171,35 @@ def test_drawn_graphs_have_every_op_and_can_run(graph, k, data):
     ).all()
     again = replicate(graph, k, **how)
     assert again.graph.digest == replicate(graph, k, **how).graph.digest
+    check_as_if_given(again.graph)
+    check_as_if_given(replicate(graph, k, aggregation="parameter-server").graph)
     devices = program.replica.astype(np.int32)
     cluster = lm.Cluster.mesh(k, memory="1TiB", bandwidth=1e9, type="gpu")
     seconds = np.ones(program.graph.n_ops)
     seen = lm.simulate(program.graph, cluster, devices, costs=seconds)
     assert np.isfinite(seen.makespan)
+
+
+@pytest.mark.parametrize("how", [*WAYS, {"aggregation": "parameter-server"}])
+def test_planning_makes_no_texts(how):
+    graph = lm.read("example:lenet")
+    program = replicate(graph, 2, **how)
+    cluster = v100_mesh(2)
+    costs = program_costs(program, lm.costs.estimate(graph, cluster), cluster)
+    Problem.make(program, cluster, costs)
+    made = set(TEXTS.values()) & set(vars(program.graph))
+    assert not made
+    assert len(program.graph.names) == len(set(program.graph.names)) == program.graph.n_ops
+
+
+def test_messages_name_the_ops_of_replicas():
+    graph = linears((4, 4), 8)
+    types = ["cpu" if kind == "parameter" else "gpu" for kind in graph.kinds]
+    apart = graph.with_columns({"device_types": types, "colocation": ["same"] * graph.n_ops})
+    with pytest.raises(InputError, match='"x@r0" and "w0@r0" must share'):
+        replicate(apart, 2).graph.reduced_for(("cpu", "gpu"))
+    with pytest.raises(AttributeError, match="an OpGraph has no attribute 'weights'"):
+        getattr(replicate(graph, 2).graph, "weights")  # noqa: B009
 
 
 def test_a_batch_shared_unevenly_says_how_gradients_are_weighted():

@@ -2,19 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.roofline import PROVENANCES, Costs, roofline
-from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import ANY_TYPE, OpGraph
-from loadmaster.model.program import Program
+from loadmaster.costs.roofline import PROVENANCES, Costs, busy_seconds, check_roofline, peaks
+from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.graph import ANY_TYPE, OpGraph, Texts
+from loadmaster.model.program import JOIN, Program, is_added
+
+
+@dataclass(frozen=True)
+class Work:
+    """Ops of a program, as far as their times depend on them.
+
+    Attributes
+    ----------
+    source : OpGraph
+        What the program was made of.
+    serves, share, role : columns
+        As those of :class:`~loadmaster.model.program.Program`.
+    flops, accessed : uint64 columns
+    free : bool column
+        Views and placeholders.
+    output : sequence of str
+        Read of ops that join parts alone.
+    """
+
+    source: OpGraph
+    serves: NDArray[np.int32]
+    share: NDArray[np.float64]
+    role: NDArray[np.uint8]
+    flops: NDArray[np.uint64]
+    accessed: NDArray[np.uint64]
+    free: NDArray[np.bool_]
+    output: Texts | Sequence[str]
+
+    @classmethod
+    def of(cls, program: Program) -> Work:
+        """All ops of the graph that runs."""
+        graph = program.graph
+        return cls(
+            program.source,
+            program.serves,
+            program.share,
+            program.role,
+            graph.flops,
+            graph.bytes_accessed,
+            graph.view | graph.placeholder,
+            graph.column_of_texts("output"),
+        )
 
 
 def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
-    """Times of the ops that run from those of the program's source.
+    """Times of the ops that run from those of the program's source: :func:`costs_of` all of them.
+
+    Raises
+    ------
+    InputError
+        A part whose origin has a roofline, on a device type without one.
+    """
+    return costs_of(Work.of(program), before, cluster)
+
+
+def costs_of(work: Work, before: Costs, cluster: Cluster) -> Costs:
+    """Times of ops of a program from those of its source.
 
     An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
     given time is the whole op's, multiplied by the part's share, plus the device type's launch
@@ -27,24 +81,26 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     InputError
         A part whose origin has a roofline, on a device type without one.
     """
-    graph, own, part = program.graph, program.own, program.share < 1.0
-    time = before.time[program.serves]
-    provenance = before.provenance[program.serves]
+    own, part = is_added(work.role), work.share < 1.0
+    time, provenance = before.time[work.serves], before.provenance[work.serves]
     word = {name: PROVENANCES.index(name) for name in PROVENANCES}
     anew = part & (provenance == word["roofline"])
     scaled = part & ~anew & time.any(axis=1)
     parts, added = np.flatnonzero(anew), np.flatnonzero(own)
-    of_parts, of_added = _rows(graph, parts), _rows(graph, added)
     for k, device_type in enumerate(cluster.types):
         column = time[:, k]
         some = scaled & (column > 0)
-        column[some] = column[some] * program.share[some] + device_type.launch
-        if of_parts is not None:
-            measured = of_parts.time.get(device_type.name, of_parts.time.get(ANY_TYPE))
-            column[parts] = roofline(of_parts, device_type) if measured is None else measured
+        column[some] = column[some] * work.share[some] + device_type.launch
+        if len(parts):
+            measured = work.source.time.get(device_type.name, work.source.time.get(ANY_TYPE))
+            column[parts] = (
+                _roofline(work, parts, device_type)
+                if measured is None
+                else measured[work.serves[parts]] * work.share[parts]
+            )
         least = device_type.launch or least_positive(before.time[:, k])
-        if device_type.has_roofline and of_added is not None:
-            column[added] = np.maximum(roofline(of_added, device_type), least)
+        if device_type.has_roofline:
+            column[added] = np.maximum(_roofline(work, added, device_type), least)
         else:
             column[added] = least
     provenance[scaled] = word["regressed"]
@@ -58,17 +114,15 @@ def least_positive(seconds: NDArray[np.float64]) -> float:
     return float(np.min(seconds, where=seconds > 0, initial=np.inf)) if seconds.any() else 0.0
 
 
-def _rows(graph: OpGraph, rows: NDArray[np.intp]) -> OpGraph | None:
-    """A graph of some ops, with the columns that costs depend on and no edges; None: no ops."""
-    if not len(rows):
-        return None
-    ops: dict[str, Any] = {
-        "name": [str(row) for row in rows],
-        "kind": [graph.kinds[row] for row in rows],
-        "output": [graph.outputs[row] for row in rows],
-        "flops": graph.flops[rows],
-        "bytes_accessed": graph.bytes_accessed[rows],
-        "view": graph.view[rows],
-        "time": {kind: seconds[rows] for kind, seconds in graph.time.items()},
-    }
-    return OpGraph(ops, {"src": [], "dst": []})
+def _roofline(work: Work, ops: NDArray[np.intp], device_type: DeviceType) -> NDArray[np.float64]:
+    """Seconds of some of the ops, from their own FLOPs and bytes.
+
+    An op computes in the dtype of the op that it serves; one that joins parts, in its own.
+    """
+    check_roofline(work.source, device_type)
+    of, which = np.unique(work.serves[ops], return_inverse=True)
+    outputs = work.source.column_of_texts("output")
+    peak = peaks([outputs[op] for op in of.tolist()], device_type)[which]
+    joins = np.flatnonzero(work.role[ops] == JOIN)
+    peak[joins] = peaks([work.output[op] for op in ops[joins].tolist()], device_type)
+    return busy_seconds(work.flops[ops], work.accessed[ops], peak, device_type, work.free[ops])

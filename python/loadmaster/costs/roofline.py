@@ -8,7 +8,7 @@ placeholders and ops that neither compute nor move anything are free.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,26 +165,50 @@ def _sources(graph: OpGraph) -> NDArray[np.uint8]:
 
 def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
     """Seconds per op on one device type, from FLOPs, bytes and launch time."""
+    check_roofline(graph, device_type)
+    peak = peaks(graph.outputs, device_type)
+    free = graph.view | graph.placeholder
+    return busy_seconds(graph.flops, graph.bytes_accessed, peak, device_type, free)
+
+
+def check_roofline(graph: OpGraph, device_type: DeviceType) -> None:
+    """Checks that a device type has a roofline.
+
+    Raises
+    ------
+    InputError
+        It has none; the types that the graph has measured times for are named.
+    """
     if not device_type.has_roofline:
         known = ", ".join(graph.time) or "none"
         raise InputError(
             f"no times for device type {device_type.name!r}: the graph has measured times for "
             f"{known}, and the cluster gives no peak and memory_bandwidth for it"
         )
-    peak = _peak_per_op(graph, device_type)
-    flops = graph.flops.astype(np.float64)
-    moved = graph.bytes_accessed.astype(np.float64)
-    busy = np.maximum(flops / peak, moved / device_type.memory_bandwidth)
-    free = graph.view | graph.placeholder | ((graph.flops == 0) & (graph.bytes_accessed == 0))
+
+
+def busy_seconds(
+    flops: NDArray[np.uint64],
+    accessed: NDArray[np.uint64],
+    peak: NDArray[np.float64],
+    device_type: DeviceType,
+    free: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """The roofline of ops with these FLOPs, bytes accessed and peaks in FLOP/s, in seconds."""
+    moved = accessed.astype(np.float64) / device_type.memory_bandwidth
+    busy = np.maximum(flops.astype(np.float64) / peak, moved)
+    free = free | ((flops == 0) & (accessed == 0))
     return np.where(free, 0.0, busy + device_type.launch)
 
 
-def _peak_per_op(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
+def peaks(outputs: Sequence[str], device_type: DeviceType) -> NDArray[np.float64]:
+    """FLOP/s of a device type at the dtype of each of these outputs."""
+
     def peak(output: str) -> float:
         match = _DTYPE.match(output)
         wanted = _PEAK_OF.get(match[0] if match else "f32", ("f32",))
         known = [device_type.peak[d] for d in wanted if device_type.peak.get(d)]
         return known[0] if known else max(device_type.peak.values())
 
-    peaks = {output: peak(output) for output in set(graph.outputs)}
-    return np.fromiter((peaks[output] for output in graph.outputs), np.float64, graph.n_ops)
+    found = {output: peak(output) for output in set(outputs)}
+    return np.fromiter(map(found.__getitem__, outputs), np.float64, len(outputs))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 FORMAT = "opgraph"
 VERSION = 1
 
-#: Kinds that cost nothing: they stand for tensors that are there when the step begins.
-PLACEHOLDERS = frozenset({"parameter", "buffer", "input", "constant"})
+#: Kinds that cost nothing: they stand for tensors that are there when the step begins. A graph's
+#: ``stands_for`` is an index into them.
+PLACEHOLDERS = ("parameter", "buffer", "input", "constant")
+PARAMETER, BUFFER, INPUT, CONSTANT = range(len(PLACEHOLDERS))
 
 #: Key of ``time`` for a figure that holds on every device type.
 ANY_TYPE = "*"
@@ -40,19 +42,29 @@ ANY_TYPE = "*"
 #: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
 TIME_SOURCES = "time_sources"
 
-_TEXT_COLUMNS = (
-    "name",
-    "kind",
-    "module",
-    "phase",
-    "colocation",
-    "output",
-    "device_types",
-    "collective",
-)
+#: Attributes with the columns of texts, by the names that documents have for them.
+TEXTS = {
+    "name": "names",
+    "kind": "kinds",
+    "module": "modules",
+    "phase": "phases",
+    "colocation": "colocation",
+    "output": "outputs",
+    "device_types": "device_types",
+    "collective": "collectives",
+}
 SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-_OP_COLUMNS = (*_TEXT_COLUMNS, *SIZE_COLUMNS, "view", "alias_of", "time")
+_OP_COLUMNS = (*TEXTS, *SIZE_COLUMNS, "view", "alias_of", "time")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
+
+#: Attributes with columns of numbers that the core keeps, by the names that it has for them.
+_CORE_COLUMNS = {
+    **{column: column for column in (*_EDGE_COLUMNS, "view", "alias_of")},
+    **{column: column for column in ("placeholder", "is_member")},
+    **{column: column for column in ("flops", "output_bytes", "workspace")},
+    "bytes_accessed": "accessed",
+    "param_bytes": "resident",
+}
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,21 @@ class Reduced:
             sums = np.bincount(self.map, weights=per_op, minlength=self.graph.n_ops)
             return sums.astype(np.float64, copy=False)
         return np.stack([self.sum(column) for column in per_op.T], axis=1)
+
+
+class Texts:
+    """A column of texts, made when one of them is first asked for."""
+
+    def __init__(self, make: Callable[[], list[str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def all(self) -> list[str]:
+        """The text of every op."""
+        return self._make()
+
+    def __getitem__(self, op: int) -> str:
+        return self.all[op]
 
 
 class OpGraph:
@@ -198,20 +225,47 @@ class OpGraph:
         tensor = edges.get("tensor")
         self.tensor = None if tensor is None else _integers("edges.tensor", tensor, m, 0)
         self.bytes = _sizes("edges.bytes", edges.get("bytes"), m, None)
+        #: Index into :data:`PLACEHOLDERS` per op, int8 [n_ops]; -1: an op that computes, or a view.
+        self.stands_for = _standing(self.kinds)
+        #: Whether each op is a parameter, buffer, input or constant, bool [n_ops].
+        self.placeholder = self.stands_for >= 0
+        #: Whether each op is a member of a collective, bool [n_ops]. Members do not compute.
+        self.is_member = np.fromiter(map(bool, self.collectives), bool, n)
         self._core = self._validated()
         for column in (*vars(self).values(), *self.time.values()):
-            if isinstance(column, np.ndarray):
-                column.flags.writeable = False
+            _freeze(column)
 
-    @cached_property
-    def placeholder(self) -> NDArray[np.bool_]:
-        """Whether each op is a parameter, buffer, input or constant, bool [n_ops]."""
-        return np.fromiter(map(PLACEHOLDERS.__contains__, self.kinds), bool, self.n_ops)
+    @classmethod
+    def made(
+        cls, core: fast.OpGraph, columns: Mapping[str, Any], *, name: str, meta: Mapping[str, Any]
+    ) -> OpGraph:
+        """A graph that a transform made in Rust, valid by construction.
 
-    @cached_property
-    def is_member(self) -> NDArray[np.bool_]:
-        """Whether each op is a member of a collective, bool [n_ops]. Members do not compute."""
-        return np.fromiter(map(bool, self.collectives), bool, self.n_ops)
+        ``columns`` are attributes that Rust does not keep. Texts and what a function makes are
+        there when they are first asked for, as are the columns that Rust keeps.
+        """
+        graph = cls.__new__(cls)
+        graph.name, graph.meta, graph._core = name, dict(meta), core
+        later: dict[str, Any] = {}
+        for column, inside in _CORE_COLUMNS.items():
+            later[column] = partial(core.column, inside)
+        vars(graph)["_later"] = later
+        for column, value in columns.items():
+            if isinstance(value, Texts) or callable(value):
+                later[column] = value
+            else:
+                vars(graph)[column] = _freeze(value)
+        return graph
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            make = self.__dict__.get("_later", {}).get(attribute)
+            if make is None:
+                raise AttributeError(f"an OpGraph has no attribute {attribute!r}", name=attribute)
+            made = make.all if isinstance(make, Texts) else _freeze(make())
+            self.__dict__[attribute] = made
+            return made
 
     @property
     def resident(self) -> NDArray[np.uint64]:
@@ -231,10 +285,12 @@ class OpGraph:
             alias_of=self.alias_of,
             near=self._near(),
             colocation=_codes(self.colocation),
+            flops=self.flops,
+            accessed=self.bytes_accessed,
             output_bytes=self.output_bytes,
             resident=self.param_bytes,
             workspace=self.workspace,
-            **_members(self.collectives, self.names),
+            **(_members(self.collectives, self.names) if self.is_member.any() else {}),
         )
 
     def _near(self) -> NDArray[np.int64]:
@@ -250,7 +306,7 @@ class OpGraph:
             path = module_path(module)
             for depth in range(1, len(path) + 1):
                 within.setdefault(path[:depth], op)
-        near = np.full(self.n_ops, -1, dtype=np.int64)
+        near = np.full(len(self.names), -1, dtype=np.int64)
         for op in np.flatnonzero(self.placeholder).tolist():
             path = module_path(self.modules[op])
             around = (path[:depth] for depth in range(len(path), 0, -1))
@@ -262,12 +318,12 @@ class OpGraph:
     @property
     def n_ops(self) -> int:
         """Number of ops, views and placeholders included."""
-        return len(self.names)
+        return self._core.n_ops
 
     @property
     def n_edges(self) -> int:
         """Number of edges as given."""
-        return len(self.src)
+        return self._core.n_edges
 
     def __repr__(self) -> str:
         label = f"{self.name!r}, " if self.name else ""
@@ -316,7 +372,7 @@ class OpGraph:
     @cached_property
     def updates(self) -> NDArray[np.bool_]:
         """Which ops are the optimizer's, by their phase."""
-        return np.fromiter((phase == "o" for phase in self.phases), bool, self.n_ops)
+        return np.fromiter(map("o".__eq__, self.phases), bool, self.n_ops)
 
     @cached_property
     def roles(self) -> Roles:
@@ -328,16 +384,21 @@ class OpGraph:
     @property
     def texts(self) -> dict[str, list[str]]:
         """The columns of texts, by the names that documents have for them."""
-        return {
-            "name": self.names,
-            "kind": self.kinds,
-            "module": self.modules,
-            "phase": self.phases,
-            "colocation": self.colocation,
-            "output": self.outputs,
-            "device_types": self.device_types,
-            "collective": self.collectives,
-        }
+        return {column: getattr(self, attribute) for column, attribute in TEXTS.items()}
+
+    def column_of_texts(self, column: str) -> Texts:
+        """A column of texts by the name that documents have for it; it need not be made yet."""
+        attribute = TEXTS[column]
+        later = vars(self).get("_later", {}).get(attribute)
+        if isinstance(later, Texts):
+            return later
+        values = getattr(self, attribute)
+        return Texts(lambda: values)
+
+    @cached_property
+    def has_marked_names(self) -> bool:
+        """Whether a name that the user gave has an ``@``, which marks what transforms make."""
+        return "@" in "".join(self.names)
 
     @cached_property
     def is_restricted(self) -> bool:
@@ -475,10 +536,10 @@ class OpGraph:
         position = {node: i for i, node in enumerate(nodes)}
         data = [graph.nodes[node] for node in nodes]
         ops: dict[str, Any] = {"name": [str(node) for node in nodes]}
-        for column in (*_TEXT_COLUMNS[1:], *SIZE_COLUMNS, "view"):
+        for column in (*list(TEXTS)[1:], *SIZE_COLUMNS, "view"):
             key = attribute[column]
             if any(key in d for d in data):
-                empty: Any = "" if column in _TEXT_COLUMNS else 0
+                empty: Any = "" if column in TEXTS else 0
                 ops[column] = [d.get(key, empty) for d in data]
         if any(attribute["alias_of"] in d for d in data):
             ops["alias_of"] = _node_aliases(nodes, data, attribute["alias_of"], position)
@@ -627,6 +688,19 @@ def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.fl
     return times
 
 
+def _standing(kinds: Sequence[str]) -> NDArray[np.int8]:
+    """Index into :data:`PLACEHOLDERS` per kind; -1: none of them."""
+    code = {kind: at for at, kind in enumerate(PLACEHOLDERS)}
+    return np.fromiter((code.get(kind, -1) for kind in kinds), np.int8, len(kinds))
+
+
+def _freeze(column: Any) -> Any:
+    """The column; if it is an array, nobody can change it from now on."""
+    if isinstance(column, np.ndarray):
+        column.flags.writeable = False
+    return column
+
+
 def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
     """A number per distinct non-empty label; -1 for the empty one."""
     distinct = dict.fromkeys(labels)
@@ -636,9 +710,7 @@ def _codes(labels: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _members(labels: Sequence[str], names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-    """The columns that say which ops are members of which collective; none if no op is."""
-    if not any(labels):
-        return {}
+    """The columns that say which ops are members of which collective."""
     kinds = {kind: number for number, kind in enumerate(fast.COLLECTIVES)}
     codes = np.zeros(len(labels), dtype=np.int64)
     for at, label in enumerate(labels):

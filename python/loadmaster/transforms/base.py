@@ -10,9 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
 from loadmaster.costs.program import least_positive
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import Program, is_added
 
 #: Kinds of the ops that transforms add.
@@ -24,26 +27,57 @@ _ITEM_BYTES = 4
 
 def build(
     before: OpGraph,
-    ops: Mapping[str, Any],
-    edges: Mapping[str, Any],
+    core: fast.OpGraph,
+    texts: Mapping[str, Texts],
     *,
     meta: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Program:
-    """A program, from the columns of its graph (``ops``, ``edges``) and its own (``columns``).
+    """A program, from its graph in Rust, the texts of its ops and its own ``columns``.
 
-    Its own columns are those of :meth:`~loadmaster.model.program.Program.made`. Measured times of
-    its ops are the times of the ops that they serve, multiplied by ``share``.
+    The program's own columns are those of :meth:`~loadmaster.model.program.Program.made`. Measured
+    times of its ops are the times of the ops that they serve, multiplied by ``share``.
+
+    Raises
+    ------
+    InputError
+        Two ops would have one name. This needs a user's name with an ``@`` in it: names that
+        transforms make begin with the name of an op that is gone, and go on with an ``@``.
     """
-    filled = dict(ops)
-    if before.time:
-        own, serves = is_added(columns["role"]), columns["serves"]
-        filled["time"] = {
-            kind: np.where(own, least_positive(seconds), seconds[serves] * columns["share"])
-            for kind, seconds in before.time.items()
+    if before.has_marked_names:
+        _refuse_twice(texts["name"].all)
+    serves, share, own = columns["serves"], columns["share"], is_added(columns["role"])
+
+    # What is kept for later holds columns of the graph before, never the graph itself.
+    times, stands_for = before.time, before.stands_for
+
+    def time() -> dict[str, NDArray[np.float64]]:
+        return {
+            kind: np.where(own, least_positive(seconds), seconds[serves] * share)
+            for kind, seconds in times.items()
         }
-    graph = OpGraph(filled, edges, name=before.name, meta={**before.meta, **(meta or {})})
+
+    known = {TEXTS[column]: made for column, made in texts.items()} | {
+        "stands_for": lambda: np.where(own, -1, stands_for[serves]).astype(np.int8),
+        "updates": before.updates[serves],
+        "is_restricted": before.is_restricted,
+        "has_marked_names": before.has_marked_names,
+        "time": time,
+    }
+    graph = OpGraph.made(core, known, name=before.name, meta={**before.meta, **(meta or {})})
     return Program.made(before, graph, **columns)
+
+
+def _refuse_twice(names: list[str]) -> None:
+    if len(set(names)) == len(names):
+        return
+    first: dict[str, int] = {}
+    for at, name in enumerate(names):
+        if first.setdefault(name, at) != at:
+            raise InputError(
+                f'two ops are named "{name}" (indices {first[name]} and {at}) once the graph is '
+                "transformed: rename the one that has an @ in its name"
+            )
 
 
 def shares(total: int, chunks: Sequence[int]) -> list[int]:

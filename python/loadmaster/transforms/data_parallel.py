@@ -114,8 +114,8 @@ def replicate(
     checks.one_of("batch_norm", batch_norm, get_args(BatchNorm))
     if k == 1:
         return Program.of(graph)
-    together = next((i for i, label in enumerate(graph.collectives) if label), None)
-    if together is not None:
+    if graph.is_member.any():
+        together = int(graph.is_member.argmax())
         raise InputError(
             f"op {graph.names[together]!r} is a member of collective "
             f"{graph.collectives[together]!r}: a graph of several devices is not replicated"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,31 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.reached import reached
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import BUFFER, PARAMETER, OpGraph
 from loadmaster.model.roles import Roles
-
-
-def summed_edges(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
-    """Edges that carry what must be summed over replicas, from the model to the optimizer.
-
-    State that is written for itself, such as the running statistics of a batch norm, is not summed:
-    every replica writes its own. O(V + E).
-    """
-    once = ~roles.many
-    parameter = np.fromiter((kind == "parameter" for kind in graph.kinds), bool, graph.n_ops)
-    written = once & (graph.alias_of >= 0) & ~graph.view
-    updates = (once & ~graph.view & graph.updates) | (written & parameter[graph.alias_of])
-    before: dict[int, list[int]] = defaultdict(list)
-    inside = (roles.tensor >= 0) & once[graph.src] & once[graph.dst]
-    for s, d in zip(graph.src[inside].tolist(), graph.dst[inside].tolist(), strict=True):
-        before[d].append(s)
-    # What an update reads from memory may have been written there in this step.
-    for op in np.flatnonzero(written).tolist():
-        before[int(graph.alias_of[op])].append(op)
-    feeds = np.zeros(graph.n_ops, dtype=bool)
-    feeds[list(reached(np.flatnonzero(updates).tolist(), before.__getitem__))] = True
-    return roles.many[graph.src] & once[graph.dst] & (roles.tensor >= 0) & feeds[graph.dst]
 
 
 @dataclass(frozen=True)
@@ -62,21 +38,22 @@ class Updates:
     @classmethod
     def of(cls, graph: OpGraph, many: NDArray[np.bool_]) -> Updates:
         """The optimizer's ops by the colocation set that they share with parameters. O(V)."""
-        kinds, labels = graph.kinds, graph.colocation
+        stands_for, labels = graph.stands_for, graph.colocation
         may = ~many & ~graph.view
         last = {
             int(graph.alias_of[op]): op
             for op in np.flatnonzero(may & graph.updates & (graph.alias_of >= 0)).tolist()
             if labels[op]
         }
-        last = {p: w for p, w in last.items() if kinds[p] == "parameter" and labels[p] == labels[w]}
+        last = {
+            p: w for p, w in last.items() if stands_for[p] == PARAMETER and labels[p] == labels[w]
+        }
         parameter = sorted(last)
         number: dict[str, int] = {}
         for p in parameter:
             number.setdefault(labels[p], len(number))
-        slot = np.fromiter((kind == "buffer" for kind in kinds), bool, len(kinds))
         of_op = np.full(graph.n_ops, -1, dtype=np.int64)
-        for op in np.flatnonzero(may & (graph.updates | slot)).tolist():
+        for op in np.flatnonzero(may & (graph.updates | (stands_for == BUFFER))).tolist():
             of_op[op] = number.get(labels[op], -1)
         # A view is where the tensor is that it shows.
         views = np.flatnonzero(~many & graph.view)
@@ -136,7 +113,9 @@ class Buckets:
         A bucket ends, full or not, before a gradient that depends on an update of this step (a
         second step in the same graph): it could wait for itself else.
         """
-        edges = np.flatnonzero(summed_edges(graph, roles))
+        parameter = graph.stands_for == PARAMETER
+        summed = fast.summed_edges(graph._core, roles.many, parameter, graph.updates)
+        edges = np.flatnonzero(summed)
         tensor, first, of_edge = np.unique(
             roles.tensor[edges], return_index=True, return_inverse=True
         )

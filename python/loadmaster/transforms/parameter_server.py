@@ -9,12 +9,14 @@ optimizer runs once per parameter.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.graph import OpGraph
+import loadmaster.fast as fast
+from loadmaster.model.graph import OpGraph, Texts
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import (
@@ -29,7 +31,6 @@ from loadmaster.transforms.shares import (
     batch_size,
     only_gradients,
     own_weights,
-    proportional,
     whole_bytes,
 )
 
@@ -72,7 +73,7 @@ def with_parameter_server(graph: OpGraph, k: int, rows: tuple[int, ...]) -> Prog
 
 
 class _Replicas:
-    """The columns of the replicated graph.
+    """What is copied, added and linked.
 
     Ops keep their order. A replicated op takes ``k`` places, another op takes one. The sums of the
     tensors that replicas hand to ops that are not replicated come right after the replicas.
@@ -80,147 +81,186 @@ class _Replicas:
 
     def __init__(self, graph: OpGraph, k: int, rows: tuple[int, ...], roles: Roles) -> None:
         self.graph, self.k, self.rows, self.roles = graph, k, rows, roles
-        self.batch = batch_size(graph)
-        self.own_weights = own_weights(graph)
         many, tensor = roles.many, roles.tensor
-        from_many, to_many = many[graph.src], many[graph.dst]
-        crossing = np.flatnonzero(from_many & ~to_many & (tensor >= 0))
+        #: Edges from replicas to ops that are not replicated: with data, and without.
+        leaving = many[graph.src] & ~many[graph.dst]
+        self.crossing = np.flatnonzero(leaving & (tensor >= 0))
+        self.waiting = np.flatnonzero(leaving & (tensor < 0))
         # One sum per tensor, placed after the op that makes the tensor.
         self.summed, first, self.sum_of = np.unique(
-            tensor[crossing], return_index=True, return_inverse=True
+            tensor[self.crossing], return_index=True, return_inverse=True
         )
-        self.crossing = crossing
-        self.sum_source = graph.src[crossing[first]]
-        self.sum_bytes = graph.bytes[crossing[first]]
-        self.copies = np.where(many, k, 1)
-        sums = np.bincount(self.sum_source, minlength=graph.n_ops)
-        places = self.copies + sums
-        self.start = np.concatenate([[0], np.cumsum(places)[:-1]])
-        self.n = int(places.sum())
-        by_source = np.argsort(self.sum_source, kind="stable")
-        within = np.arange(len(by_source)) - np.searchsorted(
-            self.sum_source[by_source], self.sum_source[by_source]
-        )
-        self.sum_at = np.empty(len(by_source), dtype=np.int64)
-        source = self.sum_source[by_source]
-        self.sum_at[by_source] = self.start[source] + self.copies[source] + within
-        self.sum_rank = np.empty(len(by_source), dtype=np.int64)
-        self.sum_rank[by_source] = within
+        self.sum_source = graph.src[self.crossing[first]]
+        self.sum_bytes = graph.bytes[self.crossing[first]]
 
     def build(self) -> Program:
-        graph, k, n = self.graph, self.k, self.n
-        origin = np.full(n, -1, dtype=np.int32)
-        replica = np.full(n, -1, dtype=np.int64)
-        copy = np.repeat(np.arange(graph.n_ops), self.copies)
-        number = np.arange(len(copy)) - np.repeat(np.cumsum(self.copies) - self.copies, self.copies)
-        at = self.start[copy] + number
-        origin[at] = copy
-        replica[at] = np.where(self.roles.many[copy], number, -1)
-        self.origin, self.replica = origin, replica
-
-        whole_accessed, whole_output = whole_bytes(graph, self.roles, self.own_weights)
-        share = np.ones(n)
-        divided = (origin >= 0) & (replica >= 0) & ~only_gradients(graph, self.roles)[origin]
+        graph, k, own = self.graph, self.k, own_weights(self.graph)
+        texts = _Texts(graph, self.roles, k, self.sum_source)
+        columns = texts.columns()
+        sums = self._sums()
+        core, serves, replica, added = fast.expand(
+            graph._core,
+            columns["name"],
+            np.array(self.rows, dtype=np.uint64),
+            self._copies(own),
+            sums,
+            self._links(),
+        )
+        texts.fill(serves, replica, added)
+        share = np.ones(len(serves))
+        divided = (replica >= 0) & ~only_gradients(graph, self.roles)[serves]
         share[divided] = np.array(self.rows)[replica[divided]] / sum(self.rows)
-        ops = self._texts() | {
-            "flops": self._divided(graph.flops, np.zeros_like(graph.flops)),
-            "bytes_accessed": self._divided(graph.bytes_accessed, whole_accessed),
-            "output_bytes": self._divided(graph.output_bytes, whole_output),
-            "param_bytes": self._divided(graph.param_bytes, self.own_weights),
-            "workspace": self._divided(graph.workspace, np.zeros_like(graph.workspace)),
-            "view": np.where(origin >= 0, graph.view[origin], False).astype(np.int64),
-            "alias_of": self._aliases(),
-        }
-        flops, accessed = self._aggregation(ops)
+        role = user_roles(graph)[serves]
+        role[added >= 0] = COLLECTIVE
         summary = {
             "replicas": k,
-            "batch": self.batch,
-            "aggregation_flops": flops,
-            "aggregation_bytes": accessed,
-            "copied_param_bytes": (k - 1) * int(self.own_weights[self.roles.many].sum()),
+            "batch": batch_size(graph),
+            "aggregation_flops": int(sums["flops"].sum()),
+            "aggregation_bytes": int(sums["accessed"].sum()),
+            "copied_param_bytes": (k - 1) * int(own[self.roles.many].sum()),
         }
         return build(
             graph,
-            ops,
-            self._edges(),
+            core,
+            columns,
             meta={"data_parallel": summary},
+            serves=serves,
             share=share,
-            replica=replica.astype(np.int32),
-            **self._served(),
+            replica=replica,
+            role=role,
         )
 
-    def _served(self) -> dict[str, NDArray[Any]]:
-        """Columns ``serves`` and ``role``. A sum serves the op whose tensors it sums."""
-        serves = self.origin.copy()
-        serves[self.sum_at] = self.sum_source
-        role = user_roles(self.graph)[serves]
-        role[self.sum_at] = COLLECTIVE
-        return {"serves": serves, "role": role}
-
-    # -- ops -----------------------------------------------------------------------------------
-
-    def _aliases(self) -> NDArray[np.int64]:
-        """The ``alias_of`` column: an owner that is replicated is the one in the same replica."""
-        graph, origin = self.graph, self.origin
-        of = np.where(origin >= 0, graph.alias_of[origin], -1)
-        inside = np.where(self.roles.many[of], np.maximum(self.replica, 0), 0)
-        return np.where(of >= 0, self.start[of] + inside, -1)
-
-    def _texts(self) -> dict[str, list[str]]:
-        graph, replica = self.graph, self.replica.tolist()
-        origin = self.origin.tolist()
-
-        def column(values: list[str]) -> list[str]:
-            return [values[i] if i >= 0 else "" for i in origin]
-
-        names = [
-            "" if i < 0 else graph.names[i] if r < 0 else f"{graph.names[i]}@r{r}"
-            for i, r in zip(origin, replica, strict=True)
-        ]
-        # A colocation set that has an op which is not replicated stays with replica 0.
-        shared = {c for c, m in zip(graph.colocation, self.roles.many, strict=True) if c and not m}
-        colocation = [
-            c if not c or r < 0 or (r == 0 and c in shared) else f"{c}@r{r}"
-            for c, r in zip(column(graph.colocation), replica, strict=True)
-        ]
-        shapes = self._shapes()
-        texts = {key: column(values) for key, values in graph.texts.items()} | {
-            "name": names,
-            "colocation": colocation,
-            "output": [
-                "" if i < 0 else graph.outputs[i] if r < 0 else shapes[i]
-                for i, r in zip(origin, replica, strict=True)
-            ],
+    def _copies(self, own: NDArray[np.uint64]) -> fast._Copies:
+        """Columns of :func:`loadmaster.fast.expand` per op and edge."""
+        graph, many = self.graph, self.roles.many
+        whole_accessed, whole_output = whole_bytes(graph, self.roles, own)
+        return {
+            "home": np.where(many, -1, -2),
+            "by_rows": many,
+            "even": np.zeros_like(many),
+            "whole_accessed": whole_accessed,
+            "whole_output": whole_output,
+            "whole_resident": own,
+            "stays": ~many[graph.src] | many[graph.dst],
+            "along": many[graph.src] & ~self.roles.gradient,
         }
-        for at, source, rank in zip(
-            self.sum_at.tolist(), self.sum_source.tolist(), self.sum_rank.tolist(), strict=True
-        ):
-            label = f"{graph.names[source]}@{AGGREGATE}"
-            texts["name"][at] = label if rank == 0 else f"{label}{rank}"
-            texts["kind"][at] = AGGREGATE
-            for key in ("module", "phase", "output", "device_types"):
-                texts[key][at] = graph.texts[key][source]
-        return texts
 
-    def _aggregation(self, ops: dict[str, Any]) -> tuple[int, int]:
-        """Fills in what the sums cost; the total FLOPs and bytes accessed."""
+    def _sums(self) -> fast._Added:
+        """Columns of the ops that sum. A sum serves the op whose tensors it sums."""
+        n = len(self.sum_source)
         dtypes = [parse_output(self.graph.outputs[i])[0][0] for i in self.sum_source.tolist()]
         added = [
             (self.k - 1) * elements(size, dtype)
             for size, dtype in zip(self.sum_bytes.tolist(), dtypes, strict=True)
         ]
-        accessed = self.sum_bytes * np.uint64(self.k + 1)
-        ops["flops"][self.sum_at] = np.array(added, dtype=np.uint64)
-        ops["bytes_accessed"][self.sum_at] = accessed
-        ops["output_bytes"][self.sum_at] = self.sum_bytes
-        return sum(added), int(accessed.sum())
+        return {
+            "place": self.sum_source,
+            "is_before": np.zeros(n, dtype=bool),
+            "serves": self.sum_source,
+            "replica": np.full(n, -1),
+            "collective": np.full(n, -1),
+            "kind": np.zeros(n, dtype=np.int64),
+            "flops": np.array(added, dtype=np.uint64),
+            "accessed": self.sum_bytes * np.uint64(self.k + 1),
+            "output": self.sum_bytes,
+        }
 
-    def _divided(self, total: NDArray[np.uint64], whole: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """A column in which every replica has the ``whole`` bytes and a share of the others."""
-        parts = proportional(total - whole, self.rows) + whole
-        column = np.where(self.replica >= 0, parts[self.replica, self.origin], total[self.origin])
-        column[self.origin < 0] = 0
-        return column
+    def _links(self) -> fast._Links:
+        """Edges of sums, and those by which an op waits for every replica."""
+        graph, k = self.graph, self.k
+        crossing, waiting, tensor = self.crossing, self.waiting, self.roles.tensor
+        # Replica r's tensor ids are the model's plus r strides; the sums' ids come after all.
+        stride = int(tensor.max(initial=-1)) + 1
+        pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
+        into, first = np.unique(pairs, axis=0, return_index=True)
+        sums = graph.n_ops * k + np.arange(len(self.summed))
+        rows: list[tuple[NDArray[Any], ...]] = []
+        for r in range(k):
+            of = into[:, 1]
+            ids, size = self.summed[of] + r * stride, self.sum_bytes[of]
+            rows.append((crossing[first], into[:, 0] * k + r, sums[of], ids, size))
+            waits = graph.src[waiting] * k + r, graph.dst[waiting] * k
+            rows.append((waiting, *waits, tensor[waiting], np.zeros(len(waiting), dtype=np.uint64)))
+        read, ids = sums[self.sum_of], k * stride + self.sum_of
+        rows.append((crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing]))
+        # Edges are in the order of the model's: an op tells its arguments apart by that order.
+        place, src, dst, ids, size = map(np.concatenate, zip(*rows, strict=True))
+        order = np.argsort(place, kind="stable")
+        return {
+            "place": place[order],
+            "src": src[order],
+            "dst": dst[order],
+            "tensor": ids[order],
+            "bytes": size[order],
+        }
+
+
+class _Texts:
+    """Texts of the ops of replicas and of their sums, made when they are asked for.
+
+    ``sum_source`` has the op whose tensor each sum adds up. Known once the graph is made: per op,
+    the op that it serves, its replica (-1: none), and which of the sums it is (-1: none).
+    """
+
+    def __init__(self, graph: OpGraph, roles: Roles, k: int, sum_source: NDArray[np.int64]) -> None:
+        self.graph, self.roles, self.k, self.sum_source = graph, roles, k, sum_source
+        self.batch = batch_size(graph)
+
+    def fill(
+        self, serves: NDArray[np.int32], replica: NDArray[np.int32], added: NDArray[np.int32]
+    ) -> None:
+        """Takes what is known of the ops."""
+        self._serves, self._replica, self._sum = serves, replica, added
+
+    def _names(self) -> list[str]:
+        """Names with the replica, or with the number of the sum of those of one op."""
+        order = np.argsort(self.sum_source, kind="stable")
+        source = self.sum_source[order]
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order)) - np.searchsorted(source, source)
+        marks = ["", *(f"@r{r}" for r in range(self.k)), f"@{AGGREGATE}"]
+        marks += [f"@{AGGREGATE}{i}" for i in range(1, int(rank.max(initial=0)) + 1)]
+        mark = self._replica + 1
+        is_sum = self._sum >= 0
+        mark[is_sum] = self.k + 1 + rank[self._sum[is_sum]]
+        stems = self._served(self.graph.names)
+        return [stem + marks[i] for stem, i in zip(stems, mark.tolist(), strict=True)]
+
+    def columns(self) -> dict[str, Texts]:
+        """Each column."""
+        graph = self.graph
+        nothing = [""] * graph.n_ops
+        make: dict[str, Callable[[], list[str]]] = {
+            "name": self._names,
+            "kind": lambda: self._chosen(graph.kinds, [AGGREGATE] * graph.n_ops),
+            "module": lambda: self._served(graph.modules),
+            "phase": lambda: self._served(graph.phases),
+            "colocation": self._sets,
+            "output": self._outputs,
+            "device_types": lambda: self._served(graph.device_types),
+            "collective": lambda: self._served(nothing),
+        }
+        return {column: Texts(texts) for column, texts in make.items()}
+
+    def _served(self, texts: list[str]) -> list[str]:
+        return [texts[i] for i in self._serves.tolist()]
+
+    def _chosen(self, of_copies: list[str], of_sums: list[str]) -> list[str]:
+        """Texts by the op that each op serves."""
+        rows = zip(self._serves.tolist(), (self._sum >= 0).tolist(), strict=True)
+        return [of_sums[i] if is_sum else of_copies[i] for i, is_sum in rows]
+
+    def _sets(self) -> list[str]:
+        # A colocation set that has an op which is not replicated stays with replica 0.
+        graph, none = self.graph, [""] * self.graph.n_ops
+        shared = {c for c, m in zip(graph.colocation, self.roles.many, strict=True) if c and not m}
+        labels = zip(self._chosen(graph.colocation, none), self._replica.tolist(), strict=True)
+        return [c if not c or r < 0 or (r == 0 and c in shared) else f"{c}@r{r}" for c, r in labels]
+
+    def _outputs(self) -> list[str]:
+        graph, shapes = self.graph, self._shapes()
+        rows = zip(self._serves.tolist(), self._replica.tolist(), strict=True)
+        return [shapes[i] if r >= 0 else graph.outputs[i] for i, r in rows]
 
     # -- shapes --------------------------------------------------------------------------------
 
@@ -265,61 +305,6 @@ class _Replicas:
                 if axis is not None and len(sizes or ()) == 2:
                     axes[i] = (axis + flips) % 2
         return axes
-
-    # -- edges ---------------------------------------------------------------------------------
-
-    def _edges(self) -> dict[str, NDArray[Any]]:
-        graph, k, many = self.graph, self.k, self.roles.many
-        tensor, gradient = self.roles.tensor, self.roles.gradient
-        from_many, to_many = many[graph.src], many[graph.dst]
-        data = tensor >= 0
-        parts = np.where(gradient, graph.bytes, proportional(graph.bytes, self.rows))
-        # Replica r's tensor ids are the model's plus r strides; the sums' ids come after all.
-        stride = int(tensor.max(initial=-1)) + 1
-        summing = from_many & ~to_many & data
-        rows: tuple[list[Any], ...] = ([], [], [], [], [])
-
-        def add(at: Any, s: Any, d: Any, t: Any, b: Any) -> None:
-            for column, values in zip(rows, (at, s, d, t, b), strict=True):
-                column.append(values)
-
-        alone = np.flatnonzero(~from_many & ~to_many)
-        source, sink = self.start[graph.src], self.start[graph.dst]
-        add(alone, source[alone], sink[alone], tensor[alone], graph.bytes[alone])
-        copied = np.flatnonzero((from_many | to_many) & ~summing)
-        own = from_many[copied]
-        for r in range(k):
-            add(
-                copied,
-                source[copied] + r * own,
-                sink[copied] + r * to_many[copied],
-                np.where(own & data[copied], tensor[copied] + r * stride, tensor[copied]),
-                np.where(own, parts[r, copied], graph.bytes[copied]),
-            )
-        crossing = self.crossing
-        pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
-        into, first = np.unique(pairs, axis=0, return_index=True)
-        for r in range(k):
-            add(
-                crossing[first],
-                self.start[into[:, 0]] + r,
-                self.sum_at[into[:, 1]],
-                self.summed[into[:, 1]] + r * stride,
-                self.sum_bytes[into[:, 1]],
-            )
-        sums = self.sum_at[self.sum_of]
-        add(crossing, sums, sink[crossing], k * stride + self.sum_of, graph.bytes[crossing])
-        # Edges are in the order of the model's: an op tells its arguments apart by that order.
-        at, src, dst, ids, sizes = map(np.concatenate, rows)
-        order = np.argsort(at, kind="stable")
-        _, compact = np.unique(ids, return_inverse=True)
-        compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
-        return {
-            "src": src[order],
-            "dst": dst[order],
-            "tensor": compact[order],
-            "bytes": sizes[order],
-        }
 
 
 def _batch_axis(sizes: tuple[int, ...], batch: int | None) -> int | None:

@@ -13,15 +13,17 @@ A bucket that some op of no one parameter reads, such as the norm of all gradien
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
-from loadmaster.model.graph import SIZE_COLUMNS, OpGraph
+from loadmaster.model.graph import OpGraph, Texts
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.transforms.base import build, parse_output
 from loadmaster.transforms.batch_norm import statistics
@@ -97,7 +99,7 @@ class _Collective:
 
 
 class _Replicas:
-    """The columns of the replicated graph.
+    """What is copied, added and linked.
 
     A copy is an op of the user's graph in a replica. A member is a replica's op of a collective:
     collectives of buckets are counted first, then those that gather, then those of batch norms.
@@ -117,6 +119,11 @@ class _Replicas:
         self.is_by_parameter = self.is_sharded and how.shards == "parameters"
         #: Per set, the replica that does it, where only one does.
         self.owner = self.updates.owners(graph, self.k)
+        #: Per op, the only replica that has it; -1: each has a copy.
+        self.home = np.full(graph.n_ops, -1)
+        if self.is_by_parameter:
+            in_shard = self.shard >= 0
+            self.home[in_shard] = self.owner[self.shard[in_shard]]
         self.gathered = self._gathered() if self.is_sharded else []
         self.norms, self.norm_bytes = (
             statistics(graph, self.roles.many)
@@ -124,7 +131,6 @@ class _Replicas:
             else (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))
         )
         self.collectives = self._collectives()
-        self._number()
 
     # -- collectives, and the order of ops -------------------------------------------------------
 
@@ -160,63 +166,40 @@ class _Replicas:
             found.append(_Collective(label, int(ends.max()), False, int(ends.min())))
         for b, op in enumerate(self.norms.tolist()):
             found.append(_Collective(f"all_reduce/statistics{b}", op, True, op))
-        taken = set(self.graph.names)
-        for one in found:
-            if one.label in taken:
-                raise InputError(f"op {one.label!r}: a collective of replicas needs this name")
+        labels = dict.fromkeys(one.label for one in found)
+        if not labels.keys().isdisjoint(self.graph.names):
+            taken = next(label for label in labels if label in set(self.graph.names))
+            raise InputError(f"op {taken!r}: a collective of replicas needs this name")
         return found
-
-    def _number(self) -> None:
-        """Numbers copies and members; ``at`` is the number of each op's copy in each replica."""
-        graph, k, n = self.graph, self.k, len(self.collectives)
-        self.exists = np.ones((graph.n_ops, k), dtype=bool)
-        if self.is_by_parameter:
-            sharded = np.flatnonzero(self.shard >= 0)
-            owner = self.owner[self.shard[sharded]]
-            self.exists[sharded] = np.arange(k)[None, :] == owner[:, None]
-        origin, in_replica = np.nonzero(self.exists)
-        copies = len(origin)
-        collective = np.concatenate([np.full(copies, -1), np.repeat(np.arange(n), k)])
-        replica = np.concatenate([in_replica, np.tile(np.arange(k), n)])
-        places = np.array([one.place for one in self.collectives], dtype=np.int64)
-        place = np.concatenate([origin, np.repeat(places, k)])
-        # Of the same place: members before an op, the op's copies, members after it.
-        after = np.where(np.array([one.is_before for one in self.collectives], bool), -1, 1)
-        side = np.concatenate([np.zeros(copies, dtype=np.int64), np.repeat(after, k)])
-        order = np.lexsort((replica, collective, side, place))
-        number = np.empty(len(order), dtype=np.int64)
-        number[order] = np.arange(len(order))
-        self.at = np.full((graph.n_ops, k), -1, dtype=np.int64)
-        self.at[origin, in_replica] = number[:copies]
-        self.member = number[copies:].reshape(n, k)
-        self.n = len(order)
-        #: Per new op: the op of the graph or -1, the collective or -1, the replica.
-        self.origin = np.concatenate([origin, np.full(n * k, -1)])[order]
-        self.collective, self.replica = collective[order], replica[order]
 
     # -- columns ---------------------------------------------------------------------------------
 
     def build(self) -> Program:
-        graph, how = self.graph, self.how
-        copies = self.origin >= 0
-        of = np.where(copies, self.origin, 0)
-        rows = np.array(how.rows, dtype=np.float64)
-        shared = self.roles.many & ~only_gradients(graph, self.roles)
-        share = np.where(copies & shared[of], (rows / rows.sum())[self.replica], 1.0)
-        if self.is_flat:
-            share[copies & (self.shard[of] >= 0)] = 1.0 / self.k
-        edges, made = self._edges()
-        served = np.array([*(one.serves for one in self.collectives), 0], dtype=np.int64)
-        serves = np.where(copies, self.origin, served[self.collective])
+        graph, how, k = self.graph, self.how, self.k
+        links = self._links()
+        texts = _Texts(graph, self.collectives)
+        columns = texts.columns()
+        members = self._members(links.made)
+        rows = np.array(how.rows, dtype=np.uint64)
+        copies = self._copies()
+        core, serves, replica, added = fast.expand(
+            graph._core, columns["name"], rows, copies, members, links.columns()
+        )
+        texts.fill(serves, replica, np.where(added >= 0, added // k, -1))
+        is_copy = added < 0
+        part = np.append(rows / rows.sum(), 1.0)
         role = user_roles(graph)[serves]
-        role[~copies] = COLLECTIVE
+        role[~is_copy] = COLLECTIVE
+        shared = copies["by_rows"] & ~only_gradients(graph, self.roles)
+        share = part[np.where(is_copy & shared[serves], replica, k)]
+        share[is_copy & copies["even"][serves]] = 1.0 / k
         return build(
             graph,
-            self._texts(of, copies) | self._sizes(of, copies, made),
-            edges,
-            serves=serves.astype(np.int32),
+            core,
+            columns,
+            serves=serves,
             share=share,
-            replica=self.replica.astype(np.int32),
+            replica=replica,
             role=role,
             notes=self._notes(),
         )
@@ -241,93 +224,67 @@ class _Replicas:
             )
         return tuple(notes)
 
-    def _texts(self, of: NDArray[np.int64], copies: NDArray[np.bool_]) -> dict[str, Any]:
-        graph, replica = self.graph, self.replica.tolist()
-        whose = [i if c else -1 for i, c in zip(of.tolist(), copies.tolist(), strict=True)]
-
-        def copied(values: list[str]) -> list[str]:
-            return [values[i] if i >= 0 else "" for i in whose]
-
-        dtypes = {text: parse_output(text)[0][0] if text else "" for text in set(graph.outputs)}
-        texts = {key: copied(values) for key, values in graph.texts.items()} | {
-            "name": [f"{name}@r{r}" for name, r in zip(copied(graph.names), replica, strict=True)],
-            "colocation": [
-                f"{c}@r{r}" if c else ""
-                for c, r in zip(copied(graph.colocation), replica, strict=True)
-            ],
-            "output": copied([dtypes[text] for text in graph.outputs]),
-        }
-        for one, members in zip(self.collectives, self.member.tolist(), strict=True):
-            for r, at in enumerate(members):
-                texts["name"][at] = f"{one.label}@r{r}"
-                texts["collective"][at] = one.label
-                texts["kind"][at] = one.kind
-                texts["phase"][at] = graph.phases[one.serves]
-                texts["output"][at] = dtypes[graph.outputs[one.serves]]
-        return texts
-
-    def _sizes(
-        self, of: NDArray[np.int64], copies: NDArray[np.bool_], made: NDArray[np.uint64]
-    ) -> dict[str, Any]:
-        """Columns of numbers; ``made``: bytes that each member allocates."""
-        graph, rows, many = self.graph, self.how.rows, self.roles.many
+    def _copies(self) -> fast._Copies:
+        """Columns of :func:`loadmaster.fast.expand` per op and edge."""
+        graph, roles = self.graph, self.roles
         own = own_weights(graph)
-        whole_accessed, whole_output = whole_bytes(graph, self.roles, own)
-        nothing = np.zeros_like(own)
-        whole = {"bytes_accessed": whole_accessed, "output_bytes": whole_output, "param_bytes": own}
+        whole_accessed, whole_output = whole_bytes(graph, roles, own)
         in_shard = self.shard >= 0
-        columns: dict[str, Any] = {}
-        for name in SIZE_COLUMNS:
-            total, fixed = getattr(graph, name), whole.get(name, nothing)
-            parts = proportional(total - fixed, rows) + fixed
-            column = np.where(many[of], parts[self.replica, of], total[of])
-            if self.is_flat:
-                even = proportional(total, (1,) * self.k)
-                column = np.where(in_shard[of], even[self.replica, of], column)
-            columns[name] = np.where(copies, column, np.uint64(0))
-        columns["output_bytes"] += made
-        alias = graph.alias_of[of]
-        owner = np.where(alias >= 0, self.at[alias, self.replica], -1)
-        columns["alias_of"] = np.where(copies, owner, -1)
-        columns["view"] = np.where(copies, graph.view[of], False).astype(np.int64)
-        return columns
+        stays = np.ones(graph.n_edges, dtype=bool)
+        stays[self.buckets.edges] = False
+        return {
+            "home": self.home,
+            "by_rows": roles.many,
+            "even": in_shard & self.is_flat,
+            "whole_accessed": whole_accessed,
+            "whole_output": whole_output,
+            "whole_resident": own,
+            "stays": stays,
+            "along": roles.many[graph.src] & ~roles.gradient,
+        }
+
+    def _members(self, made: NDArray[np.uint64]) -> fast._Added:
+        """Columns of the members of collectives; ``made``: bytes that each of them allocates."""
+        k, all_of_them = self.k, self.collectives
+
+        def each(values: list[int]) -> NDArray[np.int64]:
+            return np.repeat(np.array(values, dtype=np.int64), k)
+
+        kinds = {kind: code for code, kind in enumerate(fast.COLLECTIVES)}
+        nothing = np.zeros_like(made)
+        return {
+            "place": each([one.place for one in all_of_them]),
+            "is_before": each([one.is_before for one in all_of_them]) > 0,
+            "serves": each([one.serves for one in all_of_them]),
+            "replica": np.tile(np.arange(k), len(all_of_them)),
+            "collective": each([*range(len(all_of_them))]),
+            "kind": each([kinds[one.kind] for one in all_of_them]),
+            "flops": nothing,
+            "accessed": nothing,
+            "output": made,
+        }
 
     # -- edges -----------------------------------------------------------------------------------
 
-    def _edges(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint64]]:
-        """The edges, and the bytes that each op makes as a member of a collective."""
-        found = _Edges(self.n)
-        fresh = self._copied(found)
-        fresh = self._summed(found, fresh)
+    def _copy(self, ops: NDArray[Any], r: int) -> NDArray[np.int64]:
+        """The ends of links at the copies of ops in replica ``r``."""
+        return ops.astype(np.int64) * self.k + r
+
+    def _member(self, collectives: NDArray[Any], r: int) -> NDArray[np.int64]:
+        """The ends of links at the members of collectives in replica ``r``."""
+        return (self.graph.n_ops + collectives.astype(np.int64)) * self.k + r
+
+    def _links(self) -> _Links:
+        """The edges of collectives, and the bytes that each member makes."""
+        # Ids of replica r are the model's plus r strides; those of what members make come after.
+        self.stride = int(self.roles.tensor.max(initial=-1)) + 1
+        found = _Links(self.graph.n_ops * self.k, len(self.collectives) * self.k)
+        fresh = self._summed(found, self.k * self.stride)
         fresh = self._joined(found, fresh)
         self._normed(found, fresh)
-        return found.columns(), found.made
+        return found
 
-    def _copied(self, found: _Edges) -> int:
-        """Edges of the graph in each replica, but those of gradients; the first id that is free."""
-        graph, tensor = self.graph, self.roles.tensor
-        data = tensor >= 0
-        # Ids of replica r are the model's plus r strides; those of what members make come after.
-        stride = int(tensor.max(initial=-1)) + 1
-        stays = np.ones(graph.n_edges, dtype=bool)
-        stays[self.buckets.edges] = False
-        goes_along = self.roles.many[graph.src] & ~self.roles.gradient
-        parts = np.where(goes_along, proportional(graph.bytes, self.how.rows), graph.bytes)
-        if self.is_flat:
-            even = proportional(graph.bytes, (1,) * self.k)
-            parts = np.where(self.shard[graph.src] >= 0, even, parts)
-        for r in range(self.k):
-            here = np.flatnonzero(self.exists[graph.dst, r] & stays)
-            src = graph.src[here]
-            # An op that is not in this replica hands its result over from its own.
-            home = np.where(self.exists[src, r], r, self.exists[src].argmax(axis=1))
-            ids = np.where(data[here], tensor[here] + home * stride, -1)
-            size = np.where(data[here], parts[home, here], np.uint64(0))
-            found.add(here, self.at[src, home], self.at[graph.dst[here], r], ids, size)
-        self.stride = stride
-        return self.k * stride
-
-    def _summed(self, found: _Edges, fresh: int) -> int:
+    def _summed(self, found: _Links, fresh: int) -> int:
         """Edges of gradients to members of their bucket, and from there to the optimizer."""
         graph, buckets = self.graph, self.buckets
         edges, gradient = buckets.edges, buckets.gradient
@@ -337,24 +294,24 @@ class _Replicas:
         flat = proportional(buckets.bytes, (1,) * self.k)
         whole = self.is_whole[buckets.bucket] | (not self.is_flat)
         for r in range(self.k):
-            member = self.member[buckets.bucket, r]
+            member = self._member(buckets.bucket, r)
             size = np.where(whole, buckets.bytes, flat[r])
             found.add(
                 once,
-                self.at[into[:, 1], r],
+                self._copy(into[:, 1], r),
                 member[into[:, 0]],
                 self.roles.tensor[once] + r * self.stride,
                 graph.bytes[once],
             )
-            here = self.exists[graph.dst[edges], r]
+            here = (self.home[graph.dst[edges]] < 0) | (self.home[graph.dst[edges]] == r)
             read, at = gradient[here], edges[here]
             ids = fresh + r * len(size) + read
-            found.add(at, member[read], self.at[graph.dst[at], r], ids, size[read])
+            found.add(at, member[read], self._copy(graph.dst[at], r), ids, size[read])
             read = np.unique(read)
-            np.add.at(found.made, member[read], size[read])
+            found.make(member[read], size[read])
         return fresh + self.k * len(buckets.tensor)
 
-    def _joined(self, found: _Edges, fresh: int) -> int:
+    def _joined(self, found: _Links, fresh: int) -> int:
         """Edges from what wrote a parameter to the member that gathers it."""
         updates, n = self.updates, len(self.updates.parameter)
         size = self.graph.param_bytes[updates.parameter]
@@ -366,45 +323,118 @@ class _Replicas:
                     mine = group[self.owner[updates.of_parameter[group]] == r]
                     bytes_ = size[mine]
                 place = np.full(len(mine), self.graph.n_edges)
-                member = np.full(len(mine), self.member[self.buckets.n + c, r])
-                found.add(
-                    place, self.at[updates.writer[mine], r], member, fresh + r * n + mine, bytes_
-                )
+                member = self._member(np.full(len(mine), self.buckets.n + c), r)
+                writer = self._copy(updates.writer[mine], r)
+                found.add(place, writer, member, fresh + r * n + mine, bytes_)
         return fresh + self.k * n
 
-    def _normed(self, found: _Edges, fresh: int) -> None:
+    def _normed(self, found: _Links, fresh: int) -> None:
         """A batch norm waits for its statistics, and they for what it reads."""
         graph, n = self.graph, len(self.norms)
         number = np.full(graph.n_ops, -1)
         number[self.norms] = np.arange(n)
         entering = self.roles.many[graph.src] & (self.roles.tensor >= 0) & (number[graph.dst] >= 0)
         read = np.flatnonzero(entering)
+        first = len(self.collectives) - n
         for r in range(self.k):
-            member = self.member[len(self.collectives) - n :, r]
             nothing = np.zeros(len(read), dtype=np.uint64)
-            into = member[number[graph.dst[read]]]
-            found.add(read, self.at[graph.src[read], r], into, np.full(len(read), -1), nothing)
+            into = self._member(first + number[graph.dst[read]], r)
+            found.add(read, self._copy(graph.src[read], r), into, np.full(len(read), -1), nothing)
             place, ids = np.full(n, graph.n_edges), fresh + r * n + np.arange(n)
-            found.add(place, member, self.at[self.norms, r], ids, self.norm_bytes)
-            found.made[member] += self.norm_bytes
+            member = self._member(first + np.arange(n), r)
+            found.add(place, member, self._copy(self.norms, r), ids, self.norm_bytes)
+            found.make(member, self.norm_bytes)
 
 
-class _Edges:
-    """Edges as they are found; ``made``: bytes that each op makes as a member of a collective."""
+class _Links:
+    """Edges to and from members as they are found, and the bytes that members make.
 
-    def __init__(self, n_ops: int) -> None:
-        self.made = np.zeros(n_ops, dtype=np.uint64)
+    ``first`` is the end of links at the first member, ``n`` the number of members.
+    """
+
+    def __init__(self, first: int, n: int) -> None:
+        self.made = np.zeros(n, dtype=np.uint64)
+        self._first = first
         self._rows: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, *row: NDArray[Any]) -> None:
         """The place of each edge among the model's, its ends, its tensor and bytes."""
         self._rows.append(row)
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """In the order of the model's, by which an op tells its arguments apart."""
-        place, src, dst, ids, sizes = map(np.concatenate, zip(*self._rows, strict=True))
+    def make(self, member: NDArray[np.int64], size: NDArray[np.uint64]) -> None:
+        """More bytes that members make."""
+        np.add.at(self.made, member - self._first, size)
+
+    def columns(self) -> fast._Links:
+        """In the order of the model's edges, by which an op tells its arguments apart."""
+        place, src, dst, tensor, size = map(np.concatenate, zip(*self._rows, strict=True))
         order = np.argsort(place, kind="stable")
-        _, compact = np.unique(ids, return_inverse=True)
-        compact = np.where(ids >= 0, compact - int((ids < 0).any()), -1)
-        columns = {"src": src, "dst": dst, "tensor": compact, "bytes": sizes.astype(np.uint64)}
-        return {name: column[order] for name, column in columns.items()}
+        return {
+            "place": place[order],
+            "src": src[order],
+            "dst": dst[order],
+            "tensor": tensor[order],
+            "bytes": size.astype(np.uint64)[order],
+        }
+
+
+class _Texts:
+    """Texts of the ops of replicas, made when they are asked for.
+
+    Known once the graph is made: per op, the op that it serves, its replica, and its collective
+    (-1: it is a copy).
+    """
+
+    def __init__(self, graph: OpGraph, collectives: list[_Collective]) -> None:
+        self._graph, self._collectives = graph, collectives
+
+    def fill(
+        self, serves: NDArray[np.int32], replica: NDArray[np.int32], collective: NDArray[np.int32]
+    ) -> None:
+        """Takes what is known of the ops."""
+        self._serves, self._replica, self._collective = serves, replica, collective
+
+    def _names(self) -> list[str]:
+        """A copy has the name of its op, a member that of its collective, and both the replica."""
+        marks = [f"@r{r}" for r in range(int(self._replica.max(initial=0)) + 1)]
+        stems = self._each(self._graph.names, [one.label for one in self._collectives])
+        return [stem + marks[r] for stem, r in zip(stems, self._replica.tolist(), strict=True)]
+
+    def columns(self) -> dict[str, Texts]:
+        """Each column."""
+        graph, all_of_them = self._graph, self._collectives
+        none = [""] * len(all_of_them)
+        make: dict[str, Callable[[], list[str]]] = {
+            "name": self._names,
+            "kind": lambda: self._each(graph.kinds, [one.kind for one in all_of_them]),
+            "module": lambda: self._each(graph.modules, none),
+            "phase": lambda: self._served(graph.phases),
+            "colocation": self._sets,
+            "output": lambda: self._served(_dtypes(graph.outputs)),
+            "device_types": lambda: self._each(graph.device_types, none),
+            "collective": lambda: self._each(
+                [""] * graph.n_ops, [one.label for one in all_of_them]
+            ),
+        }
+        return {column: Texts(texts) for column, texts in make.items()}
+
+    def _each(self, of_copies: list[str], of_members: list[str]) -> list[str]:
+        """Texts by the op that is copied, and by collective."""
+        texts = [*of_copies, *of_members]
+        first = len(of_copies)
+        at = np.where(self._collective < 0, self._serves, first + self._collective)
+        return [texts[i] for i in at.tolist()]
+
+    def _served(self, texts: list[str]) -> list[str]:
+        return [texts[i] for i in self._serves.tolist()]
+
+    def _sets(self) -> list[str]:
+        labels = self._each(self._graph.colocation, [""] * len(self._collectives))
+        replica = self._replica.tolist()
+        return [label and f"{label}@r{r}" for label, r in zip(labels, replica, strict=True)]
+
+
+def _dtypes(outputs: list[str]) -> list[str]:
+    """The dtype of the first output of each op."""
+    of = {text: parse_output(text)[0][0] if text else "" for text in set(outputs)}
+    return [of[text] for text in outputs]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.batch import batch_of
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.model.roles import Roles
 from loadmaster.transforms.base import parse_output
 
@@ -23,8 +23,8 @@ def batch_size(graph: OpGraph) -> int | None:
     if said is not None:
         return said
     firsts: Counter[int] = Counter()
-    for kind, text in zip(graph.kinds, graph.outputs, strict=True):
-        sizes = parse_output(text)[0][1] if kind == "input" else None
+    for op in np.flatnonzero(graph.stands_for == INPUT).tolist():
+        sizes = parse_output(graph.outputs[op])[0][1]
         if sizes:
             firsts[sizes[0]] += 1
     return firsts.most_common(1)[0][0] if firsts else None
@@ -48,8 +48,7 @@ def proportional(total: NDArray[np.uint64], rows: Sequence[int]) -> NDArray[np.u
 
 def own_weights(graph: OpGraph) -> NDArray[np.uint64]:
     """Bytes of weights that each op holds itself, not a parameter of its own."""
-    is_input = np.fromiter((kind == "input" for kind in graph.kinds), bool, graph.n_ops)
-    return np.where(is_input, np.uint64(0), graph.param_bytes)
+    return np.where(graph.stands_for == INPUT, np.uint64(0), graph.param_bytes)
 
 
 def whole_bytes(

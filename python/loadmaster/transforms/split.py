@@ -6,14 +6,17 @@ each output, another op joins the parts. These ops read and write real bytes, so
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.model.graph import SIZE_COLUMNS, OpGraph
+from loadmaster.costs.program import Work
+from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.transforms.base import (
     CONCAT,
@@ -98,7 +101,7 @@ def split_op(
     (n + 1) b, with n - 1 FLOPs per element. A parameter stays one, sliced by its split op or not.
     What waits for the op by a control edge waits for every sub-op.
 
-    O(V + E).
+    O(V + E), in copies of whole columns.
 
     Examples
     --------
@@ -106,6 +109,21 @@ def split_op(
     >>> split = lm.transforms.split_op(lm.read("example:lenet"), "convolution_1", "batch", 2)
     >>> [name for name in split.graph.names if "convolution_1@" in name]
     ['convolution_1@split0', 'convolution_1@s0', 'convolution_1@s1', 'convolution_1@concat']
+    """
+    return planned_split(graph, op, dimension, n, best_effort=best_effort).program()
+
+
+def planned_split(
+    graph: OpGraph, op: str | int, dimension: str, n: int, *, best_effort: bool = False
+) -> Splitting:
+    """What :func:`split_op` puts in the place of an op, before it is put there.
+
+    It takes as long as the op has edges, and a look at the columns of edges.
+
+    Raises
+    ------
+    InputError
+        As :func:`split_op`.
     """
     at = graph.index(op)
     name = graph.names[at]
@@ -134,7 +152,7 @@ def split_op(
     if cut.size % n:
         sizes = ", ".join(map(str, chunks))
         notes = (f"op {name!r}: {dimension} of {cut.size} is cut unevenly, into {sizes}",)
-    return _Split(graph, at, cut, chunks).build(Split(name, dimension, int(n)), notes)
+    return Splitting(graph, at, cut, chunks, Split(name, dimension, int(n)), notes)
 
 
 def _unsplittable(graph: OpGraph, at: int) -> str:
@@ -157,14 +175,23 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
 # -- the split graph --------------------------------------------------------------------------
 
 
-class _Split:
-    """The columns of a graph in which a block of ops replaces one op.
+class Splitting:
+    """The block of ops that replaces one op.
 
     The block has the split ops first, then the sub-ops, then one op per output that joins parts.
     """
 
-    def __init__(self, graph: OpGraph, at: int, cut: Cut, chunks: list[int]) -> None:
+    def __init__(
+        self,
+        graph: OpGraph,
+        at: int,
+        cut: Cut,
+        chunks: list[int],
+        split: Split,
+        notes: tuple[str, ...],
+    ) -> None:
         self.graph, self.at, self.cut, self.chunks = graph, at, cut, chunks
+        self.split, self.notes = split, notes
         self.n = len(chunks)
         self.sliced = [j for j, axis in enumerate(cut.inputs) if axis is not None]
         self.joined = cut.joined
@@ -172,54 +199,93 @@ class _Split:
         self.parts = at + len(self.sliced)
         self.joins = self.parts + self.n
         self.block = len(self.sliced) + self.n + len(self.joined)
-        self.next_tensor = int(cut.op.ids.max(initial=-1)) + 1
         # Bytes of each tensor that the op reads.
         reads, sizes = cut.op.reads, graph.bytes
         self.read = [int(sizes[e]) for e in reads]
 
-    def build(self, split: Split, notes: tuple[str, ...]) -> Program:
-        graph, at, n = self.graph, self.at, len(self.chunks)
-        block = np.full(self.block, at)
-        serves = np.concatenate([np.arange(at), block, np.arange(at + 1, graph.n_ops)])
-        part, parts = np.zeros_like(serves), np.ones_like(serves)
-        share, role = np.ones(len(serves)), user_roles(graph)[serves]
-        inside = slice(self.parts, self.joins)
-        part[inside], parts[inside] = np.arange(n), n
-        share[inside] = np.array(self.chunks) / self.cut.size
-        role[at : self.parts], role[self.joins : at + self.block] = SLICE, JOIN
+    @cached_property
+    def work(self) -> Work:
+        """The ops of the block, as far as their times depend on them."""
+        joins = len(self.joined)
+        block = self._block
+        share = [1.0] * len(self.sliced) + [c / self.cut.size for c in self.chunks] + [1.0] * joins
+        own = int(user_roles(self.graph)[self.at])
+        role = [SLICE] * len(self.sliced) + [own] * self.n + [JOIN] * joins
+        return Work(
+            self.graph,
+            np.full(self.block, self.at, dtype=np.int32),
+            np.array(share),
+            np.array(role, dtype=np.uint8),
+            np.array(block["flops"], dtype=np.uint64),
+            np.array(block["bytes_accessed"], dtype=np.uint64),
+            np.zeros(self.block, dtype=bool),
+            block["output"],
+        )
+
+    def program(self) -> Program:
+        """The graph with the block in it. O(V + E), in copies of whole columns."""
+        graph, at, work, block = self.graph, self.at, self.work, self._block
+        whole = np.arange(graph.n_ops, dtype=np.int32)
+        part, parts = np.zeros(self.block, np.int32), np.ones(self.block, np.int32)
+        inside = slice(self.parts - at, self.joins - at)
+        part[inside], parts[inside] = np.arange(self.n), self.n
+        texts = {column: self._texts(column, block.get(column)) for column in TEXTS}
+        core = fast.replace_op(graph._core, texts["name"], at, **self._numbers())
         return build(
             graph,
-            self._ops(),
-            self._edges(),
-            serves=serves,
-            part=part.astype(np.int32),
-            parts=parts.astype(np.int32),
-            share=share,
-            role=role,
-            splits=(split,),
-            notes=notes,
+            core,
+            texts,
+            serves=self._spliced(whole, work.serves),
+            part=self._spliced(np.zeros_like(whole), part),
+            parts=self._spliced(np.ones_like(whole), parts),
+            share=self._spliced(np.ones(len(whole)), work.share),
+            role=self._spliced(user_roles(graph), work.role),
+            splits=(self.split,),
+            notes=self.notes,
         )
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _ops(self) -> dict[str, Any]:
-        graph, at = self.graph, self.at
-        block = self._block()
-        ops: dict[str, Any] = {}
-        everywhere = ("module", "phase", "colocation", "device_types", "collective")
-        for column, values in graph.texts.items():
-            new = [values[at]] * self.block if column in everywhere else block[column]
-            ops[column] = [*values[:at], *new, *values[at + 1 :]]
-        for column in SIZE_COLUMNS:
-            whole = getattr(graph, column)
-            inside = np.array(block.get(column, [0] * self.block), dtype=np.uint64)
-            ops[column] = np.concatenate([whole[:at], inside, whole[at + 1 :]])
-        nothing = np.zeros(self.block, dtype=np.int64)
-        ops["view"] = np.concatenate([graph.view[:at], nothing, graph.view[at + 1 :]])
-        alias = self._aliases()
-        ops["alias_of"] = np.concatenate([alias[:at], nothing - 1, alias[at + 1 :]])
-        return ops
+    def _spliced(self, column: NDArray[Any], block: NDArray[Any]) -> NDArray[Any]:
+        """A column with the values of the block in the place of the op's."""
+        return np.concatenate([column[: self.at], block, column[self.at + 1 :]])
 
+    def _texts(self, column: str, block: list[str] | None) -> Texts:
+        """A column with the block's texts in the place of the op's; absent: they are the op's."""
+        before, at, n = self.graph.column_of_texts(column), self.at, self.block
+
+        def make() -> list[str]:
+            values = before.all
+            return [*values[:at], *(block or [values[at]] * n), *values[at + 1 :]]
+
+        return Texts(make)
+
+    def _numbers(self) -> fast._Block:
+        """Columns of :func:`loadmaster.fast.replace_op`."""
+        op, block = self.cut.op, self._block
+        rows = self._edges()
+        shows = np.flatnonzero(self.graph.alias_of == self.at)
+
+        def sizes(column: str) -> NDArray[np.uint64]:
+            return np.array(block[column], dtype=np.uint64)
+
+        return {
+            "flops": sizes("flops"),
+            "accessed": sizes("bytes_accessed"),
+            "output_bytes": sizes("output_bytes"),
+            "workspace": sizes("workspace"),
+            "dropped": op.entering,
+            "leaving": op.leaving,
+            "leaving_src": self._leaving(),
+            "src": rows[:, 0],
+            "dst": rows[:, 1],
+            "tensor": rows[:, 2],
+            "bytes": rows[:, 3],
+            "shows": shows,
+            "shown": self._shown(shows),
+        }
+
+    @cached_property
     def _block(self) -> dict[str, list[Any]]:
         """Columns of the ops that replace the split op."""
         graph, at, cut, chunks, n = self.graph, self.at, self.cut, self.chunks, self.n
@@ -293,49 +359,58 @@ class _Split:
         whole = read + written if read + written <= total else min(written, total)
         return [whole + part for part in shares(total - whole, self.chunks)]
 
-    def _moved(self, ops: NDArray[np.int64]) -> NDArray[np.int64]:
-        """New indices of ops other than the one that is split."""
-        return ops + np.where(ops > self.at, self.block - 1, 0)
+    def _moved(self, op: int) -> int:
+        """The new index of an op other than the one that is split."""
+        return op + (self.block - 1 if op > self.at else 0)
 
-    def _aliases(self) -> NDArray[np.int64]:
-        """The ``alias_of`` column. A view of an output of the op becomes a view of the join."""
-        graph, at, cut = self.graph, self.at, self.cut
-        alias = self._moved(graph.alias_of)
-        showing = np.flatnonzero(graph.alias_of == at)
+    def _shown(self, showing: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The op that joins what each view shows of the op's outputs."""
+        graph, cut = self.graph, self.cut
+        shown = np.full(len(showing), self.joins)
         if len(self.joined) <= 1:
-            alias[showing] = self.joins
-            return alias
-        join_of = {cut.makes[j].tensor: self.joins + k for k, j in enumerate(self.joined)}
+            return shown
+        join_of = self._join_of()
         fed = np.flatnonzero(np.isin(graph.dst, showing) & (cut.op.ids >= 0))
         source: dict[int, tuple[int, int]] = {}
         for e in fed.tolist():
             source.setdefault(int(graph.dst[e]), (int(graph.src[e]), int(cut.op.ids[e])))
-        for i in showing.tolist():
+        for k, i in enumerate(showing.tolist()):
             op, tensor = i, -1
             while op in source:
                 op, tensor = source[op]
-            alias[i] = join_of.get(tensor, self.joins)
-        return alias
+            shown[k] = join_of.get(tensor, self.joins)
+        return shown
 
     # -- edges ---------------------------------------------------------------------------------
 
-    def _edges(self) -> dict[str, NDArray[Any]]:
+    def _join_of(self) -> dict[int, int]:
+        """The op that joins the parts of each tensor of the op."""
+        return {self.cut.makes[j].tensor: self.joins + k for k, j in enumerate(self.joined)}
+
+    def _leaving(self) -> NDArray[np.int64]:
+        """The op of the block that each edge out of the op leaves.
+
+        An output without data comes from the first op that joins.
+        """
+        op, join_of = self.cut.op, self._join_of()
+        ids = op.ids[op.leaving].tolist()
+        leaves = [self.parts if t < 0 else join_of.get(t, self.joins) for t in ids]
+        return np.array(leaves, dtype=np.int64)
+
+    def _edges(self) -> NDArray[np.int64]:
+        """Source, destination, tensor and bytes of each new edge, int64 [n, 4]."""
         graph, cut = self.graph, self.cut
         op = cut.op
-        # Edges out of the op keep their place: an op tells its arguments apart by that order.
-        keep = np.ones(graph.n_edges, dtype=bool)
-        keep[op.entering] = False
-        src, dst = self._moved(graph.src), self._moved(graph.dst)
         rows: list[tuple[int, int, int, int]] = []
         parts = range(self.parts, self.joins)
-        fresh = self.next_tensor
+        fresh = int(op.ids.max(initial=-1)) + 1
 
         for e in op.entering.tolist():
             if op.ids[e] < 0:
-                source = int(src[e])
+                source = self._moved(int(graph.src[e]))
                 rows += [(source, d, -1, 0) for d in (*range(self.at, self.parts), *parts)]
         for j, e in enumerate(op.reads):
-            source, tensor, size = int(src[e]), int(op.ids[e]), self.read[j]
+            source, tensor, size = self._moved(int(graph.src[e])), int(op.ids[e]), self.read[j]
             if cut.inputs[j] is None:
                 rows += [(source, part, tensor, size) for part in parts]
                 continue
@@ -344,23 +419,12 @@ class _Split:
             for part, piece in zip(parts, shares(size, self.chunks), strict=True):
                 rows.append((node, part, fresh, piece))
                 fresh += 1
-        join_of = {}
         for k, j in enumerate(self.joined):
-            join_of[cut.makes[j].tensor] = self.joins + k
             for part, piece in zip(parts, self._part_bytes(j), strict=True):
                 rows.append((part, self.joins + k, fresh, piece))
                 fresh += 1
         for e in op.leaving.tolist():
             if op.ids[e] < 0:
-                src[e] = self.parts
-                rows += [(part, int(dst[e]), -1, 0) for part in parts[1:]]
-            else:
-                # An output without data comes from the first op that joins.
-                src[e] = join_of.get(int(op.ids[e]), self.joins)
-        new = np.array(rows, dtype=np.int64).reshape(-1, 4)
-        return {
-            "src": np.concatenate([src[keep], new[:, 0]]),
-            "dst": np.concatenate([dst[keep], new[:, 1]]),
-            "tensor": np.concatenate([op.ids[keep], new[:, 2]]),
-            "bytes": np.concatenate([graph.bytes[keep], new[:, 3].astype(np.uint64)]),
-        }
+                sink = self._moved(int(graph.dst[e]))
+                rows += [(part, sink, -1, 0) for part in parts[1:]]
+        return np.array(rows, dtype=np.int64).reshape(-1, 4)

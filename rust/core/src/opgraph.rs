@@ -11,7 +11,8 @@ use crate::ids::{OpId, TensorId};
 /// The columns of a model's graph. Per-op columns have one value per op, edge columns one per edge.
 #[derive(Clone, Debug, Default)]
 pub struct OpColumns {
-    /// Unique names.
+    /// Unique names. Empty in a graph that a transform made ([`crate::expand`]): whoever asked for
+    /// it knows what its ops are called.
     pub name: Vec<String>,
     /// Producer per edge.
     pub src: Vec<i64>,
@@ -31,6 +32,10 @@ pub struct OpColumns {
     pub near: Vec<i64>,
     /// Colocation group, negative: none.
     pub colocation: Vec<i64>,
+    /// Floating-point operations.
+    pub flops: Vec<u64>,
+    /// Bytes read and written.
+    pub accessed: Vec<u64>,
     /// Bytes of new storage.
     pub output_bytes: Vec<u64>,
     /// Bytes that stay for the whole step.
@@ -74,10 +79,8 @@ impl OpGraph {
     }
 
     fn check(columns: &OpColumns) -> Result<(Graph, Vec<u64>), Error> {
-        let n = columns.name.len();
         check_lengths(columns)?;
-        let edges = edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref())?;
-        let graph = Graph::with_homes(n, edges, &[])?;
+        let graph = laid_out(columns)?;
         check_names(&columns.name)?;
         check_aliases(columns)?;
         check_near(columns)?;
@@ -87,19 +90,51 @@ impl OpGraph {
         Ok((graph, tensor_bytes))
     }
 
+    /// A graph of columns that a transform made, which are valid because those of its source are.
+    ///
+    /// # Errors
+    /// A cycle; more ops or edges than a graph may have; a view that passes a tensor on which it no
+    /// longer reads.
+    pub(crate) fn made(columns: OpColumns) -> Result<Self, Error> {
+        let graph = laid_out(&columns)?;
+        check_producers(&columns, &graph)?;
+        let tensor_bytes = tensor_bytes(&columns, &graph)?;
+        let made = Self { columns, graph, tensor_bytes };
+        debug_assert_eq!(made.validated().err(), None);
+        Ok(made)
+    }
+
+    /// Checks again everything that [`OpGraph::new`] does, but for the names of ops that have none.
+    ///
+    /// # Errors
+    /// Those of [`OpGraph::new`].
+    pub fn validated(&self) -> Result<(), Error> {
+        let mut columns = self.columns.clone();
+        if columns.name.is_empty() {
+            columns.name = (0..self.n_ops()).map(|op| op.to_string()).collect();
+        }
+        Self::check(&columns).map(drop)
+    }
+
     /// Number of ops.
     pub fn n_ops(&self) -> usize {
         self.graph.n_ops()
     }
 
-    /// An op's name.
-    pub fn name(&self, op: OpId) -> &str {
-        &self.columns.name[op.ix()]
+    /// An op's name; none in a graph that a transform made.
+    pub fn name(&self, op: OpId) -> Option<&str> {
+        self.columns.name.get(op.ix()).map(String::as_str)
     }
 
     /// The columns it was made from.
     pub fn columns(&self) -> &OpColumns {
         &self.columns
+    }
+
+    /// Per op, whether it is a member of a collective.
+    pub fn is_member(&self) -> Vec<bool> {
+        let groups = &self.columns.collective;
+        (0..self.n_ops()).map(|op| groups.get(op).is_some_and(|&group| group >= 0)).collect()
     }
 
     /// Whether the op moves no data: its output lies in the storage of its input.
@@ -129,9 +164,18 @@ impl OpGraph {
     }
 }
 
+/// The graph of the columns.
+fn laid_out(columns: &OpColumns) -> Result<Graph, Error> {
+    let n = columns.view.len();
+    let edges = edges_of(n, &columns.src, &columns.dst, columns.tensor.as_deref())?;
+    Graph::with_homes(n, edges, &[])
+}
+
 fn check_lengths(c: &OpColumns) -> Result<(), Error> {
     let (n, m) = (c.name.len(), c.src.len());
     let per_op = [
+        ("flops", c.flops.len()),
+        ("accessed", c.accessed.len()),
         ("view", c.view.len()),
         ("placeholder", c.placeholder.len()),
         ("alias_of", c.alias_of.len()),
@@ -208,7 +252,7 @@ fn check_members(c: &OpColumns, graph: &Graph) -> Result<(), Error> {
 
 /// A tensor id has one owner; views that read it may pass it on.
 fn check_producers(c: &OpColumns, graph: &Graph) -> Result<(), Error> {
-    let n_ids = c.name.len() + c.src.len();
+    let n_ids = graph.n_ops() + c.src.len();
     let mut owner = vec![OpId::NONE; n_ids];
     for t in graph.tensors().filter(|&t| !graph.is_control(t)) {
         let (op, id) = (graph.source(t), graph.key(t) as usize);

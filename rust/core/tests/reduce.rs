@@ -26,6 +26,8 @@ impl Build {
         c.alias_of.push(-1);
         c.near.push(-1);
         c.colocation.push(-1);
+        c.flops.push(0);
+        c.accessed.push(0);
         c.output_bytes.push(0);
         c.resident.push(0);
         c.workspace.push(0);
@@ -624,6 +626,8 @@ proptest! {
             alias_of: vec![-1; n],
             near: vec![-1; n],
             colocation: first.work.set_of.iter().map(|&s| i64::from(s)).collect(),
+            flops: vec![0; n],
+            accessed: vec![0; n],
             output_bytes: vec![0; n],
             resident: first.work.resident.clone(),
             workspace: first.work.workspace.clone(),

@@ -38,6 +38,8 @@ const OP_COLUMNS: &[&str] = &[
     "alias_of",
     "near",
     "colocation",
+    "flops",
+    "accessed",
     "output_bytes",
     "resident",
     "workspace",
@@ -46,20 +48,24 @@ const OP_COLUMNS: &[&str] = &[
 ];
 
 /// Codes of kinds of collectives; a number that is no code becomes one that is none.
-fn kinds(name: &str, values: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub fn kinds(name: &str, values: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let codes = convert::integers(name, values)?;
     Ok(codes.into_iter().map(|code| u8::try_from(code).unwrap_or(u8::MAX)).collect())
 }
 
 /// Columns given by keyword, each taken out by its name.
-struct GivenColumns<'a, 'py> {
+pub struct GivenColumns<'a, 'py> {
     class: &'static str,
     columns: Option<&'a Bound<'py, PyDict>>,
 }
 
 impl<'a, 'py> GivenColumns<'a, 'py> {
     /// Checks that every keyword is one of `names`.
-    fn new(class: &'static str, columns: Option<&'a Bound<'py, PyDict>>, names: &[&str]) -> PyResult<Self> {
+    pub fn new(
+        class: &'static str,
+        columns: Option<&'a Bound<'py, PyDict>>,
+        names: &[&str],
+    ) -> PyResult<Self> {
         for key in columns.iter().flat_map(|columns| columns.keys()) {
             let key: String = key.extract()?;
             if !names.contains(&key.as_str()) {
@@ -91,7 +97,7 @@ impl<'a, 'py> GivenColumns<'a, 'py> {
     }
 
     /// A column that must be given.
-    fn required<T>(
+    pub fn required<T>(
         &self,
         name: &str,
         convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
@@ -362,7 +368,7 @@ impl Graph {
 ///     Unique.
 /// src, dst, tensor, bytes
 ///     Per edge; ``tensor`` may be None.
-/// view, placeholder, alias_of, near, colocation, output_bytes, resident, workspace
+/// view, placeholder, alias_of, near, colocation, flops, accessed, output_bytes, resident, workspace
 ///     Per op.
 /// collective, collective_kind : optional
 ///     Per op, as of :class:`Graph`.
@@ -380,7 +386,9 @@ impl Graph {
 /// 51
 #[pyclass(frozen, module = "loadmaster.fast")]
 pub struct OpGraph {
-    core: Arc<CoreOpGraph>,
+    pub core: Arc<CoreOpGraph>,
+    /// What ops are called, where the core does not know.
+    pub names: Option<Names>,
 }
 
 /// The reduced graph, and three int32 maps. Per op of the model: its op of the reduced graph. Per
@@ -413,6 +421,8 @@ impl OpGraph {
             alias_of: given.required("alias_of", convert::integers)?,
             near: given.required("near", convert::integers)?,
             colocation: given.required("colocation", convert::integers)?,
+            flops: given.required("flops", convert::sizes)?,
+            accessed: given.required("accessed", convert::sizes)?,
             output_bytes: given.required("output_bytes", convert::sizes)?,
             resident: given.required("resident", convert::sizes)?,
             workspace: given.required("workspace", convert::sizes)?,
@@ -420,7 +430,7 @@ impl OpGraph {
             collective_kind: given.optional("collective_kind", kinds)?,
         };
         let core = py.detach(|| CoreOpGraph::new(columns)).map_err(Raised::from)?;
-        Ok(Self { core: Arc::new(core) })
+        Ok(Self { core: Arc::new(core), names: None })
     }
 
     /// Number of ops.
@@ -441,6 +451,34 @@ impl OpGraph {
         Ok((ids(py, as_tensor.into_iter()), ids(py, shown.into_iter())))
     }
 
+    /// Number of edges as given.
+    #[getter]
+    fn n_edges(&self) -> usize {
+        self.core.columns().src.len()
+    }
+
+    /// A column of numbers by its name; a column that the graph was made without is one of its
+    /// default.
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let c = self.core.columns();
+        Ok(match name {
+            "src" => PyArray1::from_slice(py, &c.src).into_any(),
+            "dst" => PyArray1::from_slice(py, &c.dst).into_any(),
+            "tensor" => PyArray1::from_slice(py, c.tensor.as_deref().unwrap_or(&c.src)).into_any(),
+            "bytes" => PyArray1::from_slice(py, &c.bytes).into_any(),
+            "view" => PyArray1::from_slice(py, &c.view).into_any(),
+            "placeholder" => PyArray1::from_slice(py, &c.placeholder).into_any(),
+            "alias_of" => PyArray1::from_slice(py, &c.alias_of).into_any(),
+            "is_member" => self.core.is_member().into_pyarray(py).into_any(),
+            "flops" => PyArray1::from_slice(py, &c.flops).into_any(),
+            "accessed" => PyArray1::from_slice(py, &c.accessed).into_any(),
+            "output_bytes" => PyArray1::from_slice(py, &c.output_bytes).into_any(),
+            "resident" => PyArray1::from_slice(py, &c.resident).into_any(),
+            "workspace" => PyArray1::from_slice(py, &c.workspace).into_any(),
+            _ => return Err(PyValueError::new_err(format!("a graph has no column of numbers {name:?}"))),
+        })
+    }
+
     /// The graph that algorithms run on.
     #[pyo3(signature = (allowed=None))]
     fn reduce<'py>(
@@ -449,16 +487,36 @@ impl OpGraph {
         allowed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ReducedGraph<'py>> {
         let allowed = convert::optional_sizes("allowed", allowed)?;
-        let reduced = py.detach(|| reduce::reduce(&self.core, &allowed)).map_err(Raised::from)?;
+        let reduced = py.detach(|| reduce::reduce(&self.core, &allowed)).map_err(|e| self.name(e))?;
         let op_of = Arc::new(reduced.work.graph.numbering().by_index(reduced.op_of));
         let back = ids(py, op_of.iter().map(|op| op.0));
         let shows = ids(py, reduced.shows.iter().map(|op| op.0));
-        let core = Arc::clone(&self.core);
-        let names: Names =
-            Arc::new(move |index| op_of.get(index as usize).map(|&op| core.name(op).to_owned()));
+        let (core, given) = (Arc::clone(&self.core), self.names.clone());
+        let names: Names = Arc::new(move |index| {
+            let op = *op_of.get(index as usize)?;
+            core.name(op).map(str::to_owned).or_else(|| given.as_ref()?(op.0))
+        });
         let graph = Graph { work: Arc::new(reduced.work), names: Some(names) };
         let map = graph.indices(py, reduced.map.into_iter());
         Ok((graph, map, back, shows))
+    }
+}
+
+impl OpGraph {
+    /// A graph that a transform made. `names` gives the name of an op by its number.
+    pub fn made(core: CoreOpGraph, names: &Bound<'_, PyAny>) -> Self {
+        let names = names.clone().unbind();
+        let name =
+            move |op: u32| Python::attach(|py| names.bind(py).get_item(op).ok()?.extract::<String>().ok());
+        Self { core: Arc::new(core), names: Some(Arc::new(name)) }
+    }
+
+    /// An error of the core with this graph's ops named.
+    pub fn name(&self, error: Error) -> Raised {
+        match &self.names {
+            Some(names) => error.with_names(|op| names(op.0)).into(),
+            None => error.into(),
+        }
     }
 }
 

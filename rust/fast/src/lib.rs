@@ -8,6 +8,7 @@ mod coarsening;
 mod convert;
 mod dispatching;
 mod errors;
+mod expanding;
 mod filling;
 mod graph;
 mod ordering;
@@ -46,6 +47,8 @@ mod fast {
     };
     #[pymodule_export]
     use super::dispatching::{Dispatcher, Emulated, Links, Part};
+    #[pymodule_export]
+    use super::expanding::{expand, replace_op, roles, summed_edges};
     #[pymodule_export]
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]

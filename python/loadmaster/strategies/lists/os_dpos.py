@@ -39,17 +39,17 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_seconds
-from loadmaster.costs import Costs
-from loadmaster.costs.program import program_costs
+from loadmaster.costs.program import costs_of
 from loadmaster.judge.bounds import split_bound
 from loadmaster.judge.problem import Problem
-from loadmaster.model.program import Program
+from loadmaster.model.program import JOIN, SLICE, Program
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists import dpos
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
-from loadmaster.transforms import dimensions, replicate, split_op
+from loadmaster.transforms import dimensions, replicate
+from loadmaster.transforms.split import Splitting, planned_split
 
 #: Places a problem: the candidate, its critical path (reduced ops, in order) and its estimate of
 #: the makespan in seconds.
@@ -135,7 +135,8 @@ def split_search(
         Whether to go on along the path after the first op that no split helps (default). The paper
         stops there.
     progress : callable, optional
-        Told which op is tried, and the seconds that the scheduler expects so far.
+        Told which graph is placed, which op and which split of it is tried, and the seconds that
+        the scheduler expects so far.
 
     Returns
     -------
@@ -153,17 +154,18 @@ def split_search(
     Notes
     -----
     One call of the scheduler per op, dimension and number of parts that may help: for s splits kept
-    on K devices about 2 s K calls, each with a graph rebuilt in O(V + E).
+    on K devices about 2 s K calls. A split that cannot help is never put into the graph.
     """
     told = progress or (lambda stage, best: None)
     least = split_bound(problem).seconds
 
-    def tell(op: str, expected: float) -> None:
-        told(f"splitting {op}", Incumbent(expected, least))
+    def tell(what: str, expected: float) -> None:
+        told(f"splitting {what}", Incumbent(expected, least))
 
     found: list[Candidate] = []
     refused: InfeasibleError | None = None
     for done in _starts(problem, start):
+        told("placing the graph" if done.is_plain else "placing its replicas", None)
         try:
             of = problem if done.is_plain else problem.transformed(done)
             first = _State(of, *schedule(of))
@@ -224,7 +226,7 @@ def _kept(
                 continue
             tell(name, state.estimate)
             trials = _trials(problem, state, op)
-            found = _best(problem, schedule, state, trials)
+            found = _best(schedule, tell, state, trials)
             if found is not None or (trials and not continue_search):
                 break
             hopeless.add(name)
@@ -232,38 +234,32 @@ def _kept(
             yield found
 
 
-@dataclass(frozen=True)
-class _Trial:
-    step: Program
-    costs: Costs
-
-
-def _trials(problem: Problem, state: _State, op: int) -> list[_Trial]:
-    """Splits of an op that may help."""
+def _trials(problem: Problem, state: _State, op: int) -> list[Splitting]:
+    """Splits of an op that may help; none of them is put into the graph yet."""
     graph = state.problem.model
     longest = state.problem.costs.time[op].min() - _LEAST_SAVING * state.estimate
-    trials: list[_Trial] = []
+    trials: list[Splitting] = []
     if longest <= 0:
         return trials
     for dimension, size in dimensions(graph, op).items():
         for n in range(2, problem.cluster.n_devices + 1):
             if size % n:
                 continue
-            step = split_op(graph, op, dimension, n)
-            costs = program_costs(step, state.problem.costs, problem.cluster)
-            if _chain(costs, step, op) < longest:
-                trials.append(_Trial(step, costs))
+            trial = planned_split(graph, op, dimension, n)
+            if _chain(state.problem, trial) < longest:
+                trials.append(trial)
     return trials
 
 
 def _best(
-    problem: Problem, schedule: Scheduler, state: _State, trials: list[_Trial]
+    schedule: Scheduler, tell: Callable[[str, float], None], state: _State, trials: list[Splitting]
 ) -> _State | None:
     """The trial that finishes first, if that is earlier than without."""
     best: _State | None = None
     limit = state.estimate * (1 - _LEAST_GAIN)
     for trial in trials:
-        of = state.problem.transformed(trial.step, trial.costs)
+        tell(str(trial.split), limit)
+        of = state.problem.transformed(trial.program())
         try:
             candidate, path, estimate = schedule(of)
         except InfeasibleError:
@@ -274,15 +270,15 @@ def _best(
     return best
 
 
-def _chain(costs: Costs, step: Program, op: int) -> float:
+def _chain(problem: Problem, trial: Splitting) -> float:
     """Seconds of the shortest way through a split op: its slowest split op, its longest sub-op and
     the joining op that takes least (others may be off the path), each on its fastest device type.
     """
-    seconds = costs.time.min(axis=1)
-    parts = np.flatnonzero(step.origin == op)
-    own = np.flatnonzero(step.own)
-    before, after = own[own < parts[0]], own[own > parts[-1]]
-    return float(seconds[before].max(initial=0.0) + seconds[parts].max() + seconds[after].min())
+    work = trial.work
+    seconds = costs_of(work, problem.costs, problem.cluster).time.min(axis=1)
+    before, after = work.role == SLICE, work.role == JOIN
+    longest = float(seconds[before].max(initial=0.0)) + float(seconds[~before & ~after].max())
+    return longest + float(seconds[after].min())
 
 
 def _candidate(state: _State) -> Candidate:

@@ -322,6 +322,8 @@ pub fn models(max_ops: usize) -> impl Strategy<Value = Model> {
             alias_of: vec![-1; n],
             near: vec![-1; n],
             colocation: sizes.colocation[..n].to_vec(),
+            flops: vec![0; n],
+            accessed: vec![0; n],
             output_bytes: vec![0; n],
             resident: vec![0; n],
             workspace: sizes.workspace[..n].to_vec(),

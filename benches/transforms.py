@@ -1,0 +1,156 @@
+"""What replicas and split ops take to expand, in CPU milliseconds by stage.
+
+    python benches/transforms.py replicas [--repeat 5]
+    python benches/transforms.py splits [--repeat 5]
+
+``replicas``: a drawn trained graph of 50,000 ops in 8 replicas, and traced ones of
+``../shared/data/graphs``, by every aggregation. "first": a whole ``replicate`` of a graph that was
+just read, roles of its ops among it. The other columns are the least of some runs: "again" a whole
+``replicate``, "costs" the times of the ops, "reduced" the graph that strategies place, "texts" the
+names, kinds and all other texts, which planning does not ask for. ``splits``: the op with the most
+FLOPs of a graph in two. "planned": what comes in its place, and the times of that, before it is put
+into the graph; "split" a whole ``split_op``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from quality import DATA
+from unseen_nets import FAMILIES, FORWARD_SHARE, Net
+
+import loadmaster as lm
+from loadmaster.costs.program import costs_of, program_costs
+from loadmaster.transforms import dimensions, replicate, split_op
+from loadmaster.transforms.split import planned_split
+
+T = TypeVar("T")
+
+#: Ops of the drawn graph, of which some are parameters, and its replicas.
+OPS, REPLICAS = 50_000, 8
+
+#: Options of ``replicate`` by aggregation.
+WAYS: dict[str, dict[str, Any]] = {
+    "all-reduce": {},
+    "sharded flat": {"aggregation": "reduce-scatter"},
+    "by parameter": {"aggregation": "reduce-scatter", "shards": "parameters"},
+    "servers": {"aggregation": "parameter-server"},
+}
+
+#: Traced graphs and their replicas. A batch of one sample is taken to be one per replica.
+TRACED = {"mamba_130m_train_b4_s64": 4, "evoformer_48_train": 4, "bert_large_train_b16_s64": 8}
+
+#: Graphs with an op that is split.
+SPLIT = ("nasneta_large_train_b32", "nmt_2x1024_train_b128", "inception_v3_train_b512")
+
+
+def drawn() -> lm.OpGraph:
+    """Trained cells, as of NASNet, with about :data:`OPS` ops, parameters among them."""
+    net = Net(np.random.default_rng(27))
+    FAMILIES["cells"](net, int(OPS * FORWARD_SHARE * 0.72))
+    net.trained()
+    return net.graph("drawn", {"fast": 1.0}, has_modules=True)
+
+
+def traced(name: str) -> lm.OpGraph:
+    """A graph of the shared data."""
+    return lm.read(DATA / "graphs" / f"{name}.json.gz")
+
+
+def batched(graph: lm.OpGraph, k: int) -> lm.OpGraph:
+    """The graph with a batch that ``k`` replicas can share."""
+    if (graph.meta.get("batch") or k) < k:
+        graph.meta["batch"] = k
+    return graph
+
+
+def timed(call: Callable[..., T], *arguments: Any, **options: Any) -> tuple[float, T]:
+    """CPU milliseconds of a call, and what it gives."""
+    began = time.process_time()
+    made = call(*arguments, **options)
+    return (time.process_time() - began) * 1e3, made
+
+
+def least(rows: list[tuple[float, ...]]) -> str:
+    """The least of each column."""
+    return "".join(f"{min(column):>9.1f}" for column in zip(*rows, strict=True))
+
+
+def cluster_of(graph: lm.OpGraph, k: int) -> lm.Cluster:
+    """Devices that a graph has times for; H100s where it has none."""
+    if not graph.time:
+        return lm.Cluster.preset("8xH100-NVLink")
+    return lm.Cluster.mesh(k, memory="80GiB", bandwidth=1e11, type=next(iter(graph.time)))
+
+
+def stages(graph: lm.OpGraph, k: int, options: dict[str, Any], repeat: int) -> tuple[int, str]:
+    """Ops of the replicas of a graph that was just read, and milliseconds by stage."""
+    cluster = cluster_of(graph, k)
+    before = lm.costs.estimate(graph, cluster)
+    first, program = timed(replicate, graph, k, **options)
+    rows = []
+    for _ in range(repeat):
+        again, program = timed(replicate, graph, k, **options)
+        costs = timed(program_costs, program, before, cluster)[0]
+        reduced = timed(getattr, program.graph, "reduced")[0]
+        rows.append((again, costs, reduced, timed(getattr, program.graph, "texts")[0]))
+    return program.graph.n_ops, f"{first:>9.1f}{least(rows)}"
+
+
+def replicas(repeat: int) -> None:
+    """Prints a row per graph and aggregation."""
+    heads = "".join(f"{head:>9}" for head in ("first", "again", "costs", "reduced", "texts"))
+    print(f"{'graph':<26}{'aggregation':<14}{'k':>2}{'ops':>9}{heads}")
+    for name, k in {"drawn": REPLICAS, **TRACED}.items():
+        for way, options in WAYS.items():
+            graph = drawn() if name == "drawn" else batched(traced(name), k)
+            n_ops, cells = stages(graph, k, options, repeat)
+            print(f"{name:<26}{way:<14}{k:>2}{n_ops:>9,}{cells}", flush=True)
+
+
+def splits(repeat: int) -> None:
+    """Prints a row per graph, whole and in eight replicas with parameter servers."""
+    heads = "".join(f"{head:>9}" for head in ("planned", "split", "costs", "reduced"))
+    print(f"{'graph':<26}{'replicas':>9}{'ops':>9}{heads}")
+    cluster = lm.Cluster.preset("8xH100-NVLink")
+    for name in SPLIT:
+        graph = traced(name)
+        before = lm.costs.estimate(graph, cluster)
+        program = replicate(graph, 8, aggregation="parameter-server")
+        in_replicas = program.graph, program_costs(program, before, cluster)
+        for k, (runs, costs) in {1: (graph, before), 8: in_replicas}.items():
+            order = np.argsort(-runs.flops.astype(np.float64), kind="stable").tolist()
+            op, ways = next((op, ways) for op in order if (ways := dimensions(runs, op)))
+            asked = runs, op, next(iter(ways)), 2
+            rows = []
+            for _ in range(repeat):
+                planned, step = timed(planned_split, *asked)
+                took, split = timed(split_op, *asked)
+                of_work = timed(costs_of, step.work, costs, cluster)[0]
+                reduced = timed(getattr, split.graph, "reduced")[0]
+                rows.append(
+                    (
+                        planned + of_work,
+                        took,
+                        timed(program_costs, split, costs, cluster)[0],
+                        reduced,
+                    )
+                )
+            print(f"{name:<26}{k:>9}{runs.n_ops:>9,}{least(rows)}", flush=True)
+
+
+def main() -> None:
+    """Parses arguments and prints one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("replicas", "splits"))
+    parser.add_argument("--repeat", type=int, default=5, help="runs of which the least is shown")
+    arguments = parser.parse_args()
+    (replicas if arguments.what == "replicas" else splits)(arguments.repeat)
+
+
+if __name__ == "__main__":
+    main()
