@@ -170,6 +170,27 @@ def test_all_that_is_said_of_a_plan_names_hosts_and_copies(plan):
     assert [name for cat, name in drawn if cat == "launch"] == ["a", "b", "c", "d"]
 
 
+def test_launches_are_most_of_bert_on_eight_h100():
+    graph = lm.read("example:bert-large")
+    plain, eager = (lm.Cluster.preset(f"8xH100-NVLink{end}") for end in ("", "-eager"))
+    one, launched = (lm.place(graph, cluster, "single") for cluster in (plain, eager))
+    # 4,444 launches of 5 us; on one device they overlap with what it computes.
+    assert launched.schedule.launching == pytest.approx(22.2e-3, rel=1e-2)
+    assert 0.6 < launched.makespan / one.makespan < 0.75
+    spread = lm.place(graph, eager, "heft")
+    assert spread.bound_source == "launches over hosts"
+    assert spread.lower_bound == pytest.approx(22.2e-3, rel=1e-2)
+    assert 0.7 < spread.lower_bound / spread.makespan <= 1
+    # Replicas launch eight times as much, unless each has a host of its own.
+    assert step_of_replicas(graph, eager, one_host=True) > 8 * 22e-3
+    assert step_of_replicas(graph, eager, one_host=False) < 40e-3
+
+
+def step_of_replicas(graph: lm.OpGraph, cluster: lm.Cluster, one_host: bool) -> float:
+    dispatch = replace(cluster.dispatch, one_host=one_host)
+    return lm.place(graph, cluster.with_dispatch(dispatch), "data-parallel").makespan
+
+
 @given(graph=op_graphs(max_ops=8), cluster=clusters(runtime=True, max_devices=3))
 @settings(max_examples=30)
 def test_auto_is_never_slower_than_one_device(graph, cluster):

@@ -40,7 +40,7 @@ def test_every_preset_is_whole(name):
     assert all(d.memory > 0 for d in cluster.devices)
     for t in cluster.types:
         assert t.has_roofline, t
-        assert t.launch > 0
+        assert t.launch > 0 or cluster.dispatch
         assert all(v > 0 for v in t.peak.values())
         assert "f32" in t.peak
         assert t.source, "every figure has its source"
@@ -70,6 +70,21 @@ def test_presets_of_the_design_are_there():
     assert wanted <= set(lm.presets())
     assert lm.presets() == sorted(lm.presets())
     assert any("cpu" in name for name in lm.presets())
+
+
+@pytest.mark.parametrize("name", [n for n in lm.presets() if n.endswith("-eager")])
+def test_eager_presets_count_launches_at_the_host_alone(name):
+    plain, eager = Cluster.preset(name.removesuffix("-eager")), Cluster.preset(name)
+    assert eager.dispatch.launch == plain.types[0].launch == 5e-6
+    assert eager.dispatch.one_host
+    assert "eager PyTorch" in eager.dispatch.source
+    assert [replace(t, launch=5e-6) for t in eager.types] == list(plain.types)
+    assert eager.wiring == plain.wiring
+    assert eager.collectives == plain.collectives
+    assert (
+        Cluster.preset("2xH100-NVLink-eager").dispatch
+        == Cluster.preset("8xH100-NVLink-eager").dispatch
+    )
 
 
 def test_fewer_devices_of_a_preset_are_its_first_ones():

@@ -39,6 +39,12 @@ DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
 #: A preset's name that begins with how many there are.
 _SIZED = re.compile(r"(\d{1,4})x(.+)")
 
+#: What a preset's name ends in where one host launches the kernels of all its devices.
+_EAGER = "-eager"
+
+#: The presets that are listed so: GPUs of one server, which one process of eager PyTorch serves.
+_SERVERS = ("2xV100-NVLink", "4xV100-PCIe", "8xV100-NVLink", "8xH100-NVLink")
+
 #: Numbers in the name of many devices, from the first to the last.
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 
@@ -648,6 +654,9 @@ class Cluster:
     def preset(cls, name: str) -> Cluster:
         """A cluster that comes with Loadmaster (see :func:`presets`), or the first devices of one.
 
+        A name that ends in ``-eager`` is that of a server whose kernels are launched by one thread
+        of one process, as eager PyTorch does: see :class:`Dispatch`.
+
         Raises
         ------
         InputError
@@ -659,10 +668,14 @@ class Cluster:
         8
         >>> Cluster.preset("4xA100-NVLink").description.partition(":")[0]
         'The first 4 devices of 8xA100-NVLink'
+        >>> Cluster.preset("8xH100-NVLink-eager").dispatch.launch
+        5e-06
         """
         whole, asked, there = _preset(name)
-        file = resources.files("loadmaster.model") / "presets" / f"{whole}.toml"
-        cluster = cls.from_toml(file.read_text(encoding="utf-8"), f"preset {whole}")
+        of_file = whole.removesuffix(_EAGER)
+        file = resources.files("loadmaster.model") / "presets" / f"{of_file}.toml"
+        cluster = cls.from_toml(file.read_text(encoding="utf-8"), f"preset {of_file}")
+        cluster = cluster if whole == of_file else _eager(cluster)
         if asked == there:
             return cluster
         n = cluster.n_devices * asked // there
@@ -810,7 +823,27 @@ def presets() -> list[str]:
     True
     """
     files = (resources.files("loadmaster.model") / "presets").iterdir()
-    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+    names = [f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")]
+    return sorted(names + [name + _EAGER for name in _SERVERS])
+
+
+def _eager(cluster: Cluster) -> Cluster:
+    """The cluster where one host pays what launching a kernel takes, instead of each device."""
+    launch = max(t.launch for t in cluster.types)
+    source = f"the launch of {cluster.types[0].name} in {cluster.name}, paid by the one thread"
+    dispatch = Dispatch(launch, source=f"{source} of a process of eager PyTorch")
+    described = f"{cluster.description}; one thread launches all kernels, as eager PyTorch does"
+    changed = cluster.with_dispatch(dispatch)
+    return Cluster(
+        changed.devices,
+        changed.wiring,
+        changed.types,
+        name=cluster.name + _EAGER,
+        description=described,
+        source=cluster.source,
+        collectives=changed.collectives,
+        dispatch=dispatch,
+    )
 
 
 def _preset(name: str) -> tuple[str, int, int]:
