@@ -76,7 +76,7 @@ def tau(rows: Sequence[Measured]) -> float | None:
     return statistics.mean(signs) if signs else None
 
 
-def ran(plan: lm.Plan, steps: int, seconds: float) -> Measured:
+def ran(plan: lm.Plan, steps: int, seconds: float | None) -> Measured:
     """A run whose workers had their cores, or the last of several that did not."""
     for _ in range(TRIES):
         seen = lm.emulate(plan, steps, seconds=seconds)
@@ -85,7 +85,9 @@ def ran(plan: lm.Plan, steps: int, seconds: float) -> Measured:
     return seen
 
 
-def emulated(graphs: Sequence[str], methods: Sequence[str], steps: int, seconds: float) -> bool:
+def emulated(
+    graphs: Sequence[str], methods: Sequence[str], steps: int, seconds: float | None
+) -> bool:
     """Prints a table; whether every row is there and as good as wanted."""
     print("| graph | method | ops | sent | predicted | measured | error | 90 % | waited | load |")
     print("|---|---|---|---|---|---|---|---|---|---|")
@@ -146,7 +148,7 @@ def main() -> None:
     command = commands.add_parser("emulated")
     command.add_argument("--graphs", nargs="*", default=GRAPHS)
     command.add_argument("--methods", nargs="*", default=METHODS)
-    command.add_argument("--seconds", type=float, default=0.6)
+    command.add_argument("--seconds", type=float)
     command.add_argument("--steps", type=int, default=5)
     command.add_argument("--realtime", action="store_true")
     asked = parser.parse_args()

@@ -25,9 +25,9 @@ from loadmaster.plans.plan import Plan
 from loadmaster.running.compiled import Compiled, compile_plan
 from loadmaster.running.measured import Measured, Steps
 
-#: Seconds that all ops take one after another, if nothing else is asked for: so long that an op is
-#: long beside what it costs to decide what comes next.
-SECONDS = 0.6
+#: Seconds that all ops take one after another, if nothing else is asked for, and that an op takes
+#: on average at the least: long beside what it costs to decide what comes next.
+SECONDS, PER_OP = 0.6, 150e-6
 
 #: Seconds that a device waits without news, beside the predicted step, before the run is given up.
 PATIENCE = 20.0
@@ -39,7 +39,7 @@ _LOOK = 0.1
 _SET_SLACK, _GET_SLACK = 29, 30
 
 
-def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured:
+def emulate(plan: Plan, steps: int = 5, *, seconds: float | None = None) -> Measured:
     """Runs a plan on emulated devices.
 
     Every op waits for as long as the plan says that it takes. Every transfer and every collective
@@ -52,10 +52,11 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured
         Of any graph. No model is needed.
     steps : int
         How many are run, one after another.
-    seconds : float
+    seconds : float, optional
         What all ops of the graph that runs take one after another on the fastest device, in the
         emulation. Everything is stretched by one factor, :attr:`Measured.stretch`, to come to that.
-        The longer it is, the less the machine's own time counts.
+        The longer it is, the less the machine's own time counts. 0.6 s if absent, more if an op
+        would take less than 150 us on average.
 
     Returns
     -------
@@ -163,9 +164,7 @@ class _Emulation:
         if self.errors:
             raise self.errors[0]
         if self.overdue:
-            missing = [dispatcher.missing() for dispatcher in self.dispatchers]
-            words = self.compiled.waiting(missing, self.names)
-            raise RunError(f"nothing happened for {self.patience:.3g} s: {words}")
+            raise RunError(f"nothing happened for {self.patience:.3g} s: {self._waiting()}")
         return self._steps()
 
     def _device(self, device: int, n: int) -> None:
@@ -190,6 +189,15 @@ class _Emulation:
         if device == 0:
             arrays = self.arrivals.copy().reshape(-1, 3), self.tasks.copy().reshape(-1, 2)
             self.seen.append(_Seen(*arrays, began, self.delays[step]))
+
+    def _waiting(self) -> str:
+        """What the devices that had not ended waited for."""
+        missing = [dispatcher.missing() for dispatcher in self.dispatchers]
+        return "; ".join(
+            self.compiled.waiting(device, rows, self.names)
+            for device, rows in enumerate(missing)
+            if rows
+        )
 
     def _steps(self) -> Steps:
         """What the board said of all steps, in seconds since each began."""
