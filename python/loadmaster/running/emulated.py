@@ -125,7 +125,7 @@ class _Emulation:
         links = fast.Links(
             compiled.n_devices,
             plan.cluster.n_channels,
-            _held(plan, compiled),
+            held_channels(plan, compiled),
             _nanoseconds(under_way * stretch),
             compiled.collective,
             compiled.tells,
@@ -206,7 +206,7 @@ def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _held(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def held_channels(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Arrivals, and the channels that each holds."""
     sent, links = compiled.transfers, plan.problem.links
     routes: dict[tuple[int, int], list[int]] = {}
