@@ -116,6 +116,13 @@ def test_what_cannot_be_emulated_is_refused(arguments, message):
         lm.emulate(plan, **arguments)
 
 
+def test_costs_that_emulated_devices_do_not_have_are_refused():
+    cluster = ms_mesh(2).with_dispatch(lm.Dispatch(1e-3))
+    plan = lm.place(graph_of({"a": 1}), cluster, "single")
+    with pytest.raises(lm.InputError, match="what launches cost a host"):
+        lm.emulate(plan, seconds=0.01)
+
+
 def test_a_device_that_waits_in_vain_ends_the_run_and_says_what_for(monkeypatch):
     """The sender's list is emptied, so that the transfer never comes."""
     monkeypatch.setattr(emulated, "PATIENCE", 0.2)

@@ -193,19 +193,16 @@ class Compiled:
             return f"word from {sender} that {what} is done"
         return f"tensor {tensor} of {what} from {sender}"
 
-    def waiting(self, missing: Sequence[Missing], devices: Sequence[str]) -> str:
-        """What devices that gave up waited for, from each one's :meth:`fast.Dispatcher.missing`."""
-        said = []
-        for device, rows in enumerate(missing):
-            # The task that others of its device wait for, and that is next, is what holds it up.
-            for task, arrivals, tasks in rows:
-                if arrivals and not tasks:
-                    words = [self.arrival_name(arrival, devices) for arrival in arrivals]
-                    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-                    waits = ", ".join(words[:3]) + more
-                    said.append(f"{self.name(task)} on {devices[device]} waits for {waits}")
-                    break
-        return "; ".join(said) or "no task waits for another device"
+    def waiting(self, device: int, missing: Missing, devices: Sequence[str]) -> str:
+        """What a device that gave up waited for, from :meth:`fast.Dispatcher.missing`."""
+        # A task that waits for another device, and for none of its own, is what holds it up.
+        held_up = (row for row in missing if row[1] and not row[2])
+        task, arrivals, _ = next(held_up, (NONE, (), ()))
+        if task == NONE:
+            return f"{devices[device]} waits for the end of the step on other devices"
+        words = [self.arrival_name(arrival, devices) for arrival in arrivals]
+        more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+        return f"{self.name(task)} on {devices[device]} waits for {', '.join(words[:3])}{more}"
 
 
 def chosen(pairs: Pairs, keep: NDArray[np.bool_]) -> Pairs:

@@ -8,26 +8,26 @@ it costs to decide.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
-from loadmaster.base.errors import RunError
+from loadmaster.base.errors import InputError, RunError
+from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
+from loadmaster.running.clocks import Seen, steps_of, waited_for_a_core
 from loadmaster.running.compiled import Compiled, compile_plan
 from loadmaster.running.measured import Measured, Steps
 
-#: Seconds that all ops take one after another, if nothing else is asked for: so long that an op is
-#: long beside what it costs to decide what comes next.
-SECONDS = 0.6
+#: Seconds that all ops take one after another, if nothing else is asked for, and that an op takes
+#: on average at the least: long beside what it costs to decide what comes next.
+SECONDS, PER_OP = 0.6, 150e-6
 
 #: Seconds that a device waits without news, beside the predicted step, before the run is given up.
 PATIENCE = 20.0
@@ -39,7 +39,7 @@ _LOOK = 0.1
 _SET_SLACK, _GET_SLACK = 29, 30
 
 
-def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured:
+def emulate(plan: Plan, steps: int = 5, *, seconds: float | None = None) -> Measured:
     """Runs a plan on emulated devices.
 
     Every op waits for as long as the plan says that it takes. Every transfer and every collective
@@ -52,10 +52,11 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured
         Of any graph. No model is needed.
     steps : int
         How many are run, one after another.
-    seconds : float
+    seconds : float, optional
         What all ops of the graph that runs take one after another on the fastest device, in the
         emulation. Everything is stretched by one factor, :attr:`Measured.stretch`, to come to that.
-        The longer it is, the less the machine's own time counts.
+        The longer it is, the less the machine's own time counts. 0.6 s if absent, more if an op
+        would take less than 150 us on average.
 
     Returns
     -------
@@ -65,7 +66,8 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured
     Raises
     ------
     InputError
-        No step, seconds that are not above 0, or a plan in which no op takes any time.
+        No step, seconds that are not above 0, a plan in which no op takes any time, or one for a
+        cluster with a cost of sending or of launches.
     RunError
         A device waited in vain, which says what for.
 
@@ -78,13 +80,24 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float = SECONDS) -> Measured
     True
     """
     checks.integer("steps", steps)
-    checks.number(
-        "seconds", seconds, "a number of seconds, above 0", lambda s: 0 < s <= checks.YEAR
-    )
+    least = max(SECONDS, PER_OP * plan.problem.graph.n_ops)
+    asked = least if seconds is None else checks.positive("seconds", seconds)
+    _check_costs(plan.cluster)
     compiled = compile_plan(plan)
-    stretch = seconds / _all_ops(plan)
+    stretch = asked / _all_ops(plan)
     seen = _Emulation(plan, compiled, stretch).run(steps)
     return Measured(plan, seen, ("emulated",) * compiled.n_devices, stretch)
+
+
+def _check_costs(cluster: Cluster) -> None:
+    """Refuses a cluster whose devices or hosts spend time that no emulated one does."""
+    paying = [t.name for t in cluster.types if t.send_cost]
+    if cluster.dispatch is not None or paying:
+        what = f"what sending costs {paying[0]!r}" if paying else "what launches cost a host"
+        raise InputError(
+            f"emulated devices do not know {what}: place the graph on a cluster without it "
+            "(send_cost, dispatch), or run the plan on real devices (lm.run)"
+        )
 
 
 def _all_ops(plan: Plan) -> float:
@@ -92,16 +105,6 @@ def _all_ops(plan: Plan) -> float:
     seconds = float(plan.problem.compute_time.sum(axis=0).min())
     checks.number("the time of all ops", seconds, "seconds above 0", lambda s: s > 0)
     return seconds
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """One step: the board's arrivals and tasks, when it began, and the delays of all devices."""
-
-    arrivals: NDArray[np.uint64]
-    tasks: NDArray[np.uint64]
-    began: int
-    delay: list[int]
 
 
 class _Emulation:
@@ -122,7 +125,7 @@ class _Emulation:
         links = fast.Links(
             compiled.n_devices,
             plan.cluster.n_channels,
-            _held(plan, compiled),
+            held_channels(plan, compiled),
             _nanoseconds(under_way * stretch),
             compiled.collective,
             compiled.tells,
@@ -138,7 +141,7 @@ class _Emulation:
             length = mine, _nanoseconds(lasts[mine] * stretch)
             _, after = compiled.sent_after(device)
             self.devices.append(fast.Emulated(dispatcher, links, length, after))
-        self.seen: list[_Seen] = []
+        self.seen: list[Seen] = []
         self.errors: list[BaseException] = []
         self.overdue = False
 
@@ -163,13 +166,11 @@ class _Emulation:
         if self.errors:
             raise self.errors[0]
         if self.overdue:
-            missing = [dispatcher.missing() for dispatcher in self.dispatchers]
-            words = self.compiled.waiting(missing, self.names)
-            raise RunError(f"nothing happened for {self.patience:.3g} s: {words}")
-        return self._steps()
+            raise RunError(f"nothing happened for {self.patience:.3g} s: {self._waiting()}")
+        return steps_of(self.compiled, self.seen)
 
     def _device(self, device: int, n: int) -> None:
-        emulated, delay = self.devices[device], _waited_for_a_core()
+        emulated, delay = self.devices[device], waited_for_a_core()
         try:
             for step in range(n):
                 before = delay()
@@ -188,46 +189,24 @@ class _Emulation:
         """Keeps what the board says of a step; no device can begin the next one before this."""
         self.delays[step].append(delay)
         if device == 0:
-            arrays = self.arrivals.copy().reshape(-1, 3), self.tasks.copy().reshape(-1, 2)
-            self.seen.append(_Seen(*arrays, began, self.delays[step]))
+            words = self.arrivals.copy(), self.tasks.copy()
+            self.seen.append(Seen(*words, began, self.delays[step]))
 
-    def _steps(self) -> Steps:
-        """What the board said of all steps, in seconds since each began."""
-        compiled, n = self.compiled, self.compiled.n_ops
-        planned, sent = len(compiled.timeline.transfers), compiled.n_transfers
-        began = np.array([seen.began for seen in self.seen], dtype=np.int64)[:, None, None]
-        tasks = _seconds(np.stack([seen.tasks for seen in self.seen]), began)
-        arrivals = _seconds(np.stack([seen.arrivals for seen in self.seen]), began)
-        tasks[:, np.flatnonzero(compiled.device < 0)] = 0.0
-        share_of = compiled.collective[sent:]
-        gathered = np.zeros((len(self.seen), len(compiled.timeline.collectives), 3))
-        gathered[:, share_of] = arrivals[:, sent:]
-        start, finish = tasks[:, :n, 0], tasks[:, :n, 1]
-        start[:, compiled.members] = tasks[:, n:, 0]
-        finish[:, compiled.members] = gathered[:, share_of, 2]
-        return Steps(
-            start=start,
-            finish=finish,
-            sent_start=arrivals[:, :planned, 1],
-            sent_finish=arrivals[:, :planned, 2],
-            gathered_start=gathered[..., 1],
-            gathered_finish=gathered[..., 2],
-            seconds=finish.max(axis=1),
-            delay=np.array([max(seen.delay) for seen in self.seen]) / 1e9,
+    def _waiting(self) -> str:
+        """What the devices that had not ended waited for."""
+        missing = [dispatcher.missing() for dispatcher in self.dispatchers]
+        return "; ".join(
+            self.compiled.waiting(device, rows, self.names)
+            for device, rows in enumerate(missing)
+            if rows
         )
-
-
-def _seconds(words: NDArray[np.uint64], began: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Clocks of the board as seconds since each step began."""
-    seconds: NDArray[np.float64] = np.maximum(words.astype(np.int64) - began, 0) / 1e9
-    return seconds
 
 
 def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _held(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def held_channels(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Arrivals, and the channels that each holds."""
     sent, links = compiled.transfers, plan.problem.links
     routes: dict[tuple[int, int], list[int]] = {}
@@ -241,15 +220,6 @@ def _held(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], NDArray[np
         pairs += [(compiled.n_transfers + share, channel) for channel in channels[collective]]
     found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def _waited_for_a_core() -> Callable[[], int]:
-    """Tells for how many nanoseconds this thread was ready and had no core; 0: no system says."""
-    path = "/proc/thread-self/schedstat"
-    if not os.path.exists(path):
-        return lambda: 0
-    descriptor = os.open(path, os.O_RDONLY)
-    return lambda: int(os.pread(descriptor, 80, 0).split()[1])
 
 
 @contextmanager
