@@ -7,7 +7,7 @@ functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 #: What a step works on: the value of each slot.
@@ -27,8 +27,9 @@ class Call:
 
     ``op`` is its index in the graph, and ``parts`` are the ops that take one result each out of
     several (-1: none does). ``writes`` are slots whose tensors it changes. A ``random`` call needs
-    a seed. ``with_grad`` says that autograd was on, as some kernels ask. A result without a tensor
-    has the slot -1.
+    a seed. ``with_grad`` says that autograd was on, as some kernels ask. A call that ``shares`` is
+    a collective's member, one of several that all read what each of them brings. A result without a
+    tensor has the slot -1.
     """
 
     op: int
@@ -41,6 +42,7 @@ class Call:
     writes: tuple[int, ...] = ()
     random: bool = False
     with_grad: bool = False
+    shares: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -56,6 +58,35 @@ def _slots(argument: Any) -> Iterator[int]:
             yield from _slots(each)
     elif isinstance(argument, Mapping):
         yield from _slots(tuple(argument.values()))
+
+
+def renumbered(
+    call: Call,
+    op: int,
+    read: Callable[[int], int],
+    made: Callable[[int], int],
+    ops: Sequence[int],
+) -> Call:
+    """A call as another op, with other slots for what it reads and makes; ``ops`` are those of its
+    parts by what they were.
+    """
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return Ref(read(value.slot))
+        if type(value) in (list, tuple):
+            return type(value)(argument(each) for each in value)
+        return value
+
+    return replace(
+        call,
+        op=op,
+        args=tuple(map(argument, call.args)),
+        kwargs={name: argument(value) for name, value in call.kwargs.items()},
+        results=tuple(made(slot) if slot >= 0 else -1 for slot in call.results),
+        parts=tuple(int(ops[part]) if part >= 0 else -1 for part in call.parts),
+        writes=tuple(map(made, call.writes)),
+    )
 
 
 def runner(

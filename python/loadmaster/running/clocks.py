@@ -39,7 +39,9 @@ def steps_of(
         arrivals = _seconds(step.arrivals.reshape(-1, 3), step.began)
         start, finish = (np.where(runs, tasks[:n, i], 0.0) for i in (0, 1))
         gathered = np.zeros((len(line.collectives), 2))
-        gathered[share_of] = arrivals[sent:, 1:]
+        np.maximum.at(gathered[:, 0], share_of, arrivals[sent:, 1])
+        ended = np.maximum(arrivals[sent:, 2], tasks[compiled.members, 1])
+        np.maximum.at(gathered[:, 1], share_of, ended)
         start[compiled.members] = tasks[n:, 0]
         finish[compiled.members] = gathered[share_of, 1]
         rows.append([

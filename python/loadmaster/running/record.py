@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -96,6 +97,16 @@ def record(
     finally:
         watch.remove()
     host = _host(updated, scheduled, left.step, recording)
+
+    def again(tensors: Sequence[torch.Tensor]) -> Tape:
+        others, wanted = _filled((example_inputs, targets), tensors)
+        with warnings.catch_warnings():  # all was said when the model was recorded first
+            warnings.simplefilter("ignore", UserWarning)
+            return record(
+                model, others, train=train, loss=loss, targets=wanted, optimizer=updated,
+                schedule=scheduled, name=name, progress=progress,
+            )  # fmt: skip
+
     return Tape(
         graph=graph,
         calls=tuple(recording.calls),
@@ -105,7 +116,17 @@ def record(
         n_targets=left.step.n_targets,
         numbers=tuple(recording.numbers),
         host=host,
+        again=again,
     )
+
+
+def _filled(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The same structure with other tensors in the places of its own."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
+
+    rest = iter(tensors)
+    return tree_map_only(Tensor, lambda _: next(rest), structure)
 
 
 def _made(model: torch.nn.Module, optimizer: Any, schedule: Any) -> tuple[Any, Any]:

@@ -43,7 +43,9 @@ def run(
     Parameters
     ----------
     plan
-        Of the tape's graph, of whole ops.
+        Of the tape's graph: of whole ops, or of replicas whose gradients are all-reduced. Each
+        replica runs what is recorded at its share of the batch, and the loss must be a mean over
+        the batch.
     tape
         From `record`.
     inputs, targets
@@ -122,15 +124,20 @@ def started(
     with importing("torch", "torch", "running a plan"):
         from loadmaster.running.crew import Given
         from loadmaster.running.processes import Processes
+        from loadmaster.running.replicas import replicated
         from loadmaster.running.threads import Threads
-        from loadmaster.running.wiring import Wiring
+        from loadmaster.running.wiring import Wiring, check_graph
 
     checks.positive("patience", patience)
     places = places_of(plan.cluster, on)
     used = [core for place in places for core in place.cores]
     if len(set(used)) < len(used):
         warn("devices share a core: they wait for each other, and steps take longer than planned")
-    wiring = Wiring(plan, tape, tape.given(inputs, targets))
+    tensors = tape.given(inputs, targets)
+    if not plan.program.is_plain:
+        check_graph(plan.program.source, tape.graph)
+        tape, tensors = replicated(plan.program, tape, tensors), {}
+    wiring = Wiring(plan, tape, tensors)
     given = Given(places, seed, patience)
     made: type[Processes] | type[Threads] = Processes if places[0].kind == "cpu" else Threads
     return made(wiring, given)

@@ -77,6 +77,8 @@ class Tape:
         comes to.
     host : callable
         Those numbers, of a step (the first is 0).
+    again : callable or None
+        Records the model once more, with these tensors as its inputs and targets.
 
     Notes
     -----
@@ -91,6 +93,7 @@ class Tape:
     n_targets: int = 0
     numbers: tuple[int, ...] = ()
     host: Callable[[int], Sequence[float]] = field(default=no_numbers, repr=False)
+    again: Callable[[Sequence[torch.Tensor]], Tape] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"Tape({self.graph.name!r}, {len(self.calls)} calls, {len(self.slots)} tensors)"

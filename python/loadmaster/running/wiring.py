@@ -24,13 +24,14 @@ from loadmaster.running.tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a device reads of a transfer: the value ``index`` is ``slot``, which is all of what the
-    ``arrival`` brings, or a view of that.
+    """What a device reads of an arrival: the value ``index`` is ``slot``, which is all of what is
+    brought of ``base``, or a view of that.
     """
 
     index: int
     arrival: int
     slot: int
+    base: int
 
 
 @dataclass(slots=True)
@@ -84,13 +85,13 @@ class Wiring:
     Raises
     ------
     InputError
-        The plan is of another graph, or has parts; an op changes what another device holds.
+        The plan is of another graph; an op changes what another device holds.
     """
 
     def __init__(
         self, plan: Plan, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
     ) -> None:
-        _check(plan, tape)
+        check_graph(plan.program.graph, tape.graph)
         self.plan, self.tape = plan, tape
         #: Inputs that are not those of the recording, by slot.
         self.given = dict(given or {})
@@ -100,13 +101,18 @@ class Wiring:
         self.home = plan.running_devices
         self._edges = _Edges(tape, self.compiled)
         self._n_values = tape.n_values
-        self._copies: dict[tuple[int, int], Copied] = {}
+        self._copies: dict[tuple[int, int, int], Copied] = {}
         self._tasks: dict[int, Task] = {}
-        #: What each transfer carries, as it lies at its sender.
-        self.carried: dict[int, int] = {}
+        #: What each arrival carries, as it lies at its sender.
+        self.carried: dict[int, list[int]] = defaultdict(list)
         for call in tape.calls:
             self._tasks[call.op] = self._task(call)
-        self.packed = {arrival: Packed(self.slots[s]) for arrival, s in self.carried.items()}
+        #: How each value of each arrival is packed.
+        self.packed = {
+            (arrival, slot): Packed(self.slots[slot])
+            for arrival, slots in self.carried.items()
+            for slot in slots
+        }
 
     def device(self, device: int) -> Wired:
         """What one device does."""
@@ -118,7 +124,7 @@ class Wiring:
             sends[task].append(arrival)
         tasks = {op: task for op, task in self._tasks.items() if self.home[op] == device}
         uses = Counter(index for task in tasks.values() for index in task.uses)
-        uses.update(self.carried[a] for sent in sends.values() for a in sent if a in self.carried)
+        uses.update(s for sent in sends.values() for a in sent for s in self.carried.get(a, ()))
         for task in tasks.values():
             uses.update({slot: 0 for slot in task.call.results if slot >= 0})
         kept = {*tape.outputs.values(), *tape.numbers, *(p.slot for p in tape.placeholders)}
@@ -142,22 +148,27 @@ class Wiring:
                 )
         task, copies = Task(call), []
         for slot in call.reads:
-            if slot not in slots or self.home[slots[slot].op] == here:
+            if slot not in slots or (self.home[slots[slot].op] == here and not call.shares):
                 task.source[slot] = slot
                 continue
-            copies.append(self._copied(call.op, slot))
+            copies.append(self._copied(call, slot))
             task.source[slot] = copies[-1].index
         task.copies = tuple(copies)
         return task
 
-    def _copied(self, op: int, slot: int) -> Copied:
-        """What an op reads that a transfer brings: one value for all that read the same of it."""
-        arrival, base = self._edges.brings(op, slot)
-        self.carried.setdefault(arrival, base)
-        if (arrival, slot) not in self._copies:
-            self._copies[arrival, slot] = Copied(self._n_values, arrival, slot)
+    def _copied(self, call: Call, slot: int) -> Copied:
+        """What a call reads that comes from elsewhere: one value for all that read the same of it.
+
+        Of a collective, a member reads what all of them bring, its own too.
+        """
+        arrival, base = self._edges.brings(call, slot)
+        if base not in self.carried[arrival]:
+            self.carried[arrival].append(base)
+        here = int(self.home[call.op])
+        if (arrival, slot, here) not in self._copies:
+            self._copies[arrival, slot, here] = Copied(self._n_values, arrival, slot, base)
             self._n_values += 1
-        return self._copies[arrival, slot]
+        return self._copies[arrival, slot, here]
 
     def _name(self, op: int) -> str:
         return f"{self.tape.graph.names[op]!r}"
@@ -177,16 +188,26 @@ class _Edges:
         self._given: dict[int, int] = {}
         for slot, each in tape.slots.items():
             self._given.setdefault(each.op, slot)
+        # What a member reads of another's comes with that one's share, by the op that gave it.
+        self._share: dict[tuple[int, int], int] = {}
+        of = compiled.timeline.collectives.of_op(graph.n_ops)
+        for share, member in enumerate(compiled.members.tolist()):
+            for other in np.flatnonzero(of == of[member]).tolist():
+                for edge in self._into[member]:
+                    key = int(graph.src[edge]), other
+                    self._share[key] = compiled.n_transfers + share
         # Of an op with several results, the one that takes a result out has the slot.
         self._shown: dict[int, int] = {}
         for edge in np.flatnonzero(self._tensor >= 0).tolist():
             if int(graph.src[edge]) in self._given:
                 self._shown.setdefault(int(self._tensor[edge]), self._given[int(graph.src[edge])])
 
-    def brings(self, op: int, slot: int) -> tuple[int, int]:
-        """The arrival that brings what an op reads, and the slot of all that it brings."""
+    def brings(self, call: Call, slot: int) -> tuple[int, int]:
+        """The arrival that brings what a call reads, and the slot of all that it brings."""
+        if call.shares:
+            return self._share[self._slots[slot].op, call.op], slot
         pieces = self._compiled.pieces
-        edge = self._edge(op, slot)
+        edge = self._edge(call.op, slot)
         piece = int(pieces.read[edge])
         tensor = int(pieces.tensor[piece])
         whole = int(self._tensor[edge]) == tensor
@@ -204,17 +225,22 @@ class _Edges:
             if self._slots[self._given[int(self._graph.src[edge])]].storage == wanted.storage
         ]
         own = [edge for edge in shows if self._graph.src[edge] == wanted.op]
+        if not shows:
+            raise InputError(
+                f"op {self._graph.names[op]!r} reads a sum of gradients on another device than the "
+                "collective's: replicas run whole on one device each"
+            )
         return (own or shows)[0]
 
 
-def _check(plan: Plan, tape: Tape) -> None:
-    """Refuses a plan that is not of the tape's graph."""
-    if not plan.program.is_plain:
-        raise InputError(
-            f"the plan's ops are {plan.program.changes}: only plans of whole ops run on a tape "
-            '(place with split="none")'
-        )
-    planned, taped = plan.graph, tape.graph
+def check_graph(planned: OpGraph, taped: OpGraph) -> None:
+    """Refuses a plan that is not of the tape's graph.
+
+    Raises
+    ------
+    InputError
+        The two differ in ops or edges.
+    """
     if planned.names != taped.names:
         pairs = zip(planned.names, taped.names, strict=False)
         other = next((f"{a!r}, the tape {b!r}" for a, b in pairs if a != b), "")

@@ -19,7 +19,7 @@ from loadmaster.running.calls import Call, Values, runner
 from loadmaster.running.packing import ALIGNED, Packed
 from loadmaster.running.replay import below_autograd, prepare, starting
 from loadmaster.running.tape import Slot
-from loadmaster.running.wiring import Copied, Task, Wired, Wiring
+from loadmaster.running.wiring import Task, Wired, Wiring
 
 #: No task, where one is told.
 NOTHING = -1
@@ -30,14 +30,13 @@ class Arena:
 
     def __init__(self, wiring: Wiring, memory: Callable[[int], Any]) -> None:
         starts, end = {}, 0
-        for arrival, packed in wiring.packed.items():
+        for key, packed in wiring.packed.items():
             item = packed.slot.dtype.itemsize
-            starts[arrival] = end + packed.slot.offset * item % ALIGNED
-            end = _aligned(starts[arrival] + packed.numel * item)
+            starts[key] = end + packed.slot.offset * item % ALIGNED
+            end = _aligned(starts[key] + packed.numel * item)
         self._memory = memory(max(end, 1))
         self.blocks = {
-            arrival: _block(self._memory, start, wiring.packed[arrival])
-            for arrival, start in starts.items()
+            key: _block(self._memory, start, wiring.packed[key]) for key, start in starts.items()
         }
 
 
@@ -127,10 +126,12 @@ class Worker:
         self._brought: dict[int, torch.Tensor] = {}
         self._work = {op: self._made(task, arena) for op, task in wired.tasks.items()}
         self._outgoing = {
-            arrival: (wiring.carried[arrival], arena.blocks[arrival], wiring.packed[arrival])
+            arrival: [
+                (slot, arena.blocks[arrival, slot], wiring.packed[arrival, slot])
+                for slot in wiring.carried.get(arrival, ())
+            ]
             for arrivals in wired.sends.values()
             for arrival in arrivals
-            if arrival in wiring.carried
         }
 
     def _made(self, task: Task, arena: Arena) -> _Work:
@@ -138,8 +139,9 @@ class Worker:
         wiring, uses, call = self.wiring, self.wired.uses, task.call
         laid = []
         for copied in task.copies:
-            base, slot = wiring.packed[copied.arrival], wiring.slots[copied.slot]
-            copy = _Copy(copied.index, arena.blocks[copied.arrival], base, slot)
+            key = copied.arrival, copied.base
+            base, slot = wiring.packed[key], wiring.slots[copied.slot]
+            copy = _Copy(copied.index, arena.blocks[key], base, slot)
             if base.is_dense:
                 self._brought[copied.index] = copy.shown()
             else:
@@ -207,9 +209,7 @@ class Worker:
         """Copies what others read, as it is now, to where they read it."""
         for arrival in arrivals:
             start = time.monotonic_ns()
-            outgoing = self._outgoing.get(arrival)
-            if outgoing is not None:
-                slot, block, packed = outgoing
+            for slot, block, packed in self._outgoing[arrival]:
                 value = self.values[slot]
                 if value.stride() != packed.slot.strides or value.shape != packed.slot.sizes:
                     raise RunError(
@@ -244,16 +244,16 @@ class Held:
         self._slots = worker.wiring.slots
         self._live: Counter[int] = Counter()  # slots that show each storage
         self._size: dict[int, int] = {}  # of storages that are live
-        self._parts = Counter(  # values that show what each arrival brought
-            copied.arrival for copied in self._copies().values()
-        )
+        tasks = worker.wired.tasks.values()
+        self._copies = {copied.index: copied for task in tasks for copied in task.copies}
+        # Values that show what each arrival brought, and its bytes.
+        self._parts = Counter(copied.arrival for copied in self._copies.values())
+        self._bytes = Counter[int]()
+        for (arrival, _), packed in worker.wiring.packed.items():
+            self._bytes[arrival] += packed.numel * packed.slot.dtype.itemsize
         self._coming = set(self._parts)
         self.now = self.peak = 0
         self.made([slot for slot, value in enumerate(worker.values) if value is not None])
-
-    def _copies(self) -> dict[int, Copied]:
-        tasks = self._worker.wired.tasks.values()
-        return {copied.index: copied for task in tasks for copied in task.copies}
 
     def made(self, slots: Sequence[int]) -> None:
         """Counts the results of a call, and what has arrived until now."""
@@ -267,7 +267,7 @@ class Held:
         step = self._worker.steps + 1
         for arrival in [a for a in self._coming if self._came[a] >= step]:
             self._coming.discard(arrival)
-            self.now += int(self._worker.wiring.compiled.transfers.bytes[arrival])
+            self.now += self._bytes[arrival]
         self.peak = max(self.peak, self.now)
 
     def freed(self, index: int) -> None:
@@ -278,7 +278,7 @@ class Held:
             if not self._live[storage]:
                 self.now -= self._size.pop(storage)
             return
-        arrival = self._copies()[index].arrival
+        arrival = self._copies[index].arrival
         self._parts[arrival] -= 1
         if not self._parts[arrival]:
-            self.now -= int(self._worker.wiring.compiled.transfers.bytes[arrival])
+            self.now -= self._bytes[arrival]
