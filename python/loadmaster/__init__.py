@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
+    from loadmaster.running.adapt import Adapted, adapt
     from loadmaster.running.emulated import emulate
+    from loadmaster.running.measured import Measured
     from loadmaster.running.record import record
     from loadmaster.running.run import run
     from loadmaster.running.tape import Tape
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Adapted",
     "Bound",
     "Calibration",
     "Check",
@@ -83,6 +86,7 @@ __all__ = [
     "InputError",
     "Link",
     "LoadmasterError",
+    "Measured",
     "Mesh",
     "MissingExtraError",
     "OpGraph",
@@ -96,6 +100,7 @@ __all__ = [
     "Sweep",
     "Tape",
     "WhatIf",
+    "adapt",
     "calibrate",
     "capture",
     "check",
@@ -162,6 +167,8 @@ _HOMES = {
     "readers.profiles": ("read_profiles",),
     "readers.torch_capture": ("capture",),
     "rules.constraints": ("Constraints",),
+    "running.adapt": ("Adapted", "adapt"),
+    "running.measured": ("Measured",),
     "running.emulated": ("emulate",),
     "running.record": ("record",),
     "running.run": ("run",),

@@ -15,6 +15,8 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.running.adapt import adapt
+from loadmaster.running.emulated import emulate
+from loadmaster.running.measured import Measured
 
 #: Two branches of four ops; what comes in and goes out is small.
 GRAPH = graph_of(
@@ -143,3 +145,27 @@ def test_what_it_says():
     assert document["best"]["step"] == found.best.step
     truly = Problem.make(GRAPH, CLUSTER, lm.Costs.given(TRULY, GRAPH, CLUSTER))
     assert document["candidates"][0]["step"] == truly.verdict(start.assignment).step_time
+
+
+def test_emulated_devices_whose_true_times_are_others():
+    """Waits are as long as the true times, not as the costs say; the clock is the machine's."""
+    wrong = np.array([1e-2, *[1e-5] * 8, 1e-2])
+    start = lm.place(GRAPH, CLUSTER, "etf", wrong)
+
+    @contextmanager
+    def runner(plan):
+        problem = Problem.make(plan.program, CLUSTER, lm.Costs.given(TRULY, GRAPH, CLUSTER))
+        truly = replace(plan, problem=problem, verdict=problem.verdict(plan.assignment))
+
+        def session(steps):
+            seen = emulate(truly, steps, seconds=0.01)
+            return Measured(plan, seen.steps, seen.on, seen.stretch)
+
+        yield session
+
+    found = adapt(start, runner, 1, steps=2)
+    assert [len(set(run.plan.devices.tolist())) for run in found.candidates] == [1, 2]
+    steps = [run.step for run in found.candidates]
+    assert found.which == steps.index(min(steps))
+    assert found.plan is found.candidates[found.which].plan
+    assert all(len(run.steps) == 24 for run in found.candidates)

@@ -171,7 +171,9 @@ def test_ratios_add_up_to_what_was_predicted_and_measured(method):
 
 def test_a_ratio_of_what_took_no_time_is_none(plan):
     steps = steps_of(plan, [1.0])
-    still = replace(steps, finish=steps.start, sent_finish=steps.sent_start)
+    none = {name: np.zeros_like(steps.start) for name in ("start", "finish")}
+    none |= {name: np.zeros_like(steps.sent_start) for name in ("sent_start", "sent_finish")}
+    still = replace(steps, **none)
     seen = Measured(plan, still, ("cpu:0", "cpu:1"))
     assert {row.ratio for row in seen.ratios().rows[1:]} == {None}
     json.dumps(summary_document(seen), allow_nan=False)
@@ -302,3 +304,49 @@ def test_a_damaged_run_is_refused(plan, path, value, says):
     at[path[-1]] = value
     with pytest.raises(InputError, match=says):
         measured_of_document(document, "measured.json")
+
+
+# -- when an op is taken up ----------------------------------------------------------------------
+
+
+def test_what_a_device_does_between_two_ops_belongs_to_the_second():
+    """a, b, c and d on gpu0, e on gpu1. Between a and b the device looks around for 0.2 ms. What a
+    made is sent from 1.2 to 1.5 ms. c waits for what e sends, until 3.25 ms; d comes right after c,
+    0.25 ms late.
+    """
+    graph = graph_of(
+        {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1},
+        [("a", "e", 1), ("e", "c", 1), ("c", "d", 1)],
+    )
+    plan = lm.place(graph, ms_mesh(2), "single")
+    plan = with_devices(plan, np.array([0, 0, 0, 0, 1]))
+    sent = plan.schedule.transfers
+    assert [graph.names[op] for op in sent.op.tolist()] == ["a", "e"]
+    ms, empty = 1e-3, np.zeros((1, 0))
+    steps = Steps(
+        ms * np.array([[0.1, 1.7, 3.5, 4.75, 2.0]]),
+        ms * np.array([[1.2, 2.5, 4.5, 5.0, 3.0]]),
+        ms * np.array([[1.2, 3.0]]),
+        ms * np.array([[1.5, 3.25]]),
+        empty,
+        empty,
+        ms * np.array([5.0]),
+        np.zeros(1),
+    )
+    seen = Measured(plan, steps, ("cpu:0", "cpu:1"))
+    assert seen.timeline.start / ms == pytest.approx([0.1, 1.5, 3.5, 4.5, 2.0])
+    assert seen.op_seconds[0] / ms == pytest.approx([1.1, 1.0, 1.0, 0.5, 1.0])
+    assert seen.profile().seconds[:, 0] / ms == pytest.approx([1.1, 1.0, 1.0, 0.5, 1.0])
+    waits = {
+        (row.name, round(row.seconds / ms, 6)) for row in seen.causes().rows if row.what == "wait"
+    }
+    assert waits == {("a", 0.1), ("c", 0.25), ("e", 0.5)}
+
+
+@pytest.mark.parametrize("method", ["round-robin", "etf", "data-parallel"])
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "rnnlm"])
+def test_in_a_simulation_every_op_is_taken_up_as_it_starts(name, method):
+    plan = lm.place(lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe"), method)
+    seen = disturbed(plan, 2, seed=7)
+    took = seen.steps.finish - seen.steps.start
+    assert seen.op_seconds == pytest.approx(took, abs=1e-15)

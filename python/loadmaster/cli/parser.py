@@ -16,6 +16,7 @@ _COMMANDS = (
     "explain",
     "diff",
     "report",
+    "run",
     "export",
     "targets",
     "compare",

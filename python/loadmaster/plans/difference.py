@@ -137,8 +137,7 @@ class Difference:
                     load.device,
                     format_seconds(load.busy_before),
                     format_seconds(load.busy_after),
-                    format_bytes(load.peak_before),
-                    format_bytes(load.peak_after),
+                    *(format_bytes(p) if p else "-" for p in (load.peak_before, load.peak_after)),
                 )
                 for load in self.loads
             ),

@@ -154,10 +154,10 @@ def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
 
 
 def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
-    span = simulation.makespan or 1.0
+    span, known = simulation.makespan or 1.0, bool(simulation.memory.peak.any())
     cells = [
-        f"{d.name} busy {busy:.0%}{f', copies {copying / span:.0%}' if copying else ''}, "
-        f"peak {format_bytes(int(peak))} of {format_bytes(d.memory)}"
+        f"{d.name} busy {busy:.0%}{f', copies {copying / span:.0%}' if copying else ''}"
+        + f", peak {format_bytes(int(peak))} of {format_bytes(d.memory)}" * known
         for d, busy, copying, peak in zip(
             cluster.devices,
             simulation.utilisation,

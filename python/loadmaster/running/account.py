@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Rows that the text shows: those that matter most.
 _SHOWN = 12
 
+#: Seconds below which a difference is nothing: clocks count nanoseconds.
+_FINEST = 1e-9
+
 #: What a row can be; the plural, and what it says, as the text has them.
 _WORDS = {
     "op": "ops",
@@ -154,7 +157,7 @@ class Account:
         return [*found, ("not explained: behind the last op", self.unexplained)]
 
     def _largest(self) -> list[str]:
-        rows = [row for row in self.rows[:_SHOWN] if row.seconds]
+        rows = [row for row in self.rows[:_SHOWN] if abs(row.seconds) >= _FINEST]
         table = [
             (
                 signed(row.seconds),
@@ -172,7 +175,9 @@ class Account:
 
 
 def signed(seconds: float) -> str:
-    """``+1.2 ms``."""
+    """``+1.2 ms``; what no clock could tell from nothing is 0."""
+    if abs(seconds) < _FINEST:
+        return "0 s"
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 

@@ -7,7 +7,7 @@ in the same rounds, the plan to start from among them; the one that is measured 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_seconds
-from loadmaster.costs import CostModel, Entry, fit_links
+from loadmaster.costs import CostModel
 from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
-from loadmaster.running.measured import ENOUGH_STEPS, Measured, typical
-from loadmaster.running.profiled import types_of
+from loadmaster.running.learning import learn_times, learnt_links, times_of
+from loadmaster.running.measured import ENOUGH_STEPS, Measured
 from loadmaster.running.rounds import Runner, interleaved
 from loadmaster.running.summary import headline, summary_document
 from loadmaster.tasks.place import place
@@ -120,10 +120,19 @@ def adapt(
     ------
     InputError
         Rounds or steps below 1, or what the runner refuses.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> from loadmaster.running.runners import emulating
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    >>> found = lm.adapt(plan, emulating(seconds=0.005), rounds=1, steps=1)
+    >>> found.best.step == min(run.step for run in found.candidates)
+    True
     """
     rounds, steps = checks.integer("rounds", rounds), checks.integer("steps", steps)
     told = progress or (lambda stage, best: None)
-    costs, cluster = _known(plan), plan.cluster
+    costs, cluster = times_of(plan), plan.cluster
     plans, now = [plan], plan
     alone: list[float] = []
     ended = f"{counted(rounds, 'placement')} tried"
@@ -134,8 +143,8 @@ def adapt(
         alone.append(seen.step)
         if turn == rounds:
             break
-        _learn(costs, seen)
-        cluster = _measured_links(cluster, seen)
+        learn_times(costs, seen)
+        cluster = learnt_links(cluster, seen)
         told(f"placement {turn + 1} of {rounds}", Incumbent(min(alone)))
         try:
             now = _again(plan, costs, cluster)
@@ -148,37 +157,6 @@ def adapt(
         plans.append(now)
     last = interleaved(plans, runner, max(steps, ENOUGH_STEPS), progress=progress)
     return Adapted(last, tuple(alone), ended)
-
-
-def _known(plan: Plan) -> CostModel:
-    """A model of the times that a plan was made with; what is measured replaces them."""
-    model = CostModel()
-    for k, device_type in enumerate(plan.costs.types):
-        for name, seconds in zip(plan.graph.names, plan.costs.time[:, k].tolist(), strict=True):
-            model.put(device_type, name, Entry.regressed(seconds, 0.0))
-    return model
-
-
-def _learn(costs: CostModel, seen: Measured) -> None:
-    """Takes the times of a run's typical step: a step that something disturbed does not count."""
-    for device_type in types_of(seen):
-        profile = seen.profile(device_type)
-        costs.update(replace(profile, seconds=typical(profile.seconds.T)[:, None]))
-
-
-def _measured_links(cluster: Cluster, seen: Measured) -> Cluster:
-    """The cluster, with the latency and bandwidth that transfers of a run had on each link."""
-    steps, sent = seen.steps, seen.plan.schedule.transfers
-    took = typical(steps.sent_finish - steps.sent_start) / seen.stretch
-    index = {device.name: i for i, device in enumerate(cluster.devices)}
-    for link in cluster.links:
-        here = (sent.src == index.get(link.src, -1)) & (sent.dst == index.get(link.dst, -1))
-        here &= (sent.bytes > 0) & (took > 0)
-        # One size cannot tell latency from bandwidth.
-        if len(np.unique(sent.bytes[here])) > 1:
-            fitted = fit_links({(link.src, link.dst, ""): (sent.bytes[here], took[here])})
-            cluster = fitted.cluster(cluster)
-    return cluster
 
 
 def _again(plan: Plan, costs: CostModel, cluster: Cluster) -> Plan:

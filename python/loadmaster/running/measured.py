@@ -147,6 +147,16 @@ class Measured:
     ------
     InputError
         Steps of another number of ops, transfers, collectives or devices than the plan's.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    >>> seen = lm.emulate(plan, 2, seconds=0.02)
+    >>> seen.step_is, seen.on
+    ('least', ('emulated', 'emulated'))
+    >>> abs(sum(seen.causes().parts.values()) - (seen.step - plan.makespan)) < 1e-12
+    True
     """
 
     plan: Plan = field(repr=False)
@@ -219,6 +229,13 @@ class Measured:
     # -- the step that stands for all ------------------------------------------------------------
 
     @cached_property
+    def _begun(self) -> Floats:
+        """When each op was taken up in each step, by the clock."""
+        from loadmaster.running.taking_up import taken_up
+
+        return taken_up(self.plan, self.steps)
+
+    @cached_property
     def timeline(self) -> Timeline:
         """The step that took :attr:`step`, in the plan's seconds."""
         return self.timeline_of(
@@ -226,11 +243,16 @@ class Measured:
         )
 
     def timeline_of(self, step: int) -> Timeline:
-        """One of the steps, in the plan's seconds."""
+        """One of the steps, in the plan's seconds.
+
+        An op starts once its device was free for it and its inputs were there: what the device does
+        between two ops belongs to the second of them.
+        """
         plan, graph = self.plan, self.plan.program.graph
         start, finish, sent_start, sent_finish, began, ended = (
             getattr(self.steps, column)[step] / self.stretch for pair in _PAIRS for column in pair
         )
+        start = np.where(graph.is_member, start, self._begun[step] / self.stretch)
         sent, together = plan.schedule.transfers, plan.schedule.collectives
         made = np.where(graph.placeholder[sent.op], 0.0, finish[sent.op])
         # A home tensor is there at 0, whatever its first reader does.
@@ -264,10 +286,11 @@ class Measured:
 
     @cached_property
     def op_seconds(self) -> Floats:
-        """Seconds of each op of the graph that runs, float64 [n_ops]: over the steps as
-        :attr:`step` is.
+        """Seconds of each op of the graph that runs in each step, float64 [n_steps, n_ops].
+
+        They count from when its device was free for it, as in :attr:`timeline`.
         """
-        return typical(self.steps.finish - self.steps.start) / self.stretch
+        return (self.steps.finish - self._begun) / self.stretch
 
     def profile(self, device_type: str | None = None) -> Profile:
         """What the ops of the user's graph took in every step, for cost models.

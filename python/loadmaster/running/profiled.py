@@ -33,12 +33,11 @@ def profile(measured: Measured, device_type: str | None = None) -> Profile:
         )
     kind = next(t for t in cluster.types if t.name == chosen)
     ran = np.flatnonzero(_type_of_each(measured) == cluster.types.index(kind))
-    steps = measured.steps
-    seconds = (steps.finish[:, ran] - steps.start[:, ran]).T / measured.stretch
+    seconds = measured.op_seconds[:, ran].T
     share = program.share[ran, None]
     whole = np.where(share < 1, np.maximum(seconds - kind.launch, 0.0) / share, seconds)
     ops, at = np.unique(program.origin[ran], return_inverse=True)
-    total = np.zeros((len(ops), len(steps)))
+    total = np.zeros((len(ops), seconds.shape[1]))
     np.add.at(total, at, whole)
     mean = total / np.bincount(at)[:, None]
     graph = program.source

@@ -103,10 +103,11 @@ def _ops(measured: Measured) -> list[Ratio]:
     types = np.array(plan.cluster.device_types)[plan.running_devices]
     predicted = plan.problem.costs.time[np.arange(graph.n_ops), types]
     works = ~graph.placeholder & ~graph.is_member
-    works &= (predicted > 0) | (measured.op_seconds > 0)
+    took = typical(measured.op_seconds)
+    works &= (predicted > 0) | (took > 0)
     ops = np.flatnonzero(works)
     names = [graph.kinds[op] or "(no kind)" for op in ops.tolist()]
-    return list(_grouped("op", names, predicted[ops], measured.op_seconds[ops]))
+    return list(_grouped("op", names, predicted[ops], took[ops]))
 
 
 def _links(measured: Measured) -> list[Ratio]:

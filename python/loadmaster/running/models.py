@@ -1,0 +1,86 @@
+"""The model that a file of the user's builds: what `record` takes, by name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.text import shown
+
+if TYPE_CHECKING:
+    from loadmaster.running.tape import Tape
+
+#: The name that the file's module has in ``sys.modules``.
+_MODULE = "loadmaster_model"
+
+
+def recorded_model(spec: str) -> Tape:
+    """Executes a file, calls its function, and records what that returns.
+
+    Parameters
+    ----------
+    spec : str
+        ``FILE.py:FUNCTION``. The function takes nothing and returns a dictionary: the arguments of
+        :func:`loadmaster.record` by name, of which ``model`` and ``example_inputs`` are needed.
+
+    Raises
+    ------
+    InputError
+        No such file or function; an exception in them; a function that returns something else.
+    """
+    from loadmaster.running.record import record
+
+    arguments = built(spec)
+    known = inspect.signature(record).parameters
+    for name in ("model", "example_inputs"):
+        if name not in arguments:
+            raise InputError(
+                f"--model {spec}: the dictionary has no {name!r}; it wants the arguments of "
+                f"loadmaster.record: {', '.join(known)}"
+            )
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise InputError(
+            f"--model {spec}: {shown(unknown[0])} is no argument of loadmaster.record, which takes "
+            f"{', '.join(known)}"
+        )
+    return record(**arguments)
+
+
+def built(spec: str) -> Mapping[str, Any]:
+    """What the function of ``FILE.py:FUNCTION`` returns; errors are those of
+    :func:`recorded_model`.
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise InputError(f"--model {spec!r}: wants FILE.py:FUNCTION, such as my.py:build")
+    if not Path(path).is_file():
+        raise InputError(f"--model {spec}: there is no file {path}")
+    found = spec_from_file_location(_MODULE, path)
+    if found is None or found.loader is None:
+        raise InputError(f"--model {spec}: {path} is no file of Python; its name must end in .py")
+    module = sys.modules[_MODULE] = module_from_spec(found)
+    # As Python has it of a script: what stands beside the file can be imported, later too.
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    try:
+        found.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise InputError(f"--model {spec}: {path} has no function {name!r}")
+        arguments = function()
+    except LoadmasterError:
+        raise
+    except Exception as error:
+        raise InputError(f"--model {spec}: {type(error).__name__}: {error}") from error
+    if not isinstance(arguments, Mapping):
+        raise InputError(
+            f"--model {spec}: {name} returned a {type(arguments).__name__}, wants a dictionary of "
+            "the arguments of loadmaster.record, such as {'model': model, 'example_inputs': x}"
+        )
+    return arguments
