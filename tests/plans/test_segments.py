@@ -12,7 +12,7 @@ from placed import with_devices
 from strategies import clusters, op_graphs, placements
 
 import loadmaster as lm
-from loadmaster.plans.segments import Segments, segments
+from loadmaster.plans.segments import Exported, Segments, segments
 
 
 @st.composite
@@ -86,6 +86,17 @@ def test_fewer_segments_lose_the_parallelism():
     # With a and c in one segment, b waits for c as well.
     fewest = Segments(plan, np.array([0, 1, 0, 2], dtype=np.int32))
     assert fewest.step == 9.0
+
+
+def test_what_is_said_of_a_step_that_grows():
+    step = Exported(plan=0.95e-3, exported=1.72e-3, single=1.2e-3)
+    assert str(step) == "plan 950 us, as exported 1.72 ms, one device 1.2 ms"
+    assert step.growth == pytest.approx(0.81, abs=0.01)
+    assert "slower than one device" in step.advice
+    assert step.to_document() == {"plan": 0.95e-3, "exported": 1.72e-3, "single": 1.2e-3}
+    # A model that no device holds has nothing to be compared with.
+    alone = Exported(plan=1.0, exported=1.0, single=None)
+    assert (str(alone), alone.growth, alone.advice) == ("plan 1 s, as exported 1 s", 0.0, "")
 
 
 def test_a_view_of_what_is_sent_is_sent_with_it():

@@ -19,6 +19,7 @@ from stacks import CPU_AND_GPUS, stack
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
+from loadmaster.plans.segments import Segments
 from loadmaster.writers.targets.export import TARGETS, export
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
@@ -345,6 +346,44 @@ def test_fx_annotations_follow_the_plan(lenet_plan, tmp_path):
     for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
         a, b = written["nodes"].get(graph.names[src]), written["nodes"].get(graph.names[dst])
         assert a is None or b is None or a["segment"] <= b["segment"]
+
+
+@pytest.fixture(scope="module")
+def googlenet():
+    """GoogLeNet on four equal GPUs, which is faster on one than by a random plan."""
+    graph = lm.read("example:googlenet")
+    cluster = lm.Cluster.mesh(4, memory="16GiB", bandwidth=4e9, latency=50e-6, type="d0")
+    return {method: lm.place(graph, cluster, method) for method in ("heft", "random", "single")}
+
+
+def test_the_step_as_exported_stands_beside_the_plans(googlenet):
+    single = googlenet["single"].makespan
+    for plan in googlenet.values():
+        step = lm.writers.fx(plan)["step"]
+        assert step == {
+            "plan": plan.makespan,
+            "exported": pytest.approx(plan.makespan),
+            "single": single,
+        }
+    assert googlenet["heft"].makespan < single < googlenet["random"].makespan
+
+
+def test_the_command_line_says_when_the_step_grows(googlenet, tmp_path, capsys, monkeypatch):
+    def said(plan):
+        plan.save(tmp_path / "plan.json")
+        arguments = [str(tmp_path / "plan.json"), "--to", "fx", "-o", str(tmp_path / "fx.json")]
+        assert main(["export", *arguments]) == 0
+        return capsys.readouterr().err
+
+    good = said(googlenet["heft"])
+    assert "step: plan " in good
+    assert "grows" not in good
+    assert "slower" not in good
+    bad = said(googlenet["random"])
+    assert "as exported the plan is slower than one device: place it by method auto" in bad
+    assert "grows" not in bad
+    monkeypatch.setattr(Segments, "step", 1.72 * googlenet["heft"].makespan)
+    assert "the step grows by 72% in being exported" in said(googlenet["heft"])
 
 
 def test_devices_have_the_names_that_they_are_given(lenet_plan):

@@ -90,7 +90,7 @@ class Work:
         Its number on the board.
     segments : mapping of int to manifest rows
         Its segments by their numbers, in the order in which they run.
-    waits : tuple of int, int
+    waits : list of (int, int)
         Arrivals, and segments that wait for them. An arrival is a segment's results on a device.
     sends : mapping of int to list of (int, int)
         Per segment the arrivals that it brings about, and the devices that they are on.
@@ -109,7 +109,7 @@ class Work:
     folder: str
     device: int
     segments: Mapping[int, Mapping[str, Any]]
-    waits: tuple[list[int], list[int]]
+    waits: list[tuple[int, int]]
     sends: Mapping[int, list[tuple[int, int]]]
     providers: Sequence[Any] | None
     optimize: bool
@@ -349,16 +349,14 @@ class _Routes:
                     arrival = self.arrivals.setdefault(pair, len(self.arrivals))
                     self._waits.append((arrival, i))
 
-    def of(
-        self, device: int
-    ) -> tuple[tuple[list[int], list[int]], dict[int, list[tuple[int, int]]]]:
+    def of(self, device: int) -> tuple[list[tuple[int, int]], dict[int, list[tuple[int, int]]]]:
         """What a device waits for and sends, as :class:`Work` has it."""
         waits = [(arrival, i) for arrival, i in self._waits if self._on[i] == device]
         sends: dict[int, list[tuple[int, int]]] = {}
         for (source, to), arrival in self.arrivals.items():
             if self._on[source] == device:
                 sends.setdefault(source, []).append((arrival, to))
-        return ([arrival for arrival, _ in waits], [i for _, i in waits]), sends
+        return waits, sends
 
 
 class _Process:

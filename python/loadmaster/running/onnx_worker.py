@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,17 @@ class _Device:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         self._work = work
         self._values, shared = Arena(*work.values), Arena(*work.board)
-        board = fast.Board(*(shared[name] for name in BOARD))
+        board = fast.Board(*(shared[name].view(np.uint64) for name in BOARD))
         self._clocks = shared["tasks"].reshape(-1, 2)
         self._mine = np.array(list(work.segments))
-        arrivals = [sent for each in work.sends.values() for sent in each]
-        none = np.empty(0, dtype=np.int64)
         n = len(self._mine)
+        sends = [pair for pairs in work.sends.values() for pair in pairs]
         part = fast.Part(
             work.device,
             (self._mine, np.arange(n), np.zeros(n, dtype=bool)),
-            (none, none),
-            tuple(np.array(column, dtype=np.int64) for column in work.waits),
-            tuple(np.array(arrivals, dtype=np.int64).reshape(-1, 2).T.copy()),
+            _columns([]),
+            _columns(work.waits),
+            _columns(sends),
             fixed=True,
         )
         self._dispatcher = fast.Dispatcher(part, board, work.patience)
@@ -119,6 +119,12 @@ class _Device:
             what = f"{self._work.segments[segment]['file']} waits for "
             what += f"{counted(len(arrivals), 'segment')} of other devices"
         return f"nothing happened for {self._work.patience:g} s: {what}"
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs as two columns."""
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
+    return first, second
 
 
 def _waited(schedstat: Any) -> int:
