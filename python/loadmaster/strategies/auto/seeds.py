@@ -5,10 +5,10 @@ beforehand. Each attempt asks for verdicts of the simulator. So a seed's cost is
 and its verdicts are counted (:mod:`loadmaster.judge.allowance`).
 
 Every method that places whole ops and costs little is a seed, with the options that it has by
-itself, and is tried as far as it goes. So ``auto`` is never behind any of them. None needs an optional package, so
-that plans are the same wherever they are made: in the stead of METIS stands Loadmaster's own
-partition, m-SCT has its favourite children without the linear program, and GETF, which is ETF but
-for a linear program, is left to where nothing else fits.
+itself, and is tried as far as it goes. So ``auto`` is never behind any of them. None needs an
+optional package, so that plans are the same wherever they are made: in the stead of METIS stands
+Loadmaster's own partition, m-SCT has its favourite children without the linear program, and GETF,
+which is ETF but for a linear program, is left to where nothing else fits.
 """
 
 from __future__ import annotations

@@ -64,29 +64,31 @@ def guided_load_balancing(
     top, _ = fast.levels(problem.weights)
     np.minimum.at(first, lead, top)
 
-    types = np.array(problem.cluster.device_types)
-    free = capacity.astype(object)
-    load = np.zeros(problem.cluster.n_devices)
+    # Plain numbers: there are few devices, and many parts of a single op.
+    types, columns, bytes_of = problem.cluster.device_types, seconds.T.tolist(), taken.tolist()
+    free, load = capacity.tolist(), [0.0] * problem.cluster.n_devices
     device_of = np.zeros(n, dtype=np.int32)
-    parts = _parts(group, lead, problem.graph.allowed)
+    parts = [ops.tolist() for ops in _parts(group, lead, problem.graph.allowed)]
     # By the time at which the first of their ops could start.
     waiting = [(first[ops].min(), i, ops) for i, ops in enumerate(parts)]
     heapq.heapify(waiting)
     while waiting:
         _, _, ops = heapq.heappop(waiting)
-        needed, cost = int(taken[ops].sum()), seconds[ops].sum(axis=0)[types]
-        may = problem.allowed_types[ops[0], types]
-        room = may & np.array([f >= needed for f in free])
-        if not room.any() and len(ops) > 1:
-            for op in ops.tolist():
-                heapq.heappush(waiting, (first[op], len(parts) + op, np.array([op])))
+        needed = sum(bytes_of[op] for op in ops)
+        cost = [sum(column[op] for op in ops) for column in columns]
+        allowed = problem.allowed_types[ops[0]].tolist()
+        may = [d for d, k in enumerate(types) if allowed[k]]
+        room = [d for d in may if free[d] >= needed]
+        if not room and len(ops) > 1:
+            for op in ops:
+                heapq.heappush(waiting, (first[op], len(parts) + op, [op]))
             continue
-        if room.any():
-            device = int(np.where(room, load + cost, np.inf).argmin())
+        if room:
+            device = min(room, key=lambda d: load[d] + cost[types[d]])
         else:
-            device = _roomiest(problem, int(ops[0]), may, free, needed)
+            device = _roomiest(problem, ops[0], may, free, needed)
         device_of[ops] = device
-        load[device] += cost[device]
+        load[device] += cost[types[device]]
         free[device] -= needed
     return device_of[lead]
 
@@ -103,16 +105,14 @@ def _parts(
     return np.split(deciding[by_part], np.flatnonzero(np.diff(part[by_part])) + 1)
 
 
-def _roomiest(
-    problem: Problem, member: int, may: NDArray[np.bool_], free: NDArray[np.object_], needed: int
-) -> int:
+def _roomiest(problem: Problem, member: int, may: list[int], free: list[int], needed: int) -> int:
     """Where an op goes that fits nowhere: the roomiest device allowed, or an error."""
     name = problem.model.names[problem.reduced.op_of[member]]
-    if not may.any():
+    if not may:
         raise InfeasibleError(f"op {name!r} is allowed on no device of this cluster")
-    device = max(np.flatnonzero(may).tolist(), key=lambda d: (free[d], -d))
+    device = max(may, key=lambda d: (free[d], -d))
     if not problem.best_effort:
-        where, short = problem.cluster.devices[device].name, needed - int(free[device])
+        where, short = problem.cluster.devices[device].name, needed - free[device]
         raise InfeasibleError(
             f"op {name!r}, with what follows it, needs {needed} bytes; the most that is free on a "
             f"device it may use is {free[device]} bytes, on {where}: {short} bytes short",
