@@ -3,8 +3,8 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Replicas are judged (:mod:`.replicas`). The plan is the best of them and of whole ops, which all
-   other stages place.
+1. Replicas are judged (:mod:`.replicas`), and the best of them is searched from (:mod:`.inside`).
+   The plan is the best of them and of whole ops, which all other stages place.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
@@ -42,6 +42,7 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.objective import Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
+from loadmaster.strategies.auto.inside import searched
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
@@ -140,6 +141,10 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = found
         if best is not None:
+            inside = _searched_inside(run, best)
+            if inside is not best:
+                best, offers[0] = inside, replace(offers[0], seconds=inside.verdict.step_time)
+                run.progress(offers[0].what, Incumbent(offers[0].seconds, run.least))
             run.progress = _telling_of_better(objective, best.verdict, run.progress)
         whole = _of_whole_ops(run, warm_start)
         used = len(set(whole.assignment.devices.tolist()))
@@ -159,6 +164,19 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
         run.ended = INTERRUPTED
     assert best is not None
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
+
+
+def _searched_inside(run: Run, replicas: Candidate) -> Candidate:
+    """The best replicas, or better ones. What that takes is off the effort for whole ops only where
+    no plan of whole ops can be as short.
+    """
+    budget = run.budget.part(run.tuning.inside_share)
+    found = searched(run, replicas, budget)
+    if budget.is_cut:
+        run.budget.cut()
+    if run.problem.objective.reaches(found.verdict, run.bound):
+        run.budget.spend(budget.spent)
+    return found
 
 
 def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> Progress:

@@ -68,6 +68,15 @@ class Tuning:
     #: ``benches/unseen.py`` counts ``auto`` as behind from 0.1 % on; half of that.
     near_bound: float = 0.0005
 
+    # -- replicas ----------------------------------------------------------------------------------
+
+    #: Replicas whose step is longer than that of the best by no more than this share of it are
+    #: tried in a better order, which gains 15 % at most on the training graphs of
+    #: ``benches/replicas.py models``.
+    inside_near: float = 0.2
+    #: Share of the effort for the search inside the best replicas. By hand.
+    inside_share: float = 0.2
+
     # -- pace: seconds of the reference machine ----------------------------------------------------
 
     #: Microseconds per op of a simulation on eight devices. By hand, as the row ``partition`` of

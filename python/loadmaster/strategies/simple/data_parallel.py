@@ -60,7 +60,7 @@ def place(
     InfeasibleError
         A replica does not fit on its device, or no device may run some op.
     """
-    devices = _usable(problem)
+    devices = usable(problem)
     if replicas is not None:
         devices = devices[: checks.integer("replicas", replicas, 1, len(devices))]
     batch = batch_size(problem.model)
@@ -94,7 +94,7 @@ def place(
     return accepted(found.problem, Outcome(found, 1.0))
 
 
-def _usable(problem: Problem) -> list[int]:
+def usable(problem: Problem) -> list[int]:
     """The devices for replicas, fastest first: those that may run half as many ops as any other."""
     types = np.array(problem.cluster.device_types)
     runs = problem.allowed_types.sum(axis=0)[types]

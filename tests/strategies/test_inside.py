@@ -1,0 +1,158 @@
+"""Replicas among the plans of auto: parameter servers, and the search inside."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from conftest import example
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_data_parallel import PCIE, WAYS, problem_of, unequal
+from trained import linears
+
+import loadmaster as lm
+from loadmaster.base.effort import Budget
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import SPLIT_OPS
+from loadmaster.judge.problem import ranks
+from loadmaster.strategies.auto.inside import Mirror, in_time_for_collectives, searched
+from loadmaster.strategies.auto.replicas import seconds_of_servers
+from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.simple import data_parallel
+
+TWO = PCIE.subset([0, 1])
+COLLECTIVES = WAYS[:3]
+
+
+def replicas(graph: lm.OpGraph, cluster: lm.Cluster, aggregation: str, shards: str) -> Candidate:
+    problem = problem_of(graph, cluster)
+    return data_parallel.place(problem, aggregation=aggregation, shards=shards)
+
+
+@cache
+def recurrent() -> Candidate:
+    return replicas(example("rnnlm"), PCIE, "all-reduce", "flat")
+
+
+def search(candidate: Candidate, effort: float, threads: int = 1) -> Candidate:
+    budget = Budget(effort, None)
+    return searched(Run(candidate.problem, budget, threads=threads), candidate, budget)
+
+
+nets = st.tuples(
+    st.lists(st.integers(1, 1500), min_size=2, max_size=6),
+    st.integers(4, 64),
+    st.sampled_from(COLLECTIVES),
+    st.integers(0, 2),
+)
+
+
+# -- the order of ops --------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(nets, st.integers(0, 3))
+def test_what_is_found_inside_is_never_worse_on_any_number_of_threads(net, seed):
+    widths, batch, way, n_slow = net
+    first = replicas(linears(widths, batch), unequal(n_slow), *way)
+    given_order = in_time_for_collectives(first)
+    found = search(given_order, 0.02)
+    steps = [one.verdict.step_time for one in (first, given_order, found)]
+    assert steps == sorted(steps, reverse=True)
+    again = search(given_order, 0.02, threads=2)
+    assert again.assignment.priority.tolist() == found.assignment.priority.tolist()
+    for one in (given_order, found):
+        assert one.problem is first.problem
+        assert one.assignment.devices.tolist() == first.assignment.devices.tolist()
+        assert one.problem.verdict(one.assignment).step_time == one.verdict.step_time
+
+
+@settings(max_examples=30)
+@given(nets)
+def test_one_of_equal_replicas_stands_for_all(net):
+    widths, batch, _, _ = net
+    first = replicas(linears(widths, 4 * batch), PCIE, "all-reduce", "flat")
+    mirror = Mirror.of(first)
+    devices = mirror.is_network.astype("int32")
+    one = judged(mirror.problem(), Assignment(devices, ranks(mirror.order)))
+    assert one.verdict.step_time == pytest.approx(first.verdict.step_time, rel=1e-9)
+    assert mirror.is_network.sum() == first.schedule.n_collectives
+
+
+def test_what_the_first_collective_waits_for_comes_first():
+    """Gradients of a recurrent net's weights are sums over all steps: in the order of the program
+    the last of them come together, and the links have nothing to do until then.
+    """
+    first = recurrent()
+    assert in_time_for_collectives(first).verdict.step_time < 0.88 * first.verdict.step_time
+
+
+def test_the_search_goes_on_from_the_order_of_the_program():
+    first = recurrent()
+    assert search(first, 0.2).verdict.step_time < 0.99 * first.verdict.step_time
+
+
+@pytest.mark.parametrize("options", [{"aggregation": "parameter-server"}, {}])
+def test_replicas_that_do_not_wait_for_each_other_stay_as_they_are(options):
+    graph = linears((64, 64, 64), 64, train=bool(options))
+    first = data_parallel.place(problem_of(graph, TWO), **options)
+    assert in_time_for_collectives(first) is first
+    assert search(first, 1.0) is first
+
+
+def test_auto_has_what_is_found_inside(tmp_path):
+    plan = lm.place(example("vgg19"), PCIE, effort=0.1)
+    known = [
+        lm.place(example("vgg19"), PCIE, "data-parallel", aggregation=a, shards=s) for a, s in WAYS
+    ]
+    assert plan.makespan < min(one.makespan for one in known)
+    first = next(offer for offer in plan.offers if offer.space == SPLIT_OPS)
+    assert first.seconds == plan.makespan
+    plan.save(tmp_path / "plan.json")
+    again = lm.Plan.load(tmp_path / "plan.json")
+    assert again.makespan == plan.makespan
+    assert again.priority.tolist() == plan.priority.tolist()
+
+
+# -- parameter servers ---------------------------------------------------------------------------
+
+
+def test_auto_has_parameter_servers_where_they_are_best():
+    """Two devices with little work: transfers of weights overlap more than collectives do."""
+    plan = lm.place(example("lenet"), TWO, effort=0.02)
+    servers = lm.place(example("lenet"), TWO, "data-parallel", aggregation="parameter-server")
+    words = {offer.what: offer.seconds for offer in plan.offers}
+    assert words["2 replicas, parameter servers"] == servers.makespan
+    assert plan.makespan <= servers.makespan
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 3000), min_size=2, max_size=5),
+    st.integers(4, 64),
+    st.sampled_from(["4xV100-PCIe", "8xA100-NVLink", "4x1V100-25GbE"]),
+    st.integers(2, 4),
+)
+def test_servers_send_for_as_long_as_is_said(widths, batch, name, n):
+    cluster = lm.Cluster.preset(name)
+    problem = problem_of(linears(widths, batch), cluster)
+    least = seconds_of_servers(problem, data_parallel.usable(problem)[:n])
+    found = data_parallel.place(problem, aggregation="parameter-server", replicas=n)
+    assert 0 < least <= found.verdict.step_time
+
+
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "vgg19", "inception-v3"])
+def test_servers_of_traced_models_send_for_as_long_as_is_said(name):
+    problem = problem_of(example(name), PCIE)
+    found = data_parallel.place(problem, aggregation="parameter-server")
+    assert 0 < seconds_of_servers(problem, [0, 1, 2, 3]) <= found.verdict.step_time
+
+
+def test_servers_that_cannot_win_are_not_placed():
+    """Two replicas are best where links are slow, and four servers send more than these take."""
+    plan = lm.place(example("lenet"), PCIE.with_link_speed(0.2), effort=0.02)
+    words = [offer.what for offer in plan.offers]
+    assert "4 replicas, parameter servers" not in words
+    assert "4 replicas, gradients all-reduced" in words
