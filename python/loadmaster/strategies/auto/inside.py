@@ -1,20 +1,23 @@
-"""Search inside replicas: the order in which all of them run their ops, around their collectives.
+"""Search inside replicas: on their graph, as on the user's, or on one that stands for all of them.
 
-A collective waits for the last of its members, so the order of one replica alone changes nothing.
-All replicas follow one order here, and one of them stands for all: the *mirror* has each op of the
-user's graph once, on a device, and each collective once, on a network that does one at a time. Its
-ops take what they take on the average device. So the search that places whole ops
-(:mod:`.search`), with every op bound to where it is, finds an order, on a graph that is as many
-times smaller as there are replicas. What it finds is judged on all replicas before it counts.
+Replicas with parameter servers send from op to op, as whole ops do, so the search that places whole
+ops (:mod:`.search`) takes their graph as it is.
+
+With collectives what is left to find is the order in which replicas run their ops. A collective
+waits for the last of its members, so the order of one replica alone changes nothing. All replicas
+follow one order here, and one of them stands for all: the *mirror* has each op of the user's graph
+once, on a device, and each collective once, on a network that does one at a time. Its ops take what
+they take on the average device. So the same search, with every op bound to where it is, finds an
+order, on a graph that is as many times smaller as there are replicas. What it finds is judged on
+all replicas before it counts.
 
 Where the search starts, an op comes before another if an earlier collective waits for it: the
-gradient of a layer's weights before that of its inputs. Without collectives replicas do not wait
-for each other, and there is nothing to find.
+gradient of a layer's weights before that of its inputs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +32,7 @@ from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.auto.pace import Pace
+from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import Candidate, judged
@@ -154,8 +158,9 @@ def in_time_for_collectives(replicas: Candidate) -> Candidate:
     return mirror.judged(mirror.in_time())
 
 
-def searched(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
-    """The replicas, or better ones that a search for an order finds.
+def searched_inside(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
+    """The replicas, or better ones that a search finds: with collectives for the order of ops, else
+    for places, too.
 
     Parameters
     ----------
@@ -165,16 +170,36 @@ def searched(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
     budget : Budget
         How far the search goes.
     """
-    if not replicas.problem.has_collectives:
+    problem = replicas.problem
+    if problem.has_collectives:
+        return _ordered(run, replicas, budget)
+    if problem.cluster.n_devices > MOST_DEVICES:
         return replicas
+    found = _best(Search(_inner(run, problem, budget)), replicas)
+    return replicas if found is replicas else replace(found, notes=replicas.notes)
+
+
+def _ordered(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
+    """The replicas, or better ones that a search for an order finds on the mirror."""
     mirror = Mirror.of(replicas)
     problem = mirror.problem()
-    inner = Run(problem, budget, chains=run.chains, threads=run.threads, tuning=run.tuning)
     start = judged(problem, Assignment(mirror.is_network.astype(np.int32), ranks(mirror.order)))
-    inner.offer(start, "order")
-    search = _Search(inner, mirror=mirror, found=replicas)
-    search.exhausted(start, 0.0)
+    search = _Search(_inner(run, problem, budget), mirror=mirror, found=replicas)
+    _best(search, start)
     return search.found
+
+
+def _inner(run: Run, problem: Problem, budget: Budget) -> Run:
+    """A run of its own for a search inside."""
+    return Run(problem, budget, chains=run.chains, threads=run.threads, tuning=run.tuning)
+
+
+def _best(search: Search, start: Candidate) -> Candidate:
+    """The best of a candidate and of what a search from it finds."""
+    search.run.offer(start, "replicas")
+    search.exhausted(start, 0.0)
+    assert search.run.best is not None
+    return search.run.best
 
 
 @dataclass

@@ -76,6 +76,13 @@ class Tuning:
     inside_near: float = 0.2
     #: Share of the effort for the search inside the best replicas. By hand.
     inside_share: float = 0.2
+    #: Share of the effort for placing ops of replicas one by one. By hand.
+    loose_share: float = 0.5
+    #: Where the step of replicas is longer than the bound by more than this share of it, their ops
+    #: are placed one by one. By hand.
+    loose_near: float = 0.5
+    #: Seeds that take longer than so many times the best replicas are not searched from. By hand.
+    loose_hope: float = 2.0
 
     # -- pace: seconds of the reference machine ----------------------------------------------------
 
