@@ -86,7 +86,7 @@ def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting
         is_paid = cost <= share * budget.left
         if is_paid and not problem.objective.reaches(best.verdict, inner.bound):
             planting.try_whole("single", single.place)
-            budget.spend(planting.sow_whole(names, cost)[0])
+            budget.spend(planting.sow_whole(names)[0])
             break
     return [planting] if inner.has_plan else []
 
