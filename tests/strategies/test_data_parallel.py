@@ -124,6 +124,16 @@ def test_an_op_that_its_replica_may_not_run_goes_to_the_next_device():
     assert [part.device for part in plan.parts("convolution")] == [f"gpu{i}" for i in range(4)]
 
 
+def test_shares_count_what_a_sharded_optimizer_leaves_to_each_device():
+    """BERT-large has more optimizer than samples: a slow device that does all of it takes one."""
+    cluster = PCIE.with_link_speed(10.0).with_speed(0.5, "gpu2").with_speed(0.5, "gpu3")
+    options = {"aggregation": "reduce-scatter", "shards": "parameters"}
+    plan = lm.place(example("bert-large"), cluster, "data-parallel", **options)
+    busy = plan.schedule.device_busy
+    assert busy.max() < 1.05 * busy.min()
+    assert plan.notes[0].startswith("replicas have 6, 6, 2, 2 samples")
+
+
 # -- among the plans of auto -----------------------------------------------------------------
 
 

@@ -457,3 +457,17 @@ def test_inference_sends_nothing(widths, k):
     assert not any(plan.program.graph.collectives)
     assert (plan.schedule.bytes_moved, len(plan.schedule.transfers)) == (0, 0)
     assert plan.notes == ()
+
+
+def test_many_small_updates_are_shared_out_as_evenly_as_their_launches():
+    """A large parameter weighs as much as all small ones, but its update is launched once."""
+    graph = linears([1024, 1024] + [4] * 33, 8)
+    program = replicate(graph, 2, aggregation="reduce-scatter", shards="parameters")
+    homes = {
+        name.partition("@")[0]: r
+        for name, r in zip(program.graph.names, program.replica.tolist(), strict=True)
+        if name.startswith("update")
+    }
+    assert homes["update0"] == 0
+    assert list(homes.values()).count(0) == 15
+    assert len(homes) == 34

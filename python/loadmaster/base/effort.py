@@ -73,6 +73,19 @@ class Budget:
         # Work is counted in 64 bits, so it has to end.
         return cls(min(seconds, checks.YEAR), limit)
 
+    def part(self, share: float) -> Budget:
+        """A budget of its own for a part of the work: a share of all that may be counted, and of
+        what is left on the clock.
+
+        >>> Budget.make("normal", None).part(0.2).left
+        2.25
+        """
+        clock = self.clock
+        return Budget(
+            None if self.effort is None else share * self.effort,
+            None if clock is None else share * max(clock, 0.0),
+        )
+
     @property
     def whole(self) -> float:
         """Seconds of work in all: by the count if there is one, else by the clock."""

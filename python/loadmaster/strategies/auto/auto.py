@@ -3,8 +3,9 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Replicas are judged (:mod:`.replicas`). The plan is the best of them and of whole ops, which all
-   other stages place.
+1. Replicas are judged (:mod:`.replicas`), and the best of them is searched from (:mod:`.inside`).
+   Where they are far from the bound, ops of replicas are placed one by one (:mod:`.loose`). The
+   plan is the best of them and of whole ops, which all other stages place.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
@@ -29,6 +30,7 @@ user gave can cut the search; the plan then says so. The shares and rates are :m
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -42,12 +44,13 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.objective import Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
+from loadmaster.strategies.auto.course import search_from
+from loadmaster.strategies.auto.inside import searched_inside
+from loadmaster.strategies.auto.loose import loose_replicas
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
-from loadmaster.strategies.auto.refinement import Entrant, Refinement, ranking
 from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
 from loadmaster.strategies.registry import strategy
 
@@ -132,8 +135,9 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     best: Candidate | None = None
     offers: list[Best] = []
     try:
-        for found, offer in replicas(run):
+        for found, offer in _with_replicas(run):
             is_best = best is None or objective.better(best, found) is found
+            offers = [one for one in offers if one.what != offer.what]
             # The best of a space comes before the others of it.
             offers.insert(0 if is_best else len(offers), offer)
             if is_best:
@@ -161,6 +165,33 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
 
 
+def _with_replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Plans with replicas, each with what it offers: one of the same words is a better one.
+
+    What searches for them take is off the effort for whole ops only where no plan of whole ops can
+    be as short.
+    """
+    objective, tuning = run.problem.objective, run.tuning
+    best: tuple[Candidate, Best] | None = None
+    for found in replicas(run):
+        if best is None or objective.better(best[0], found[0]) is found[0]:
+            best = found
+        yield found
+    if best is None:
+        return
+    candidate, offer = best
+    inside, apart = run.budget.part(tuning.inside_share), run.budget.part(tuning.loose_share)
+    searched = searched_inside(run, candidate, inside)
+    if searched is not candidate:
+        yield searched, replace(offer, seconds=searched.verdict.step_time)
+    if loose := loose_replicas(run, searched, apart):
+        yield loose
+    if objective.reaches(searched.verdict, run.bound):
+        run.budget.spend(inside.spent + apart.spent)
+    if inside.is_cut or apart.is_cut:
+        run.budget.cut()
+
+
 def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> Progress:
     """Tells of no plan that takes as long as one that is there already."""
 
@@ -178,7 +209,7 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
     try:
         seeds = Planting(run).plant(warm_start)
         if is_searchable and not run.is_done:
-            _search_from(run, seeds)
+            search_from(run, seeds)
     except KeyboardInterrupt:
         if run.best is None:
             raise
@@ -191,33 +222,3 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
     elif run.budget.is_cut and not run.is_good:
         run.ended = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
     return run.best
-
-
-def _search_from(run: Run, seeds: list[Candidate]) -> None:
-    """Refines seeds, searches from several for a while, then from the best of what came of them,
-    then from others as long as there is effort left.
-    """
-    tuning, objective = run.tuning, run.problem.objective
-    refinement, search = Refinement(run), Search(run)
-    ranked = ranking(objective, [Entrant(seed) for seed in seeds if seed.fits])
-    trials = [entrant.candidate for entrant in ranked]
-    if run.is_refinable:
-        trials = refinement.halved(trials)
-    most = tuning.trials if run.is_small else 1
-    trials, others = trials[:most], trials[most:] if run.is_small else []
-    if len(trials) > 1:
-        each = tuning.trial_share * run.budget.left / len(trials)
-        trials = [search.begun(trial, each) for trial in trials]
-    start = objective.best(trials)
-    if not run.is_small:
-        start = refinement.cycled(start)
-    start = search.gathered(start)
-    if not run.is_done:
-        search.exhausted(start, tuning.gather_share * run.budget.left)
-    while others and not run.is_done and run.budget.left > tuning.restart_share * run.budget.whole:
-        share = 1 / len(others)
-        start = search.gathered(others.pop(0))
-        search.exhausted(start, (1 - share) * run.budget.left)
-    if not run.is_done:
-        assert run.best is not None
-        search.gathered(run.best)

@@ -1,7 +1,9 @@
-"""Replicas among the plans of ``auto``: whole, with a sharded optimizer, and on fewer devices.
+"""Replicas among the plans of ``auto``: whole, with sharded optimizers or parameter servers, and on
+fewer devices.
 
-Each is judged once. Replicas on fewer devices are left out where their work alone takes longer than
-the best of those on more.
+Each is judged in the orders of ``data-parallel`` and, if it is near the best, in that of
+:mod:`.inside`. Replicas on fewer devices are left out where their work alone takes longer than the
+best of those on more, and parameter servers where their traffic alone does.
 """
 
 from __future__ import annotations
@@ -9,20 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.simple import data_parallel
 from loadmaster.transforms.shares import batch_size
 
-#: How gradients are added up: the options of ``data-parallel``, and how a person would say it.
+#: How gradients are added up, by collectives and by servers: the options of ``data-parallel``, and
+#: how a person would say it.
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"aggregation": "all-reduce"}, "gradients all-reduced"),
     ({"aggregation": "reduce-scatter", "shards": "flat"}, "optimizer sharded flat"),
     ({"aggregation": "reduce-scatter", "shards": "parameters"}, "optimizer sharded by parameters"),
 )
+SERVERS: tuple[dict[str, Any], str] = ({"aggregation": "parameter-server"}, "parameter servers")
 
 
 def can_be_replicated(problem: Problem) -> bool:
@@ -33,29 +40,67 @@ def can_be_replicated(problem: Problem) -> bool:
 
 def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
     """Replicas that fit, each with what it offers, until a time limit is over."""
-    problem = run.problem
+    problem, objective, near = run.problem, run.problem.objective, 1 + run.tuning.inside_near
     best: Candidate | None = None
-    ways = WAYS if problem.model.updates.any() else WAYS[:1]
-    n = problem.cluster.n_devices
-    while n > 1:
-        for options, words in ways:
-            if best is not None and run.budget.lacks(0.0):
-                return
-            try:
-                found = data_parallel.place(problem, replicas=n, **options)
-            except InfeasibleError as error:
-                run.lack(f"{n} replicas, {words}", error.shortfall)
-                continue
-            except InputError:
-                continue
-            if found.problem.program.is_plain:
-                continue
-            k = int(found.problem.program.replica.max()) + 1
-            summing = f", {words}" if found.problem.has_collectives else ""
-            yield found, Best(SPLIT_OPS, f"{k} replicas{summing}", found.verdict.step_time)
-            best = found if best is None else problem.objective.better(best, found)
-        n //= 2
-        types = problem.cluster.device_types
-        fastest = float(problem.time[:, types].sum(axis=0).min())
-        if best is not None and problem.objective.reaches(best.verdict, fastest / n):
+    for n, (options, words), least in _asked(problem):
+        if best is not None and run.budget.lacks(0.0):
             return
+        if best is not None and objective.reaches(best.verdict, least):
+            continue
+        try:
+            found = data_parallel.place(problem, replicas=n, **options)
+        except InfeasibleError as error:
+            run.lack(f"{n} replicas, {words}", error.shortfall)
+            continue
+        except InputError:
+            continue
+        if found.problem.program.is_plain:
+            continue
+        if best is None or not objective.reaches(best.verdict, found.verdict.step_time / near):
+            found = in_time_for_collectives(found)
+        k = int(found.problem.program.replica.max()) + 1
+        is_summed = found.problem.has_collectives or options is SERVERS[0]
+        summing = f", {words}" if is_summed else ""
+        yield found, Best(SPLIT_OPS, f"{k} replicas{summing}", found.verdict.step_time)
+        best = found if best is None else objective.better(best, found)
+
+
+def _asked(problem: Problem) -> Iterator[tuple[int, tuple[dict[str, Any], str], float]]:
+    """How many replicas, which way, and seconds that no step of them can be below: on all devices
+    0, so that these are always tried.
+    """
+    is_trained, n_devices = problem.model.updates.any(), problem.cluster.n_devices
+    work = float(problem.time[:, problem.cluster.device_types].sum(axis=0).min())
+    numbers = [n_devices >> i for i in range(n_devices.bit_length() - 1)]
+    for n in numbers:
+        for way in WAYS if is_trained else WAYS[:1]:
+            yield n, way, work / n if n < n_devices else 0.0
+    for n in numbers if is_trained else ():
+        servers = seconds_of_servers(problem, data_parallel.usable(problem)[:n])
+        yield n, SERVERS, max(work / n, servers)
+
+
+def seconds_of_servers(problem: Problem, devices: list[int]) -> float:
+    """Seconds that the channels need for what replicas on some devices pull from parameter servers
+    and push to them: no step with servers is shorter.
+
+    A parameter goes to every device but its own, and so does a gradient the other way. A transfer
+    holds every channel of its route, and all channels between the devices carry some all the time
+    at best.
+    """
+    graph, roles = problem.model, problem.model.roles
+    root = np.arange(graph.n_ops)
+    shows = graph.view & (graph.alias_of >= 0)
+    while shows.any():
+        root[shows] = graph.alias_of[root[shows]]
+        shows = graph.view[root] & (graph.alias_of[root] >= 0)
+    crosses = (roles.tensor >= 0) & (roles.many[graph.src] != roles.many[graph.dst])
+    size = np.zeros(graph.n_ops)
+    np.maximum.at(size, root[graph.src[crosses]], graph.bytes[crosses].astype(np.float64))
+    routes = [problem.links.route(a, b) for a in devices for b in devices if a != b]
+    if not routes:
+        return 0.0
+    latency = min(seconds * len(channels) for seconds, _, channels, _ in routes)
+    per_byte = min(len(channels) / bandwidth for _, bandwidth, channels, _ in routes)
+    busy = int((size > 0).sum()) * latency + float(size.sum()) * per_byte
+    return (len(devices) - 1) * busy / len({c for _, _, channels, _ in routes for c in channels})

@@ -68,6 +68,22 @@ class Tuning:
     #: ``benches/unseen.py`` counts ``auto`` as behind from 0.1 % on; half of that.
     near_bound: float = 0.0005
 
+    # -- replicas ----------------------------------------------------------------------------------
+
+    #: Replicas whose step is longer than that of the best by no more than this share of it are
+    #: tried in a better order, which gains 15 % at most on the training graphs of
+    #: ``benches/replicas.py models``.
+    inside_near: float = 0.2
+    #: Share of the effort for the search inside the best replicas. By hand.
+    inside_share: float = 0.2
+    #: Share of the effort for placing ops of replicas one by one. By hand.
+    loose_share: float = 0.5
+    #: Where the step of replicas is longer than the bound by more than this share of it, their ops
+    #: are placed one by one. By hand.
+    loose_near: float = 0.5
+    #: Seeds that take longer than so many times the best replicas are not searched from. By hand.
+    loose_hope: float = 2.0
+
     # -- pace: seconds of the reference machine ----------------------------------------------------
 
     #: Microseconds per op of a simulation on eight devices. By hand, as the row ``partition`` of

@@ -5,7 +5,9 @@ is run today sums gradients by collectives (:mod:`loadmaster.transforms.replicas
 
 Devices of unequal speed get unequal shares. A replica's time is taken to be a line in its samples:
 what it takes for none, and what each sample adds. Shares are such that all replicas would end
-together. A replica that is over its device's memory gives samples to the others.
+together. What a replica takes for none is first that of the whole model, and then what its device
+was seen to do beside its samples: of a sharded optimizer it does a part. A replica that is over its
+device's memory gives samples to the others.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def place(
     InfeasibleError
         A replica does not fit on its device, or no device may run some op.
     """
-    devices = _usable(problem)
+    devices = usable(problem)
     if replicas is not None:
         devices = devices[: checks.integer("replicas", replicas, 1, len(devices))]
     batch = batch_size(problem.model)
@@ -94,7 +96,7 @@ def place(
     return accepted(found.problem, Outcome(found, 1.0))
 
 
-def _usable(problem: Problem) -> list[int]:
+def usable(problem: Problem) -> list[int]:
     """The devices for replicas, fastest first: those that may run half as many ops as any other."""
     types = np.array(problem.cluster.device_types)
     runs = problem.allowed_types.sum(axis=0)[types]
@@ -115,16 +117,22 @@ def _within_memory(
     batch = batch_size(model) or k
     fixed, per_sample = _lines(problem, devices, batch)
     most = np.full(k, batch)
+    rows: tuple[int, ...] = ()
     best: Candidate | None = None
-    for _ in range(_MOVES):
-        rows = share_out(batch, fixed, per_sample, most)
+    for move in range(_MOVES):
+        before, rows = rows, share_out(batch, fixed, per_sample, most)
+        if rows == before:
+            break
         found = replicated(rows)
         best = found if best is None else problem.objective.better(best, found)
         peak = found.verdict.peak[devices].astype(np.float64)
         memory = problem.capacity[devices].astype(np.float64)
         is_over = peak > memory
-        if best.fits or is_over.all():
+        if (best.fits and move > 0) or is_over.all():
             break
+        if move == 0 and fixed.any():
+            busy = found.schedule.device_busy[devices]
+            fixed = np.maximum(busy - per_sample * np.array(rows), 0.0)
         # What does not stay for the whole step goes with the samples, or less than that.
         stays = _resident(found)[devices]
         fewer = np.array(rows) * (memory - stays) / np.maximum(peak - stays, 1.0)
