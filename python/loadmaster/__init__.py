@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.base.progress import Incumbent
     from loadmaster.costs import Costs
+    from loadmaster.costs.measuring_device import DeviceCosts, measure_device
     from loadmaster.costs.measuring_links import measure_links
     from loadmaster.judge.bounds import Bound
     from loadmaster.judge.coarsening import Coarse, coarsen
@@ -78,6 +79,7 @@ __all__ = [
     "Constraints",
     "Costs",
     "Device",
+    "DeviceCosts",
     "DeviceType",
     "Dispatch",
     "Fit",
@@ -112,6 +114,7 @@ __all__ = [
     "fast",
     "fit",
     "lower_bound",
+    "measure_device",
     "measure_links",
     "measuring_plan",
     "optimise_order",
@@ -144,6 +147,7 @@ _HOMES = {
     ),
     "base.progress": ("Incumbent",),
     "costs": ("Costs",),
+    "costs.measuring_device": ("DeviceCosts", "measure_device"),
     "costs.measuring_links": ("measure_links",),
     "judge.bounds": ("Bound",),
     "judge.coarsening": ("Coarse", "coarsen"),

@@ -16,6 +16,7 @@ from loadmaster.costs.launches import dispatch_seconds
 from loadmaster.judge.bounds import bound, split_bound
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem
+from loadmaster.model.program import Program
 from loadmaster.plans import summary
 from loadmaster.plans.explain import explain
 from loadmaster.writers.pictures.trace import trace_document
@@ -128,13 +129,35 @@ def test_what_is_launched_takes_time_or_is_a_member():
         collective=["", "", "", "", "all_reduce/g", "all_reduce/g"],
     )
     cluster = launched(ms_mesh(2), 3)
-    seconds = dispatch_seconds(graph, lm.costs.estimate(graph, cluster), cluster)
-    assert in_ms(seconds) == [0, 0, 3, 0, 3, 3]
-    assert dispatch_seconds(graph, lm.costs.estimate(graph, cluster), ms_mesh(2)) is None
+    program, costs = Program.of(graph), lm.costs.estimate(graph, cluster)
+    assert in_ms(dispatch_seconds(program, costs, cluster)) == [0, 0, 3, 0, 3, 3]
+    assert dispatch_seconds(program, costs, ms_mesh(2)) is None
+    counted = replace(program, source=with_meta(graph, {"x": 4, "free": 9, "v": 2, "r0": "many"}))
+    assert in_ms(dispatch_seconds(counted, costs, cluster)) == [0, 0, 12, 0, 3, 3]
+    wrong = replace(program, source=with_meta(graph, [4]))
+    assert in_ms(dispatch_seconds(wrong, costs, cluster)) == [0, 0, 3, 0, 3, 3]
     step = lm.simulate(graph, cluster, [0, 0, 0, 1, 0, 1])
     # x is launched at 3 and runs to 5; the members at 6 and 9.
     assert in_ms(step.start[[2, 4, 5]]) == [3, 9, 9]
     assert in_ms(step.timeline.launched) == [0, 0, 3, 3, 6, 9]
+
+
+def with_meta(graph: lm.OpGraph, launches: object) -> lm.OpGraph:
+    document = graph.to_document()
+    return lm.OpGraph.from_document({**document, "meta": {"launches": launches}}, "made")
+
+
+def test_parts_of_an_op_are_launched_as_the_op_is():
+    graph = with_meta(lm.read("example:lenet"), {"convolution": 3})
+    eager = lm.Cluster.preset("2xV100-NVLink-eager")
+    whole = lm.place(graph, eager, "single").problem
+    halves = lm.place(graph, eager, "data-parallel").problem
+    ran, source = halves.program, halves.program.source
+    of = source.names.index("convolution")
+    parts = halves.reduced.map[np.flatnonzero((ran.serves == of) & ~ran.own)]
+    assert len(parts) == 2
+    assert halves.dispatch[parts].tolist() == pytest.approx([15e-6, 15e-6])
+    assert whole.dispatch[whole.reduced.map[of]] == pytest.approx(15e-6)
 
 
 @pytest.fixture(scope="module")

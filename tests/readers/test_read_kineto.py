@@ -224,6 +224,10 @@ def test_kernels_belong_to_the_op_around_their_launch(tmp_path):
     graph = kineto.read(path)
     assert graph.time.keys() == {"V9"}
     assert times(graph) == {"aten::addmm": 73, "aten::relu": 9, "aten::view": 0}
+    assert graph.meta["launches"] == {"aten::addmm": 2}
+    eager = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, type="V9")
+    eager = eager.with_dispatch(lm.Dispatch(5e-6))
+    assert lm.place(graph, eager, "single").schedule.launching == pytest.approx(3 * 5e-6)
     assert "1 of 3 ops launched no kernel: 0 s on V9" in said(path)
     assert list(kineto.read(path, device_type="H100").time) == ["H100"]
     assert kineto.profile(path).device_type == "V9"

@@ -10,6 +10,8 @@ from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import check_targets, say_where, show
 
 if TYPE_CHECKING:
+    from loadmaster.cli.progress import ProgressLine
+    from loadmaster.costs import TransferTimes
     from loadmaster.tasks.calibrate import Calibration
 
 
@@ -47,6 +49,15 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--way", help="the method of transfer whose times the links take")
     command.add_argument(
+        "--measure-device",
+        action="store_true",
+        help="measure what sending and launching cost here; print both as TOML, and put the first "
+        "into the written cluster",
+    )
+    command.add_argument(
+        "--of-type", metavar="TYPE", help="the device type that pays for sending, of several"
+    )
+    command.add_argument(
         "--cluster-output", metavar="CLUSTER.toml", help="write the cluster with links as measured"
     )
     command.add_argument(
@@ -57,29 +68,27 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Reads or measures, learns, and writes what was asked for."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.costs import CostModel, TransferTimes
+    from loadmaster.costs import CostModel
     from loadmaster.readers import read
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.tasks.calibrate import calibrate
 
-    if not (arguments.profile or arguments.links or arguments.measure_links):
-        raise InputError("nothing to learn from: give --profile FILE, --links FILE.csv, or both")
+    measured = arguments.measure_links or arguments.measure_device
+    if not (arguments.profile or arguments.links or measured):
+        raise InputError(
+            "nothing to learn from: give --profile FILE, --links FILE.csv or --measure-device"
+        )
     check_targets(arguments.output, arguments.cluster_output, picture=arguments.picture)
-    written = []
+    written: list[tuple[str, str]] = []
     with ProgressLine() as progress:
-        transfers = None
-        if arguments.measure_links:
-            from loadmaster.costs.measuring_links import measure_links
-
-            if not arguments.links:
-                raise InputError("--measure-links wants --links FILE.csv, to write to")
-            transfers = measure_links(progress=progress)
-            transfers.write(arguments.links)
-            written.append(("transfers", arguments.links))
-        elif arguments.links:
-            transfers = TransferTimes.read(arguments.links)
+        transfers = _transfers(arguments, progress, written)
         progress("reading the graph")
         graph = read(arguments.graph, **inputs.shapes(arguments)) if arguments.graph else None
+        device = None
+        if arguments.measure_device:
+            from loadmaster.costs.measuring_device import measure_device
+
+            device = measure_device(graph=graph, progress=progress)
         progress("reading profiles")
         profiles = []
         for text in arguments.profile:
@@ -94,15 +103,37 @@ def run(arguments: argparse.Namespace) -> None:
             model=CostModel.load(arguments.costs) if arguments.costs else None,
             transfers=transfers,
             way=arguments.way,
+            device=device,
+            device_type=arguments.of_type,
         )
     written += _write(found, arguments)
     show(arguments, found)
     unsaved = []
     if found.model is not None and not arguments.output:
         unsaved.append("the costs are not saved: -o COSTS.json saves them")
-    if found.links is not None and not arguments.cluster_output:
-        unsaved.append("the links are not saved: --cluster-output CLUSTER.toml saves them")
+    learnt = [what for what in ("links", "device") if getattr(found, what) is not None]
+    if learnt and not arguments.cluster_output:
+        what = {"links": "the links are", "device": "what sending costs is"}[learnt[0]]
+        unsaved.append(f"{what} not saved: --cluster-output CLUSTER.toml saves the cluster")
     say_where(written, "; ".join(unsaved))
+
+
+def _transfers(
+    arguments: argparse.Namespace, progress: ProgressLine, written: list[tuple[str, str]]
+) -> TransferTimes | None:
+    """Transfers that were measured before, or are now; the file that has them then."""
+    from loadmaster.costs import TransferTimes
+
+    if not arguments.measure_links:
+        return TransferTimes.read(arguments.links) if arguments.links else None
+    from loadmaster.costs.measuring_links import measure_links
+
+    if not arguments.links:
+        raise InputError("--measure-links wants --links FILE.csv, to write to")
+    transfers = measure_links(progress=progress)
+    transfers.write(arguments.links)
+    written.append(("transfers", arguments.links))
+    return transfers
 
 
 def _write(found: Calibration, arguments: argparse.Namespace) -> list[tuple[str, str]]:

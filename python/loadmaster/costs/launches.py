@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.costs.roofline import Costs
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import LAUNCHES
+from loadmaster.model.program import Program
 
 
-def dispatch_seconds(graph: OpGraph, costs: Costs, cluster: Cluster) -> NDArray[np.float64] | None:
-    """Seconds that the launch of each op keeps its host; None where launches cost nothing.
+def dispatch_seconds(
+    program: Program, costs: Costs, cluster: Cluster
+) -> NDArray[np.float64] | None:
+    """Seconds that launching each op keeps its host; None where launches cost nothing.
 
-    An op that takes time on some device type is one launch, and so is a member of a collective.
-    All others are free: views and placeholders run nowhere.
+    An op that takes time on some device type is as many launches as the user's graph has counted
+    kernels of it, else one, and so is each part of it. A member of a collective is one. All others
+    are free: views and placeholders run nowhere.
 
     Returns
     -------
@@ -24,12 +31,22 @@ def dispatch_seconds(graph: OpGraph, costs: Costs, cluster: Cluster) -> NDArray[
     --------
     >>> import loadmaster as lm
     >>> graph = lm.read("example:lenet")
-    >>> eager = lm.Cluster.preset("2xV100-NVLink").with_dispatch(lm.Dispatch(5e-6))
-    >>> seconds = dispatch_seconds(graph, lm.costs.estimate(graph, eager), eager)
-    >>> round(float(seconds.sum()) / 5e-6), graph.n_ops
+    >>> eager = lm.Cluster.preset("2xV100-NVLink-eager")
+    >>> plan = lm.place(graph, eager, "single")
+    >>> round(float(plan.problem.dispatch.sum()) / 5e-6), graph.n_ops
     (51, 104)
     """
     if cluster.dispatch is None:
         return None
+    graph, source = program.graph, program.source
     launched = (costs.time.any(axis=1) | graph.is_member) & ~graph.view & ~graph.placeholder
-    return np.where(launched, cluster.dispatch.launch, 0.0)
+    counted = source.meta.get(LAUNCHES)
+    several = counted if isinstance(counted, Mapping) else {}
+    kernels = np.array([_count(several.get(name, 1)) for name in source.names])[program.serves]
+    kernels[program.own] = 1
+    return np.where(launched, cluster.dispatch.launch * kernels, 0.0)
+
+
+def _count(kernels: object) -> int:
+    """A number of kernels that a graph's ``meta`` gives; 1 where that is none."""
+    return int(kernels) if checks.is_integer(kernels) and 0 < kernels < 2**31 else 1

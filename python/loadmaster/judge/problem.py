@@ -152,7 +152,7 @@ class Problem:
     @cached_property
     def dispatch(self) -> NDArray[np.float64] | None:
         """Seconds that the launch of each reduced op keeps its host; None: launches are free."""
-        seconds = dispatch_seconds(self.model, self.costs, self.cluster)
+        seconds = dispatch_seconds(self.program, self.costs, self.cluster)
         return None if seconds is None else self.reduced.sum(seconds)
 
     @cached_property

@@ -581,6 +581,18 @@ class Cluster:
         links = (faster(k) if {k.src, k.dst} == ends else k for k in self.links)
         return self._changed(self.devices, links, self.types, ())
 
+    def with_types(self, types: Iterable[DeviceType]) -> Cluster:
+        """The cluster with other figures of some device types, which are matched by name.
+
+        >>> pcie = Cluster.preset("4xV100-PCIe")
+        >>> paid = [replace(t, send_cost=SendCost(bandwidth=10e9)) for t in pcie.types]
+        >>> pcie.with_types(paid).types[0].send_cost.bandwidth
+        10000000000.0
+        """
+        changed = {t.name: t for t in types}
+        types = [changed.get(t.name, t) for t in self.types]
+        return self._changed(self.devices, self.wiring, types)
+
     def with_dispatch(self, dispatch: Dispatch | None) -> Cluster:
         """The cluster where a host pays for launches, and device types no longer do.
 
@@ -590,13 +602,12 @@ class Cluster:
         >>> eager.dispatch.launch, eager.types[0].launch
         (5e-06, 0.0)
         """
-        changed = self._changed(self.devices, self.wiring, self.types)
         types = [replace(t, launch=0.0) for t in self.types] if dispatch else self.types
         return Cluster(
             self.devices,
             self.wiring,
             types,
-            name=changed.name,
+            name=self._changed_name,
             collectives=self.collectives,
             dispatch=dispatch,
         )
@@ -637,9 +648,13 @@ class Cluster:
         types: Iterable[DeviceType],
         collectives: Iterable[CollectiveTimes] | None = None,
     ) -> Cluster:
-        name = self.name if self.name.endswith(", changed") else f"{self.name}, changed"
+        name = self._changed_name
         kept = self.collectives if collectives is None else collectives
         return Cluster(devices, links, types, name=name, collectives=kept, dispatch=self.dispatch)
+
+    @property
+    def _changed_name(self) -> str:
+        return self.name if self.name.endswith(", changed") else f"{self.name}, changed"
 
     def _next_name(self, like: str) -> str:
         """A free name: a device's own with the next free number."""

@@ -42,6 +42,9 @@ ANY_TYPE = "*"
 #: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
 TIME_SOURCES = "time_sources"
 
+#: Key of ``meta``: how many kernels an op launches, by the names of those that launch several.
+LAUNCHES = "launches"
+
 #: Attributes with the columns of texts, by the names that documents have for them.
 TEXTS = {
     "name": "names",

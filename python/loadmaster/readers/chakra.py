@@ -26,7 +26,7 @@ from loadmaster.readers import kineto_events
 from loadmaster.readers.aten_costs import Cost, cost
 from loadmaster.readers.chakra_nodes import Recorded, load
 from loadmaster.readers.chakra_rows import Labels, Op, Rows, labels_of
-from loadmaster.readers.kineto_events import Trace
+from loadmaster.readers.kineto_events import Trace, launches
 from loadmaster.readers.torch_calls import chosen
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
@@ -203,6 +203,16 @@ class _Joined:
         seconds[known] = self.trace.seconds(calls[known])
         return seconds
 
+    def kernels(self, rows: Rows, ops: NDArray[np.int32]) -> list[int]:
+        """How many kernels each row launched."""
+        calls = self.call[ops]
+        by_op = np.zeros(len(ops), dtype=np.int64)
+        by_op[calls >= 0] = self.trace.kernels_of(calls[calls >= 0])
+        kernels = [0] * len(rows)
+        for row, op in rows.ops.items():
+            kernels[row] = int(by_op[op.position])
+        return kernels
+
     def measured(self, rows: Rows, steps: _Steps) -> NDArray[np.float64]:
         """Measured times, float64 [n_rows, n_steps]; NaN: a placeholder, or not measured."""
         by_op = np.stack([self.seconds(ops) for _, ops in steps], axis=1)
@@ -259,6 +269,7 @@ def _graph(
         timed = [_VIEWS_FREE]
         meta["steps"] = len(steps)
         meta["step_seconds"] = joined.elapsed(steps)
+        meta |= launches(columns["name"], joined.kernels(rows, ops))
         if filled.any():
             meta[TIME_SOURCES] = {"bytes": [columns["name"][i] for i in np.flatnonzero(filled)]}
     meta["mode"] = "train" if "b" in columns["phase"] else "infer"

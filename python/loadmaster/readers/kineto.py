@@ -19,7 +19,7 @@ from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile
-from loadmaster.readers.kineto_events import Trace, load
+from loadmaster.readers.kineto_events import Trace, launches, load
 from loadmaster.readers.torch_calls import Calls, chosen, tensor_of
 
 
@@ -161,6 +161,7 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
             "steps": len(steps),
             "step_seconds": trace.elapsed([each for _, each in steps]),
             "assumed": assumed,
+            **launches(names, trace.kernels_of(ops)),
         },
     )
 

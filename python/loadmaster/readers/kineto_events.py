@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import parse_json, read_bytes, uncollected
 from loadmaster.base.units import counted, format_seconds
+from loadmaster.model.graph import LAUNCHES
 from loadmaster.readers.torch_calls import MODULE_PREFIX, Calls, role_of
 
 #: The device type of traces without kernels.
@@ -228,6 +229,11 @@ class Trace:
         counts = (op >= 0) & ~self.communication
         return np.bincount(op[counts], self.kernel_seconds[counts], len(ops)).astype(np.float64)
 
+    def kernels_of(self, ops: NDArray[np.int32]) -> list[int]:
+        """How many kernels each op launched."""
+        op = self._of_kernels(ops)
+        return list(map(int, np.bincount(op[op >= 0], minlength=len(ops))))
+
     def elapsed(self, steps: Sequence[NDArray[np.int32]]) -> float:
         """Seconds from the start of the first op of a step to the end of the last one, median."""
         start, end = self.calls.start, self.calls.end
@@ -279,6 +285,12 @@ class Trace:
                 f"their thread, {first!r} and {second!r} first: the time they share counts twice"
             )
         return notes
+
+
+def launches(names: Iterable[str], kernels: Iterable[int]) -> dict[str, dict[str, int]]:
+    """What a graph's ``meta`` says of ops that launch several kernels; nothing where none does."""
+    several = {name: n for name, n in zip(names, kernels, strict=True) if n > 1}
+    return {LAUNCHES: several} if several else {}
 
 
 def _amount(rows: Sequence[tuple[str, float]], what: str) -> str:

@@ -21,6 +21,7 @@ from loadmaster.costs import (
     sweep,
     trust,
 )
+from loadmaster.costs.measuring_device import DeviceCosts
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile, joined
@@ -51,6 +52,8 @@ class Calibration:
     against : str
         What ``trust`` compares, in words.
     links : Links or None
+    device : DeviceCosts or None
+        What sending and launching cost, if that was measured.
     """
 
     cluster: Cluster
@@ -62,6 +65,7 @@ class Calibration:
     trust: Trust | None = None
     against: str = ""
     links: Links | None = None
+    device: DeviceCosts | None = None
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -72,6 +76,7 @@ class Calibration:
             "trust": None if self.trust is None else self.trust.to_document(),
             "against": self.against,
             "links": None if self.links is None else self.links.to_document()["links"],
+            "device": None if self.device is None else self.device.to_document(),
         }
 
     def __str__(self) -> str:
@@ -83,6 +88,8 @@ class Calibration:
             parts.append(f"\n{self.against}\n{self.trust}")
         if self.links is not None:
             parts.append(f"\nLinks: mean relative error per decade of bytes\n{self.links}")
+        if self.device is not None:
+            parts.append(f"\nThis machine's runtime\n{self.device}")
         return "\n".join(parts).lstrip("\n")
 
 
@@ -95,8 +102,10 @@ def calibrate(
     model: CostModel | None = None,
     transfers: TransferTimes | None = None,
     way: str | None = None,
+    device: DeviceCosts | None = None,
+    device_type: str | None = None,
 ) -> Calibration:
-    """Costs from profiles, links from transfers.
+    """Costs from profiles, links from transfers, the cost of sending from copies.
 
     Parameters
     ----------
@@ -113,11 +122,14 @@ def calibrate(
         Costs known before. The profiles update this object.
     transfers, way
         See :func:`loadmaster.costs.fit_links` and :meth:`loadmaster.costs.Links.cluster`.
+    device, device_type
+        See :func:`loadmaster.measure_device` and :meth:`loadmaster.DeviceCosts.sending`. What
+        launches cost stays out of the cluster: :meth:`loadmaster.DeviceCosts.launching` puts it in.
 
     Raises
     ------
     InputError
-        Neither profiles nor transfers; profiles of several batches without ``batch``; input that
+        Nothing to learn from; profiles of several batches without ``batch``; input that
         sweeps, updates and fits of links refuse.
 
     Examples
@@ -128,13 +140,15 @@ def calibrate(
     >>> print(found.updates[0])
     cpu: 1 op measured, 1 new, 0 moved
     """
-    if not profiles and transfers is None:
-        raise InputError("nothing to learn from: give profiles, transfers, or both")
+    if not profiles and transfers is None and device is None:
+        raise InputError("nothing to learn from: give profiles, transfers, or what was measured")
     links = None if transfers is None else fit_links(transfers, graph)
     if links is not None:
         cluster = links.cluster(cluster, way)
+    if device is not None:
+        cluster = device.sending(cluster, device_type)
     if not profiles:
-        return Calibration(cluster, links=links)
+        return Calibration(cluster, links=links, device=device)
     small = [p for p in profiles if batch is not None and p.batch not in (None, batch)]
     measured = [p for p in profiles if p not in small]
     batches = sorted({p.batch for p in measured if p.batch is not None})
@@ -175,6 +189,7 @@ def calibrate(
         checked,
         against if checked is not None else "",
         links,
+        device,
     )
 
 

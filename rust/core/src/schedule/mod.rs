@@ -11,6 +11,9 @@
 //! own sequence. With contention it is exact as long as no later transfer delayed a scheduled op. After that
 //! it is an estimate, since ops stay where they were scheduled. For a given placement and order, [`append`]
 //! finds exactly what the simulator will do.
+//!
+//! Where a runtime has costs, the copies that senders make and the launches by hosts are left out, so a
+//! makespan is then a little short. The simulator counts them.
 
 pub mod admission;
 pub mod append;

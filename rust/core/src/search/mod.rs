@@ -2,7 +2,8 @@
 //!
 //! A state is a device per op and one topological permutation of the ops. Its makespan is that of
 //! [`append`](crate::schedule::append): what the simulator finds for the fixed sequence where each
-//! channel serves one pair of devices, an estimate on shared channels.
+//! channel serves one pair of devices, an estimate on shared channels. It leaves out the costs of a runtime
+//! (copies that senders make, launches by hosts): whoever searches has the simulator judge what is found.
 //!
 //! * [`state`] holds the state, and [`evaluate`] works its makespan out anew where a change
 //!   reaches.
