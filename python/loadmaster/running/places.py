@@ -12,12 +12,12 @@ from loadmaster.base.text import shown
 from loadmaster.model.cluster import Cluster
 
 #: The words of a place, and what they mean.
-KINDS = {"cpu": "a worker process", "thread": "a thread of this process"}
+KINDS = {"cpu": "a worker process", "thread": "a thread of this process", "cuda": "a GPU"}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A kind of `KINDS`, and the cores that it has."""
+    """A kind of `KINDS`, and the cores that it has, or the number of the GPU."""
 
     kind: str
     cores: tuple[int, ...]
@@ -39,11 +39,17 @@ def place_of(text: str) -> Place:
     """
     found = re.fullmatch(r"(\w+):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", str(text))
     if found is None or found[1] not in KINDS:
-        raise InputError(f"a device cannot be {shown(text)}: wants cpu:0, cpu:0-3 or thread:0")
+        raise InputError(
+            f"a device cannot be {shown(text)}: wants cpu:0, cpu:0-3, thread:0 or cuda:0"
+        )
     cores: list[int] = []
     for part in found[2].split(","):
         first, _, last = part.partition("-")
         cores += range(int(first), min(int(last or first), 2**16) + 1)
+    if found[1] == "cuda":
+        if len(cores) != 1:
+            raise InputError(f"{shown(text)}: a device is one GPU, such as cuda:0, or a part of it")
+        return Place("cuda", tuple(cores))
     there = usable_cores()
     missing = next((core for core in cores if core not in there), None)
     if missing is not None or not cores:

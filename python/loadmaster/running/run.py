@@ -17,6 +17,7 @@ from loadmaster.running.rounds import Session
 from loadmaster.running.tape import Tape
 
 if TYPE_CHECKING:
+    from loadmaster.running.cuda import Cuda
     from loadmaster.running.processes import Processes
     from loadmaster.running.threads import Threads
 
@@ -55,7 +56,9 @@ def run(
     on
         What each device of the plan's cluster is, by name: ``"cpu:0"`` is a worker process on core
         0, ``"cpu:0-3"`` one on four cores whose ops use four threads; ``"thread:0"`` is a thread of
-        this process. By default devices are worker processes on the cores that there are, in turn.
+        this process; ``"cuda:0"`` is a GPU. Devices that are on one GPU have a part of it each,
+        and the links between them take as long as the plan says. By default devices are worker
+        processes on the cores that there are, in turn.
     seed
         Of random ops.
     patience
@@ -115,7 +118,7 @@ def started(
     on: Mapping[str, str] | None = None,
     seed: int = 0,
     patience: float = 60.0,
-) -> Processes | Threads:
+) -> Processes | Threads | Cuda:
     """The devices of a plan, ready to run steps: a context, which ends them.
 
     As `run` takes them. ``devices.run(3)`` runs three steps more, and gives their times;
@@ -123,6 +126,7 @@ def started(
     """
     with importing("torch", "torch", "running a plan"):
         from loadmaster.running.crew import Given
+        from loadmaster.running.cuda import Cuda
         from loadmaster.running.processes import Processes
         from loadmaster.running.replicas import replicated
         from loadmaster.running.threads import Threads
@@ -131,7 +135,7 @@ def started(
     checks.positive("patience", patience)
     places = places_of(plan.cluster, on)
     used = [core for place in places for core in place.cores]
-    if len(set(used)) < len(used):
+    if len(set(used)) < len(used) and places[0].kind != "cuda":
         warn("devices share a core: they wait for each other, and steps take longer than planned")
     tensors = tape.given(inputs, targets)
     if not plan.program.is_plain:
@@ -139,5 +143,6 @@ def started(
         tape, tensors = replicated(plan.program, tape, tensors), {}
     wiring = Wiring(plan, tape, tensors)
     given = Given(places, seed, patience)
-    made: type[Processes] | type[Threads] = Processes if places[0].kind == "cpu" else Threads
-    return made(wiring, given)
+    kinds: dict[str, type[Processes] | type[Threads] | type[Cuda]]
+    kinds = {"cpu": Processes, "thread": Threads, "cuda": Cuda}
+    return kinds[places[0].kind](wiring, given)
