@@ -24,6 +24,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, RunError  # noqa: E402
+from loadmaster.running import processes  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.running.wiring import Wiring  # noqa: E402
 
@@ -222,7 +223,7 @@ def last_op_of(tape, plan, device):
         (broken, "cpu", "op '{op}' on gpu1: ValueError: it broke"),
         (broken, "thread", "op '{op}' on gpu1: ValueError: it broke"),
         (killed, "cpu", "the worker of gpu1 died by signal SIGKILL"),
-        (stuck, "cpu", "nothing happened on gpu0 for 1 s: .* on gpu0 waits for .* from gpu1"),
+        (stuck, "cpu", "nothing happened for 1 s: .* on gpu0 waits for .* from gpu1"),
     ],
 )
 def test_what_fails_names_op_and_device_and_ends_all_workers(how, on, message):
@@ -237,6 +238,26 @@ def test_what_fails_names_op_and_device_and_ends_all_workers(how, on, message):
         devices.run(1)
     assert multiprocessing.active_children() == []
     assert threading.active_count() == threads
+
+
+def hung(function):
+    def run(*args, **kwargs):
+        if os.getpid() != PARENT:
+            time.sleep(600)
+        return function(*args, **kwargs)
+
+    return run
+
+
+def test_a_worker_that_hangs_in_an_op_is_killed(monkeypatch):
+    monkeypatch.setattr(processes, "_GRACE", 0.5)
+    tape, _ = taped("tied")
+    plan = lm.place(tape.graph, cluster(2), "round-robin")
+    tape = failing(tape, last_op_of(tape, plan, 1), hung)
+    wanted = pytest.raises(RunError, match=r"nothing happened for 0\.5 s: .* on gpu0 waits for")
+    with started(plan, tape, patience=0.5) as devices, wanted:
+        devices.run(1)
+    assert multiprocessing.active_children() == []
 
 
 SCRIPT = """

@@ -83,6 +83,21 @@ class Program:
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Lowered:
+    """Where a program's nodes and values stand in its graph.
+
+    ``ops`` are those of nodes, by name; ``changed`` the values that each op writes into, by its
+    index; ``copies`` the ops that copy a value back, in the order of the program's copies, -1 where
+    nothing is to copy.
+    """
+
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: dict[str, int] = field(default_factory=dict)
+    changed: dict[int, Sequence[Value]] = field(default_factory=dict)
+    copies: list[int] = field(default_factory=list)
+
+
 def to_graph(
     program: Program,
     *,
@@ -91,11 +106,12 @@ def to_graph(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     sizes: Mapping[str, int] | None = None,
+    lowered: Lowered | None = None,
 ) -> OpGraph:
     """The graph of a program; ``framework`` wrote it.
 
     ``batch`` closes open first dimensions of inputs, ``shapes`` whole inputs, ``sizes`` symbols.
-    Warns of what the costs leave out.
+    ``lowered`` is filled in. Warns of what the costs leave out.
 
     Raises
     ------
@@ -103,7 +119,7 @@ def to_graph(
         A size stays open, or what was given contradicts the program; a value that nothing makes.
     """
     symbols = _resolve(program, batch, shapes or {}, sizes or {})
-    lowering = _Lowering(symbols)
+    lowering = _Lowering(symbols, lowered)
     for placeholder in program.placeholders:
         lowering.place(placeholder)
     for node in program.nodes:
@@ -275,10 +291,11 @@ _OVER_ROWS = {"map_impl": 1, "map": 1, "scan": 2, "associative_scan": 1}
 class _Lowering:
     """Puts a program's ops into a graph, sizes as the symbols have them."""
 
-    def __init__(self, symbols: Mapping[str, int]) -> None:
+    def __init__(self, symbols: Mapping[str, int], lowered: Lowered | None = None) -> None:
         self.graph = AtenGraph()
+        self._lowered = lowered or Lowered()
         self._symbols = dict(symbols)
-        self._values: dict[str, Value] = {}
+        self._values = self._lowered.values
         self._sizes: dict[str, int] = {}
         self._at_run_time: Counter[str] = Counter()
         self._control: Counter[str] = Counter()
@@ -318,6 +335,8 @@ class _Lowering:
             in_place=in_place,
             work=node.work or self._work(node, inputs),
         )
+        op = self.graph.n_ops - 1
+        self._lowered.ops[node.name], self._lowered.changed[op] = op, changed
         for (name, _), value in zip(node.results, results, strict=True):
             if name and value is not None:
                 if node.several:
@@ -346,8 +365,10 @@ class _Lowering:
         """Adds a copy that the signature asks for at the end of a program without in-place ops."""
         source, buffer = self._value(value, "the output"), self._value(target, "the output")
         if source.storage == buffer.storage:
+            self._lowered.copies.append(-1)
             return
         ops = self.graph.ops
+        self._lowered.copies.append(self.graph.n_ops)
         self.graph.op(
             "aten.copy_.default",
             [buffer, source],

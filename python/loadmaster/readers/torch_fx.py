@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
@@ -17,6 +17,7 @@ from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import is_in_place
 from loadmaster.readers.aten_program import (
+    Lowered,
     Node,
     Placeholder,
     Program,
@@ -70,6 +71,33 @@ def read(
     >>> program = torch.export.export(model, (x,))                    # doctest: +SKIP
     >>> graph = lm.read(program)                                      # doctest: +SKIP
     """
+    return traced(program, example_inputs, batch, shapes, sizes, name=name).graph
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph with what it was made of: the module, its program, and where that stands in it.
+
+    ``runs`` are the results of nodes, by name, where the module had to be run for them.
+    """
+
+    graph: OpGraph
+    module: torch.fx.GraphModule
+    program: Program
+    lowered: Lowered
+    runs: Mapping[str, Any]
+
+
+def traced(
+    program: Any,
+    example_inputs: Any,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    name: str | None = None,
+) -> Traced:
+    """What `read` gives, and what it was made of."""
     with importing("torch", "torch", "reading an FX graph"):
         import torch
         import torch.fx
@@ -88,14 +116,17 @@ def read(
         _mark_backward(found)
     if not found.nodes:
         raise InputError("the graph has no ops")
-    return to_graph(
+    lowered = Lowered()
+    graph = to_graph(
         found,
         name=name or ("program" if exported else type(module).__name__),
         framework=f"torch {torch.__version__}",
         batch=batch,
         shapes=shapes,
         sizes=sizes,
+        lowered=lowered,
     )
+    return Traced(graph, module, found, lowered, runs)
 
 
 def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:

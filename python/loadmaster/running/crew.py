@@ -15,6 +15,7 @@ import torch
 import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.running.clocks import Seen, steps_of, waited_for_a_core
+from loadmaster.running.compiled import Missing
 from loadmaster.running.measured import Steps
 from loadmaster.running.places import Place
 from loadmaster.running.wiring import Wiring
@@ -46,10 +47,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a worker gave up: of several, the ``cause`` is not that it heard of another."""
+    """Why a worker gave up: nothing is said where it waited in vain, or another told it to stop.
 
-    message: str
-    cause: bool
+    ``missing`` are the tasks that have not started, and what they wait for.
+    """
+
+    message: str = ""
+    missing: Missing = ()
 
 
 class Crew:
@@ -83,10 +87,14 @@ class Crew:
         peaks = np.array([part.peak for part in parts], dtype=np.uint64)
         return steps_of(self.wiring.compiled, seen, peaks if peaks.any() else None)
 
-    def failure(self, failed: Sequence[Failed]) -> RunError:
+    def failure(self, answers: Sequence[Any]) -> RunError:
         """What went wrong, told by who saw it happen."""
-        causes = [each.message for each in failed if each.cause] or [f.message for f in failed]
-        return RunError(causes[0])
+        failed = [answer if isinstance(answer, Failed) else Failed() for answer in answers]
+        for each in failed:
+            if each.message:
+                return RunError(each.message)
+        words = self.wiring.compiled.waiting([each.missing for each in failed], self.names)
+        return RunError(f"nothing happened for {self.given.patience:.3g} s: {words}")
 
 
 class Member:
@@ -138,17 +146,14 @@ class Member:
         """Why the worker gives up, and has all others do so too."""
         crew, worker = self._crew, self._worker
         crew.board.stop()
+        missing = worker.dispatcher.missing()
+        if isinstance(error, (InterruptedError, TimeoutError)):
+            return Failed(missing=missing)
         name, compiled = crew.names[self._device], crew.wiring.compiled
-        if isinstance(error, InterruptedError):
-            return Failed(f"{name} was stopped", cause=False)
-        if isinstance(error, TimeoutError):
-            words = compiled.waiting(self._device, worker.dispatcher.missing(), crew.names)
-            seconds = crew.given.patience
-            return Failed(f"nothing happened on {name} for {seconds:.0f} s: {words}", cause=True)
         where = name if worker.task == NOTHING else f"{compiled.name(worker.task)} on {name}"
         told = (
             str(error)
             if isinstance(error, LoadmasterError)
             else "".join(traceback.format_exception_only(error)).strip()
         )
-        return Failed(f"{where}: {told}", cause=True)
+        return Failed(f"{where}: {told}", missing)

@@ -80,16 +80,21 @@ class Processes:
             with suppress(OSError):  # its worker is dead, as is found below
                 pipe.send(words)
         answers: dict[int, Any] = {}
+        failed = False
         while len(answers) < len(self._pipes):
-            open_ = {p.fileno(): d for d, p in enumerate(self._pipes) if d not in answers}
-            for number in wait(list(open_)):
-                device = open_[number]  # type: ignore[index]
+            waits = {p.fileno(): d for d, p in enumerate(self._pipes) if d not in answers}
+            ready = wait(list(waits), _GRACE if failed else None)
+            if not ready:  # its op hangs: it is killed below
+                answers |= dict.fromkeys(waits.values(), Failed())
+            for number in ready:
+                device = waits[number]  # type: ignore[index]
                 answers[device] = self._answer(device)
-        failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
+                failed |= isinstance(answers[device], Failed)
+        found = [answers[device] for device in range(len(self._pipes))]
         if failed:
             self.close()
-            raise self._crew.failure(failed)
-        return [answers[device] for device in range(len(self._pipes))]
+            raise self._crew.failure(found)
+        return found
 
     def _answer(self, device: int) -> Any:
         try:
@@ -99,7 +104,7 @@ class Processes:
             self._workers[device].join(_GRACE)
             code = self._workers[device].exitcode
             why = f"by signal {signal.Signals(-code).name}" if code and code < 0 else f"({code})"
-            return Failed(f"the worker of {self._crew.names[device]} died {why}", cause=True)
+            return Failed(f"the worker of {self._crew.names[device]} died {why}")
 
     def close(self) -> None:
         """Ends all workers."""
@@ -160,9 +165,8 @@ def _serve(crew: Crew, device: int, pipe: Connection) -> None:
                 pipe.send({s: _packed(t) for s, t in member.outputs(*words).items()})
         except BaseException as error:
             crew.board.stop()
-            pipe.send(
-                member.failed(error) if member else Failed(f"{crew.names[device]}: {error}", True)
-            )
+            name = crew.names[device]
+            pipe.send(member.failed(error) if member else Failed(f"{name}: {error}"))
 
 
 def _packed(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:

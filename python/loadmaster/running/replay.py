@@ -93,6 +93,7 @@ def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
             if tensor is not None:
                 found[slot] = replace(
                     found[slot],
+                    dtype=tensor.dtype,
                     sizes=tuple(tensor.shape),
                     strides=tensor.stride(),
                     offset=tensor.storage_offset(),

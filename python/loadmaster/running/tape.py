@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, importing
 from loadmaster.model.graph import OpGraph
 from loadmaster.running.calls import Call, Values, runner
 
@@ -94,6 +94,37 @@ class Tape:
     numbers: tuple[int, ...] = ()
     host: Callable[[int], Sequence[float]] = field(default=no_numbers, repr=False)
     again: Callable[[Sequence[torch.Tensor]], Tape] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_program(cls, program: Any, example_inputs: Any = None) -> Tape:
+        """The tape of an exported program, or of an FX graph.
+
+        Parameters
+        ----------
+        program : torch.export.ExportedProgram or torch.fx.GraphModule
+            Of sizes that are not open. It is left as it is, and the tape starts from its numbers.
+        example_inputs
+            Positional arguments of the program; those that it was exported with by default.
+
+        Returns
+        -------
+        Tape
+            With ``tape.graph`` equal to what ``lm.read`` gives: an op has the name of its node.
+
+        Raises
+        ------
+        InputError
+            As ``lm.read`` does; and open sizes, inputs that are missing or have no numbers.
+
+        Examples
+        --------
+        >>> tape = lm.Tape.of_program(torch.export.export(model, (x,)))   # doctest: +SKIP
+        """
+        with importing("torch", "torch", "running a program"):
+            from loadmaster.readers.torch_fx import traced
+        from loadmaster.running.program import program_tape
+
+        return program_tape(program, traced(program, example_inputs), example_inputs)
 
     def __repr__(self) -> str:
         return f"Tape({self.graph.name!r}, {len(self.calls)} calls, {len(self.slots)} tensors)"

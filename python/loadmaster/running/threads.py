@@ -61,7 +61,7 @@ class Threads:
             except BaseException as error:
                 self._crew.board.stop()
                 if not self._members:
-                    return Failed(f"{self._crew.names[device]}: {error}", cause=True)
+                    return Failed(f"{self._crew.names[device]}: {error}")
                 return self._members[device].failed(error)
 
         answers = [thread.submit(answer, device) for device, thread in enumerate(self._threads)]
@@ -71,10 +71,9 @@ class Threads:
             self.close()
             raise
         found = [answer.result() for answer in answers]
-        failed = [each for each in found if isinstance(each, Failed)]
-        if failed:
+        if any(isinstance(each, Failed) for each in found):
             self.close()
-            raise self._crew.failure(failed)
+            raise self._crew.failure(found)
         return found
 
     def close(self) -> None:
