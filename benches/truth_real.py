@@ -6,9 +6,11 @@ of odd number, and the other way round, so that no time predicts itself. An op's
 time are 10th percentiles over rounds. There are two predictions:
 
 * ``single``: costs from the run of the one-device plan alone;
-* ``others``: the mean of the costs from the runs of all plans but the one that is predicted.
+* ``others``: the mean of the costs from the runs of all plans but the one that is predicted, where
+  sending keeps the sender busy (``send_cost``).
 
-Latency and bandwidth of the links come from a run of the random plan before the rounds.
+What a message costs comes from a run of the random plan before the rounds: for ``single`` it is
+what links take, for ``others`` what senders take.
 
 Intervals are those of the bootstrap over rounds, 90 %. Where workers waited for cores for more than
 2 % of the time, the case is refused, with the message that says so, and it counts in no figure.
@@ -46,6 +48,9 @@ DRAWS, FIRST = 200, 12
 
 #: Steps of a plan in each round: the first finds the caches as the plan before it left them.
 STEPS = 3
+
+#: B/s of links between cores that have what is sent as soon as it is copied.
+FREE = 1e13
 
 #: Pairs of plans count in Kendall's tau where they are predicted so far apart. A plan that is
 #: predicted to be faster than one device by the first factor is to measure the second.
@@ -102,6 +107,16 @@ def cpus(n: int) -> lm.Cluster:
     """Cores that share memory, by figures of other machines until these are measured."""
     kind = lm.DeviceType("cpu")
     return lm.Cluster.mesh(n, memory="8GiB", bandwidth=10e9, latency=10e-6, type=kind)
+
+
+def copying(cluster: lm.Cluster) -> lm.Cluster:
+    """Such cores, where what links take is what senders take, and links take next to nothing."""
+    latency, per_byte = (
+        float(np.mean([of(link) for link in cluster.links]))
+        for of in (lambda link: link.latency, lambda link: 1 / link.bandwidth)
+    )
+    kind = lm.DeviceType("cpu", send_cost=lm.SendCost(latency, 1 / per_byte))
+    return lm.Cluster.mesh(cluster.n_devices, memory="8GiB", bandwidth=FREE, type=kind)
 
 
 def planned(graph: lm.OpGraph, cluster: lm.Cluster, ready: Runner) -> dict[str, lm.Plan]:
@@ -170,8 +185,9 @@ def predictions(plans: dict[str, lm.Plan], costs: Floats, source: str) -> Floats
     expected = []
     for i, plan in enumerate(plans.values()):
         times = costs[0] if source == "single" else np.delete(costs, i, axis=0).mean(axis=0)
-        given = lm.Costs.given(times, plan.graph, plan.cluster)
-        problem = Problem.make(plan.graph, plan.cluster, given)
+        cluster = plan.cluster if source == "single" else copying(plan.cluster)
+        given = lm.Costs.given(times, plan.graph, cluster)
+        problem = Problem.make(plan.graph, cluster, given)
         expected.append(problem.verdict(plan.assignment).step_time)
     return np.array(expected)
 

@@ -202,3 +202,15 @@ def test_seconds_under_way_count_once():
 
 def test_what_is_said_of_an_empty_group_is_nothing():
     assert Collectives.none().seconds == Collectives.none().bytes_sent == 0
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_a_device_that_sends_by_copying_is_busy_with_that(late):
+    """a is copied out from 1.5 to 2 s; then b runs. With a transfer that b overlaps, it is clear
+    that sending keeps nobody from running.
+    """
+    plan = lm.place(GRAPH, ms_mesh(2), "single")
+    columns = [0, 0, 0, 0, 1], [0.0, 0.0, 1.5, 2.0 - late, 2.0], [0.0, 1.5, 1.5, 4.0, 5.0]
+    line = Timeline.measured(GRAPH, *columns, sent((1, 1, 0, 1, 4, 1.5, 1.5, 2.0)))
+    seen = lm.Simulation(plan.problem, line)
+    assert seen.waited(1) == (("op", 0) if late else ("copy", 0))

@@ -350,3 +350,28 @@ def test_in_a_simulation_every_op_is_taken_up_as_it_starts(name, method):
     seen = disturbed(plan, 2, seed=7)
     took = seen.steps.finish - seen.steps.start
     assert seen.op_seconds == pytest.approx(took, abs=1e-15)
+
+
+COPYING = lm.DeviceType("x", {"f32": 1e13}, memory_bandwidth=1e12, send_cost=lm.SendCost(5e-6, 1e9))
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        lm.Cluster.mesh(2, memory="8GiB", bandwidth=5e9, latency=1e-5, type=COPYING),
+        lm.Cluster.preset("2xV100-NVLink").with_dispatch(lm.Dispatch(5e-6)),
+    ],
+)
+def test_copies_and_launches_of_the_prediction_are_accounted_for(cluster):
+    """What the judge counts for the runtime is a part of what is predicted."""
+    plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
+    assert {link.doing for link in plan.schedule.blame} - {"run", "transfer"}
+    for seen in (measured(plan, [1.5 * plan.makespan]), disturbed(plan, 2, seed=4)):
+        found = seen.causes()
+        assert sum(found.parts.values()) == pytest.approx(found.difference, abs=1e-12)
+        assert "another chain" in str(found)
+    links = [row for row in seen.ratios().rows if row.of == "link"]
+    sent = plan.schedule.transfers
+    assert sum(row.predicted for row in links) == pytest.approx(
+        (sent.finish - sent.copied).sum() - (sent.start - sent.queued).sum()
+    )

@@ -55,15 +55,21 @@ def test_a_world_that_is_as_the_judge_has_it_is_predicted_exactly():
     truly, links = BRANCHES.time["*"], truth_real.cpus(2)
     case = truth_real.measure("exact", BRANCHES, pretended(truly, links), 4)
     assert case.plans == ("single", *truth_real.METHODS)
-    for source in truth_real.SOURCES:
-        assert truth_real.medians([case], source) == pytest.approx(np.zeros(6), abs=1e-4)
-        assert case.predicted[source] == pytest.approx(case.measured)
-        assert truth_real.tau(case.predicted[source], case.measured) == 1.0
+    assert truth_real.medians([case], "single") == pytest.approx(np.zeros(6), abs=1e-4)
+    assert case.predicted["single"] == pytest.approx(case.measured)
+    assert truth_real.tau(case.predicted["single"], case.measured) == 1.0
     promised, kept = truth_real.kept_promises([case], "single")
     assert promised == kept > 0
     text = truth_real.report([case])
     assert "| exact | auto |" in text
     assert "measured" in case.causes
+
+
+def test_a_world_whose_senders_copy_is_predicted_with_what_that_costs():
+    truly, links = BRANCHES.time["*"], truth_real.copying(truth_real.cpus(2))
+    case = truth_real.measure("copying", BRANCHES, pretended(truly, links), 4)
+    assert truth_real.medians([case], "others") == pytest.approx(np.zeros(6), abs=1e-3)
+    assert case.predicted["others"] == pytest.approx(case.measured, rel=1e-3)
 
 
 def test_steps_that_take_longer_than_their_ops_say_are_off_by_that():

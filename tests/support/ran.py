@@ -71,11 +71,20 @@ def pretended(times: np.ndarray, cluster: lm.Cluster | None = None, ran: list | 
 
 
 def of_simulation(plan: lm.Plan, runs: list[lm.Simulation]) -> Measured:
-    """Simulations of other costs as steps of a plan."""
+    """Simulations of other costs as steps of a plan; a transfer begins with its sender's copy."""
+    parts = [
+        edge
+        for seen in runs
+        for edge in (
+            (seen.start, seen.finish),
+            (seen.transfers.start - seen.transfers.copying, seen.transfers.finish),
+            (seen.collectives.start, seen.collectives.finish),
+        )
+    ]
     columns = [
-        np.stack([getattr(of(seen), edge) for seen in runs])
-        for of in (lambda s: s, lambda s: s.transfers, lambda s: s.collectives)
-        for edge in ("start", "finish")
+        np.stack([parts[3 * i + k][e] for i in range(len(runs))])
+        for k in range(3)
+        for e in range(2)
     ]
     seconds = np.array([seen.makespan for seen in runs])
     steps = Steps(*columns, seconds=seconds, delay=np.zeros(len(runs)))

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 #: Why something did not start earlier; on equal times, the first of these counts.
-_INPUT, _DEVICE, _CHANNEL = range(3)
+_INPUT, _DEVICE, _CHANNEL, _COPY = range(4)
 
 
 class Cause(NamedTuple):
@@ -76,6 +76,7 @@ class Causes:
             *self._inputs(problem, timeline),
             self._before_on_devices(timeline.device[reduced.op_of]),
             *self._before_on_channels(problem, timeline),
+            self._copies(timeline, timeline.device[reduced.op_of]),
         ]
         self._cause, self._why = self._latest(found)
 
@@ -111,7 +112,8 @@ class Causes:
         if cause < 0:
             return "nothing", -1
         if self._is_transfer(cause):
-            return ("channel" if why == _CHANNEL else "transfer"), cause - self._n_ops
+            word = {_CHANNEL: "channel", _COPY: "copy"}.get(why, "transfer")
+            return word, cause - self._n_ops
         return ("op", "device", "collective")[why], self._op_of(cause)
 
     # -- all that had to end before each node ----------------------------------------------------
@@ -140,6 +142,30 @@ class Causes:
     def _before_on_devices(self, device: NDArray[np.int32]) -> tuple[Ints, Ints, int]:
         computes = np.flatnonzero(self._node < self._n_ops)
         return (*self._one_after_another(device[computes], computes), _DEVICE)
+
+    def _copies(self, timeline: Timeline, device: NDArray[np.int32]) -> tuple[Ints, Ints, int]:
+        """What each op's device sent last before it, where devices send by copying: while one of
+        them sends, it computes nothing.
+        """
+        src = timeline.transfers.src
+        computes = np.flatnonzero((self._node < self._n_ops) & (self._finish[: self._n_ops] > 0))
+        found = [(np.empty(0, dtype=np.int64),) * 2]
+        for sender in np.unique(src).tolist():
+            ops = computes[device[computes] == sender]
+            ops = ops[np.argsort(self._start[ops], kind="stable")]
+            sent = self._n_ops + np.flatnonzero(src == sender)
+            sent = sent[np.argsort(self._finish[sent], kind="stable")]
+            if not self._overlap(ops, sent):
+                last = np.searchsorted(self._finish[sent], self._start[ops], side="right") - 1
+                found.append((ops[last >= 0], sent[last[last >= 0]]))
+        after, before = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return after, before, _COPY
+
+    def _overlap(self, ops: Ints, sent: Ints) -> bool:
+        """Whether some transfer was under way while one of these ops, by start, ran."""
+        begun = np.searchsorted(self._start[ops], self._finish[sent], side="left") - 1
+        ends = np.append(np.maximum.accumulate(self._finish[ops]), -np.inf)
+        return bool((ends[begun] > self._start[sent]).any())
 
     def _before_on_channels(
         self, problem: Problem, timeline: Timeline

@@ -150,7 +150,7 @@ class Account:
             for what, words in _WORDS.items()
             if counts[what]
         ]
-        if self.joined or self.left:
+        if self.joined or self.left or abs(self.other_chain) >= _FINEST:
             found.append(
                 (f"another chain: {self.joined} joined, {self.left} left", self.other_chain)
             )
@@ -216,6 +216,8 @@ def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
     if link.transfer is not None:
         return "transfer", link.transfer
     assert link.op is not None, "a link is an op or a transfer"
+    if link.doing == "launch":
+        return link.doing, link.op
     together = int(of_op[link.op])
     return ("op", link.op) if together < 0 else ("collective", together)
 
@@ -227,7 +229,8 @@ def _row(plan: Plan, what: str, index: int, took: float, was_predicted: bool) ->
     if what == "transfer":
         sent = step.transfers
         place = f"{devices[sent.src[index]]} to {devices[sent.dst[index]]}"
-        expected = float(sent.finish[index] - sent.start[index])
+        # What the sender copies out is a part of sending, which is measured as one.
+        expected = float(sent.copying[index] + sent.finish[index] - sent.start[index])
         return Row(what, graph.names[sent.op[index]], "", place, expected, took, was_predicted)
     if what == "collective":
         together = step.collectives

@@ -37,11 +37,16 @@ def learnt_links(cluster: Cluster, seen: Measured) -> Cluster:
     """The cluster with the latency and bandwidth that the transfers of a run had on each link.
 
     A link keeps its figures where the run sent nothing over it, or tensors of one size only: they
-    cannot tell latency from bandwidth.
+    cannot tell latency from bandwidth. So does one whose sender has a
+    :attr:`~loadmaster.DeviceType.send_cost`: what was measured is the copy.
     """
     steps, sent = seen.steps, seen.plan.schedule.transfers
     took = typical(steps.sent_finish - steps.sent_start) / seen.stretch
+    copies = {t.name for t in cluster.types if t.send_cost is not None}
+    type_of = {device.name: device.type for device in cluster.devices}
     for link in cluster.links:
+        if type_of[link.src] in copies:
+            continue
         ends = cluster.index(link.src), cluster.index(link.dst)
         here = (sent.src == ends[0]) & (sent.dst == ends[1]) & (sent.bytes > 0) & (took > 0)
         if len(np.unique(sent.bytes[here])) > 1:

@@ -117,7 +117,8 @@ def _links(measured: Measured) -> list[Ratio]:
     ends = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
     names = [f"{devices[src]} to {devices[dst]}" for src, dst in ends]
     took = typical(steps.sent_finish - steps.sent_start) / measured.stretch
-    return list(_grouped("link", names, sent.finish - sent.start, took))
+    predicted = sent.copying + sent.finish - sent.start
+    return list(_grouped("link", names, predicted, took))
 
 
 def _collectives(measured: Measured) -> list[Ratio]:
