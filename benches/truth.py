@@ -2,11 +2,15 @@
 
     python benches/truth.py emulated [--graphs NAME ...] [--methods NAME ...] [--seconds S]
                                      [--steps N] [--realtime]
+    python benches/truth.py onnx [--models NAME ...] [--rounds N] [--steps N] [--anyway]
+                                 [--realtime]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
 steps; how long workers waited for a core; and at last the largest error and Kendall's tau over
 pairs of plans that are predicted more than 1 % apart, by graph.
+
+``onnx``: exports to ONNX in a process per core, with real ops (``truth_onnx.py``).
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, and refused if that does not help. ``--realtime`` has Linux run
@@ -151,10 +155,22 @@ def main() -> None:
     command.add_argument("--seconds", type=float)
     command.add_argument("--steps", type=int, default=5)
     command.add_argument("--realtime", action="store_true")
+    command = commands.add_parser("onnx")
+    command.add_argument("--models", nargs="*", default=("inception-v3", "experts"))
+    command.add_argument("--rounds", type=int, default=10)
+    command.add_argument("--steps", type=int, default=3)
+    command.add_argument("--anyway", action="store_true")
+    command.add_argument("--realtime", action="store_true")
     asked = parser.parse_args()
     if asked.realtime:
         first_of_all()
-    if not emulated(asked.graphs, asked.methods, asked.steps, asked.seconds):
+    if asked.command == "onnx":
+        import truth_onnx
+
+        said = " ".join(["python benches/truth.py", *sys.argv[1:]])
+        if not truth_onnx.main(asked.models, asked.rounds, asked.steps, asked.anyway, said):
+            sys.exit(1)
+    elif not emulated(asked.graphs, asked.methods, asked.steps, asked.seconds):
         sys.exit(1)
 
 

@@ -1,25 +1,22 @@
-"""ONNX exports beside what their plans predict: Inception-v3 and a mixture of experts on two cores.
+"""ONNX exports beside what their plans predict; ``truth.py onnx`` runs it.
 
-    python benches/truth_onnx.py [--rounds 10] [--steps 3] [--models NAME ...] [--anyway]
-
-Each model is optimised once by ONNX Runtime, placed on two devices by ``auto``, ``heft`` and at
-random, exported, and run with a process per core, one thread each. All plans take turns in rounds.
-A single device runs in the same rounds, under ONNX Runtime's profiler: the 10th percentile of each
-op is its cost, by which the plans are judged again. What a message takes, and a byte more, is
-measured at first, with ops in a row that change cores. A step is the least of all.
+Two models, Inception-v3 and a mixture of experts, on two cores. Each is optimised once by ONNX
+Runtime, placed on two devices by ``auto``, ``heft`` and at random, exported, and run with a process
+per core, one thread each. All plans take turns in rounds. A single device runs in the same rounds,
+under ONNX Runtime's profiler: the 10th percentile of each op is its cost, by which the plans are
+judged again. What a message takes, and a byte more, is measured at first, with ops in a row that
+change cores. A step is the least of all.
 
 Where processes had to wait for a core for more than 2 % of the time, the machine is too busy:
-nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two idle cores,
-and the extras onnx and onnxruntime; Inception-v3 comes from ``shared/data``, with random weights.
+nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two cores, and
+the extras onnx and onnxruntime; Inception-v3 comes from ``shared/data``, with random weights.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -359,27 +356,14 @@ def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    """Measures, prints and writes the page; 1 where the machine is too busy."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=3, help="of each plan in a round")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--anyway", action="store_true", help="write the page of a busy machine")
-    given = parser.parse_args(arguments)
+def main(names: Sequence[str], rounds: int, steps: int, anyway: bool, command: str) -> bool:
+    """Measures, prints, and writes the page; whether it was written."""
     cluster = two_cores()
-    rows = [
-        row for name in given.models for row in measured(name, cluster, given.rounds, given.steps)
-    ]
-    command = " ".join(["python benches/truth_onnx.py", *arguments])
+    rows = [row for name in names for row in measured(name, cluster, rounds, steps)]
     text = page(rows, cluster, command)
     print(text)
-    if max(row.waited for row in rows) > MOST_DELAY and not given.anyway:
+    if max(row.waited for row in rows) > MOST_DELAY and not anyway:
         print("the machine is too busy: nothing is written; run it again when it is idle")
-        return 1
+        return False
     PAGE.write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from onnx_models import saved  # noqa: E402
 from placed import at_random, with_devices  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
+from loadmaster.base.errors import InputError, RunError  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +76,31 @@ def test_other_inputs_are_refused(folder, placed):
         placed.run({"x": np.ones((3, 4), np.float32)})
     with pytest.raises(InputError, match="no value for the input 'x'"):
         placed.run({})
+    with pytest.raises(InputError, match="steps is 0: wants an integer, at least 1"):
+        placed.measure(0)
     with pytest.raises(InputError, match="which has no segment"):
-        lm.writers.OnnxProcesses(folder / "parts", feeds(), cores={"gpu7": [0]})
-    with pytest.raises(InputError, match="cores of 'gpu0' are"):
-        lm.writers.OnnxProcesses(folder / "parts", feeds(), cores={"gpu0": [4096]})
+        lm.writers.OnnxProcesses(folder / "parts", feeds(), on={"gpu7": "cpu:0"})
+    with pytest.raises(InputError, match="this process may use cores"):
+        lm.writers.OnnxProcesses(folder / "parts", feeds(), on={"gpu0": "cpu:4096"})
+    with pytest.raises(InputError, match="sub-models run in processes"):
+        lm.writers.OnnxProcesses(folder / "parts", feeds(), on={"gpu0": "thread:0"})
+
+
+def test_descriptors_are_closed_and_processes_gone_at_the_end(folder):
+    before = len(os.listdir("/proc/self/fd"))
+    with lm.writers.OnnxProcesses(folder / "parts", feeds(), on={"gpu0": "cpu:0"}) as placed:
+        processes = [process._process for process in placed._processes]
+    assert all(process.poll() is not None for process in processes)
+    del placed
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_process_that_is_killed_ends_the_others_and_is_named(folder):
     with lm.writers.OnnxProcesses(folder / "parts", feeds(), optimize=False) as placed:
         others = [process._process for process in placed._processes]
         others[1].send_signal(signal.SIGKILL)
-        with pytest.raises(LoadmasterError, match=f"process of {placed.devices[1]} ended"):
+        with pytest.raises(RunError, match=f"process of {placed.devices[1]} ended"):
             placed.run(feeds())
         assert all(process.poll() is not None for process in others)
         with pytest.raises(InputError, match="are closed"):
@@ -97,7 +112,7 @@ def test_a_process_that_hangs_is_waited_for_no_longer_than_there_is_patience(fol
         folder / "parts", feeds(), optimize=False, patience=0.5
     ) as placed:
         placed._processes[1]._process.send_signal(signal.SIGSTOP)
-        with pytest.raises(LoadmasterError, match=r"nothing happened for 0\.5 s|did nothing for"):
+        with pytest.raises(RunError, match=r"nothing happened for 0\.5 s|did nothing for"):
             placed.run(feeds())
 
 

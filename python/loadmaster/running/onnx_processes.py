@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 
 from loadmaster import fast
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError, LoadmasterError
-from loadmaster.running.arena import Arena, Place
+from loadmaster.base.errors import InputError, RunError
 from loadmaster.running.measured import MOST_DELAY, typical
 from loadmaster.running.onnx_buffers import buffers
-from loadmaster.running.onnx_segments import OnnxSegments, check_feeds
+from loadmaster.running.onnx_segments import OnnxSegments, check_feeds, read_manifest
+from loadmaster.running.places import place_of, usable_cores
+from loadmaster.running.shared_arrays import Location, SharedArrays
 
 #: The arrays of the board.
 BOARD = ("gates", "arrivals", "tasks")
@@ -42,8 +43,8 @@ _TAIL = 2000
 
 _WORKER = "loadmaster.running.onnx_worker"
 
-#: An arena as it is handed to another process.
-Shared = tuple[Mapping[str, Place], int]
+#: Arrays as they are handed to another process.
+Shared = tuple[Mapping[str, Location], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ class Work:
         Whether ONNX Runtime may rewrite sub-models.
     cores : tuple of int
         Those that it may use, each for a thread.
-    values, board : Arena's places and descriptor
+    values, board : SharedArrays' places and descriptor
         Where the values and the board's arrays lie.
     patience : float
         Seconds without news after which it gives up.
@@ -133,9 +134,9 @@ class OnnxProcesses:
         As for :class:`~loadmaster.running.onnx_segments.OnnxSegments`.
     optimize : bool
         Whether ONNX Runtime may rewrite each sub-model.
-    cores : mapping of str to sequence of int, optional
-        Device name to the cores that its process is pinned to, each of which runs a thread of its
-        ops. One core each if absent, those that this process may use in turn.
+    on : mapping of str to str, optional
+        Device name to the cores that its process is pinned to, ``"cpu:0"`` or ``"cpu:0-3"``; ops
+        have a thread per core. One core each if absent, those that this process may use in turn.
     patience : float
         Seconds without any progress after which a step is given up.
 
@@ -144,7 +145,7 @@ class OnnxProcesses:
     InputError
         No export in the folder, an input that is missing, a value between segments that is no
         tensor of numbers, a core that this process may not use.
-    LoadmasterError
+    RunError
         A process failed; with what it said.
     MissingExtraError
         The package ``onnxruntime`` is not installed.
@@ -163,16 +164,19 @@ class OnnxProcesses:
         providers: Mapping[str, Sequence[Any]] | None = None,
         *,
         optimize: bool = True,
-        cores: Mapping[str, Sequence[int]] | None = None,
+        on: Mapping[str, str] | None = None,
         patience: float = 60.0,
     ) -> None:
         checks.positive("patience", patience)
-        whole = OnnxSegments(folder, providers, optimize=optimize)
-        self.manifest = whole.manifest
+        #: The manifest.
+        self.manifest = read_manifest(folder)
         check_feeds(self.manifest, feeds)
         rows = self.manifest["segments"]
         #: Names of the devices that have segments.
         self.devices = list(dict.fromkeys(row["device"] for row in rows))
+        pinned = _pinned(self.devices, on)
+        self._patience, self._processes = patience, list[_Process]()
+        whole = OnnxSegments(folder, providers, optimize=optimize)
         self._inputs = [i["name"] for i in self.manifest["inputs"]]
         shared = _described(feeds, self._inputs, "the input")
         for row, made in zip(rows, whole.made(feeds), strict=True):
@@ -180,16 +184,14 @@ class OnnxProcesses:
         del whole
         routes = _Routes(rows, self.devices)
         lengths = fast.Board.words(len(self.devices), len(routes.arrivals), len(rows))
-        self._board = Arena.made(
+        self._board = SharedArrays.made(
             {name: ("<u8", (n,)) for name, n in zip(BOARD, lengths, strict=True)}
         )
         sizes = {
             name: math.prod(shape) * np.dtype(of).itemsize for name, (of, shape) in shared.items()
         }
-        self._values = Arena.made(shared, buffers(rows, sizes, self.manifest["outputs"]))
+        self._values = SharedArrays.made(shared, buffers(rows, sizes, self.manifest["outputs"]))
         self._give(feeds)
-        pinned = _pinned(self.devices, cores)
-        self._processes: list[_Process] = []
         try:
             for number, device in enumerate(self.devices):
                 work = Work(
@@ -206,10 +208,12 @@ class OnnxProcesses:
                 )
                 self._processes.append(_Process(device, work))
             self._answers(_LOADING)
-            self._patience = patience
         except BaseException:
             self.close()
             raise
+        finally:
+            self._values.close()
+            self._board.close()
 
     def __enter__(self) -> OnnxProcesses:
         return self
@@ -235,7 +239,7 @@ class OnnxProcesses:
         ------
         InputError
             An input is missing, or has another type or shape than at first.
-        LoadmasterError
+        RunError
             A process failed, or waited in vain.
         """
         check_feeds(self.manifest, feeds)
@@ -248,12 +252,14 @@ class OnnxProcesses:
 
         Raises
         ------
-        LoadmasterError
+        InputError
+            No number of steps, or the processes are closed.
+        RunError
             A process failed, or waited in vain.
         """
         if not self._processes:
             raise InputError("the processes are closed")
-        checks.positive("steps", steps)
+        steps = checks.integer("steps", steps)
         for process in self._processes:
             process.tell(steps)
         clocks = np.empty((2, steps, len(self.manifest["segments"])), dtype=np.uint64)
@@ -289,7 +295,7 @@ class OnnxProcesses:
                         answers[process] = process.answer()
                 now = self._board["tasks"].copy()
                 if not ready and seen is not None and bool((now == seen).all()):
-                    raise LoadmasterError(
+                    raise RunError(
                         f"the process of {missing[0].device} did nothing for {patience:g} s"
                     )
                 seen = now
@@ -308,27 +314,26 @@ def _described(
         value = np.asarray(values[name]) if not isinstance(values[name], (list, dict)) else None
         if value is None or value.dtype.kind not in "fiubc":
             raise InputError(
-                f"{what} {name!r} is no tensor of numbers, and processes cannot share it: place "
-                "its op with its readers, --no-split or --pin"
+                f"{what} {name!r}, which is no tensor of numbers: processes cannot share it. "
+                "lm.writers.OnnxSegments runs the export in one process"
             )
         found[name] = (value.dtype.str, value.shape)
     return found
 
 
-def _pinned(
-    devices: Sequence[str], cores: Mapping[str, Sequence[int]] | None
-) -> dict[str, tuple[int, ...]]:
+def _pinned(devices: Sequence[str], on: Mapping[str, str] | None) -> dict[str, tuple[int, ...]]:
     """The cores of each device's process."""
-    usable = sorted(os.sched_getaffinity(0))
+    usable = usable_cores()
     pinned: dict[str, tuple[int, ...]] = {
         device: (usable[i % len(usable)],) for i, device in enumerate(devices)
     }
-    for device, given in (cores or {}).items():
+    for device, text in (on or {}).items():
         if device not in pinned:
-            raise InputError(f"cores are given for {device!r}, which has no segment")
-        if not given or not set(given) <= set(usable):
-            raise InputError(f"cores of {device!r} are {list(given)}: there are {usable}")
-        pinned[device] = tuple(given)
+            raise InputError(f"on= speaks of {device!r}, which has no segment")
+        place = place_of(text)
+        if place.kind != "cpu":
+            raise InputError(f"{device!r} cannot be {text}: sub-models run in processes, on cpu:0")
+        pinned[device] = place.cores
     return pinned
 
 
@@ -392,11 +397,11 @@ class _Process:
             answer = self.connection.recv()
         except (EOFError, OSError):
             code = self._process.wait()
-            raise LoadmasterError(
+            raise RunError(
                 f"the process of {self.device} ended with code {code}{self._said()}"
             ) from None
         if isinstance(answer, str):
-            raise LoadmasterError(f"{self.device}: {answer}")
+            raise RunError(f"{self.device}: {answer}")
         return answer
 
     def _said(self) -> str:

@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import fast
-from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.base.units import counted
 from loadmaster.readers.onnx_shapes import first_line
-from loadmaster.running.arena import Arena
+from loadmaster.running.clocks import waited_for_a_core
 from loadmaster.running.onnx_processes import BOARD, Work
 from loadmaster.running.onnx_segments import session, share_memory
+from loadmaster.running.shared_arrays import SharedArrays
 
 #: ``prctl``'s number for how late, in nanoseconds, sleeps may end: 50,000 else, a message's length.
 _PR_SET_TIMERSLACK = 29
@@ -39,7 +40,9 @@ class _Device:
         os.sched_setaffinity(0, work.cores)
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         self._work = work
-        self._values, shared = Arena(*work.values), Arena(*work.board)
+        self._values, shared = SharedArrays(*work.values), SharedArrays(*work.board)
+        self._values.close()
+        shared.close()
         board = fast.Board(*(shared[name].view(np.uint64) for name in BOARD))
         self._clocks = shared["tasks"].reshape(-1, 2)
         self._mine = np.array(list(work.segments))
@@ -54,6 +57,7 @@ class _Device:
             fixed=True,
         )
         self._dispatcher = fast.Dispatcher(part, board, work.patience)
+        self._delay = waited_for_a_core()
         share_memory()
         self._bound = {i: self._binding(row) for i, row in work.segments.items()}
 
@@ -84,17 +88,16 @@ class _Device:
         """
         begins, delays = np.zeros((2, steps), dtype=np.uint64)
         clocks = np.zeros((2, steps, len(self._mine)), dtype=np.uint64)
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as waited:
-            for step in range(steps):
-                before = _waited(waited)
-                try:
-                    begins[step] = self._dispatcher.begin()
-                    self._step()
-                    delays[step] = _waited(waited) - before
-                    clocks[:, step] = self._clocks[self._mine].T
-                    self._dispatcher.end()
-                except TimeoutError:
-                    raise LoadmasterError(self._overdue()) from None
+        for step in range(steps):
+            before = self._delay()
+            try:
+                begins[step] = self._dispatcher.begin()
+                self._step()
+                delays[step] = self._delay() - before
+                clocks[:, step] = self._clocks[self._mine].T
+                self._dispatcher.end()
+            except TimeoutError:
+                raise RunError(self._overdue()) from None
         return begins, self._mine, *clocks, delays
 
     def _step(self) -> None:
@@ -105,7 +108,7 @@ class _Device:
                 chosen.run_with_iobinding(binding)
             except Exception as error:  # of ONNX Runtime, whose errors have no common class
                 file = self._work.segments[segment]["file"]
-                raise InputError(f"ONNX Runtime cannot run {file}: {first_line(error)}") from None
+                raise RunError(f"ONNX Runtime cannot run {file}: {first_line(error)}") from None
             for arrival, _ in sends.get(segment, ()):
                 now = time.monotonic_ns()
                 dispatcher.arrive(arrival, now, now)
@@ -125,11 +128,6 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArr
     """Pairs as two columns."""
     first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
     return first, second
-
-
-def _waited(schedstat: Any) -> int:
-    """Nanoseconds for which this thread was ready and had no core."""
-    return int(os.pread(schedstat.fileno(), 80, 0).split()[1])
 
 
 def _end_with_parent(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Arena: arrays in memory that processes share."""
+"""Arrays in memory that processes share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where an array lies: its dtype as numpy writes it, its shape, its first byte."""
 
     dtype: str
@@ -27,27 +27,28 @@ class Place:
     offset: int
 
 
-class Arena:
+class SharedArrays:
     """Arrays in memory that has no name, which whoever is handed its descriptor shares.
 
     The memory is gone with the last process that has it, however that ends.
 
     Parameters
     ----------
-    places : mapping of str to Place
+    places : mapping of str to Location
     descriptor : int
         Of the memory.
 
     Examples
     --------
-    >>> arena = Arena.made({"x": ("<f4", (2, 3)), "n": ("<u8", ())})
-    >>> again = Arena(arena.places, arena.descriptor)
+    >>> arrays = SharedArrays.made({"x": ("<f4", (2, 3)), "n": ("<u8", ())})
+    >>> again = SharedArrays(arrays.places, arrays.descriptor)
+    >>> arrays.close()
     >>> again["x"][1, 2] = 5
-    >>> float(arena["x"].sum())
+    >>> float(arrays["x"].sum())
     5.0
     """
 
-    def __init__(self, places: Mapping[str, Place], descriptor: int) -> None:
+    def __init__(self, places: Mapping[str, Location], descriptor: int) -> None:
         self.places, self.descriptor = places, descriptor
         self._memory = mmap.mmap(descriptor, 0)
 
@@ -56,8 +57,8 @@ class Arena:
         cls,
         arrays: Mapping[str, tuple[str, Sequence[int]]],
         buffers: Mapping[str, int] | None = None,
-    ) -> Arena:
-        """An arena with room for arrays of these dtypes and shapes, all 0.
+    ) -> SharedArrays:
+        """Room for arrays of these dtypes and shapes, all 0.
 
         Parameters
         ----------
@@ -79,7 +80,7 @@ class Arena:
             room[of[name]] = max(aligned, room.get(of[name], 0))
         begins = dict(zip(room, accumulate(room.values(), initial=0), strict=False))
         places = {
-            name: Place(dtype, tuple(shape), begins[of[name]])
+            name: Location(dtype, tuple(shape), begins[of[name]])
             for name, (dtype, shape) in arrays.items()
         }
         size = sum(room.values())
@@ -87,6 +88,10 @@ class Arena:
             descriptor = os.memfd_create("loadmaster")
             os.truncate(descriptor, max(size, _ALIGNED))
             return cls(places, descriptor)
+
+    def close(self) -> None:
+        """Closes the descriptor, after which the memory can be handed to nobody else."""
+        os.close(self.descriptor)
 
     def __getitem__(self, name: str) -> NDArray[np.generic]:
         """One of the arrays, which all that share it read and write."""
