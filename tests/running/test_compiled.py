@@ -181,5 +181,5 @@ def test_a_piece_is_freed_by_its_last_reader_or_sender():
 def test_what_a_device_waits_for_is_said_by_name():
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 8)])
     compiled = compile_plan(with_devices(graph, [0, 1], ms_mesh(2)))
-    words = compiled.waiting(1, [(1, [0], [])], ["left", "right"])
+    words = compiled.waiting([[], [(1, [0], [])]], ["left", "right"])
     assert words == "op 'b' on right waits for tensor 0 of 'a' from left"

@@ -193,8 +193,13 @@ class Compiled:
             return f"word from {sender} that {what} is done"
         return f"tensor {tensor} of {what} from {sender}"
 
-    def waiting(self, device: int, missing: Missing, devices: Sequence[str]) -> str:
-        """What a device that gave up waited for, from :meth:`fast.Dispatcher.missing`."""
+    def waiting(self, missing: Sequence[Missing], devices: Sequence[str]) -> str:
+        """What each device that gave up waited for, from its :meth:`fast.Dispatcher.missing`."""
+        return "; ".join(
+            self._waiting(device, rows, devices) for device, rows in enumerate(missing) if rows
+        )
+
+    def _waiting(self, device: int, missing: Missing, devices: Sequence[str]) -> str:
         # A task that waits for another device, and for none of its own, is what holds it up.
         held_up = (row for row in missing if row[1] and not row[2])
         task, arrivals, _ = next(held_up, (NONE, (), ()))

@@ -195,11 +195,7 @@ class _Emulation:
     def _waiting(self) -> str:
         """What the devices that had not ended waited for."""
         missing = [dispatcher.missing() for dispatcher in self.dispatchers]
-        return "; ".join(
-            self.compiled.waiting(device, rows, self.names)
-            for device, rows in enumerate(missing)
-            if rows
-        )
+        return self.compiled.waiting(missing, self.names)
 
 
 def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
