@@ -47,6 +47,8 @@ class Profile:
     --------
     >>> import numpy as np
     >>> p = Profile(("conv", "relu"), ("Conv", "Relu"), np.array([[3e-3, 2e-3], [1e-3, np.nan]]))
+    >>> p
+    Profile(2 ops, 2 steps, device type '*')
     >>> p.median().tolist()
     [0.0025, 0.001]
     """
@@ -85,6 +87,10 @@ class Profile:
         unmeasured = np.flatnonzero(np.isnan(self.seconds).all(axis=1))
         if len(unmeasured):
             raise InputError(f"op {self.names[unmeasured[0]]!r} has no measured time in any step")
+
+    def __repr__(self) -> str:
+        ops, steps = counted(len(self.names), "op"), counted(self.seconds.shape[1], "step")
+        return f"Profile({ops}, {steps}, device type {self.device_type!r})"
 
     @property
     def n_ops(self) -> int:
