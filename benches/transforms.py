@@ -103,6 +103,7 @@ def stages(graph: lm.OpGraph, k: int, options: dict[str, Any], repeat: int) -> t
 
 def replicas(repeat: int) -> None:
     """Prints a row per graph and aggregation."""
+    replicate(lm.read("example:lenet"), 2)  # What is imported then is not counted.
     heads = "".join(f"{head:>9}" for head in ("first", "again", "costs", "reduced", "texts"))
     print(f"{'graph':<26}{'aggregation':<14}{'k':>2}{'ops':>9}{heads}")
     for name, k in {"drawn": REPLICAS, **TRACED}.items():

@@ -12,9 +12,12 @@ from strategies import graph_of, v100_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
+from loadmaster.costs.program import costs_of, program_costs
+from loadmaster.model.graph import TEXTS
 from loadmaster.transforms import dimensions, split_op
 from loadmaster.transforms.base import format_output, parse_output
 from loadmaster.transforms.rules import rules, rules_for
+from loadmaster.transforms.split import planned_split
 
 HOW = {"whole", "aligned", "match"}
 
@@ -304,6 +307,23 @@ def test_matrix_products_of_onnx_by_rank():
     assert product("f32[4,3]", "f32[3,5]", "f32[4,5]") == {
         "row": 4, "column": 5, "contraction": 3,
     }  # fmt: skip
+
+
+def test_what_is_planned_takes_what_it_takes_in_the_graph():
+    cluster = v100_mesh(2)
+    for graph in (lm.read("example:lenet"), convolution()):
+        before = lm.costs.estimate(graph, cluster)
+        for op in range(graph.n_ops):
+            for dimension in dimensions(graph, op):
+                planned = planned_split(graph, op, dimension, 2)
+                step = planned.program()
+                found = costs_of(planned.work, before, cluster)
+                whole = program_costs(step, before, cluster)
+                block = np.flatnonzero(step.serves == op)
+                assert (found.time == whole.time[block]).all()
+                assert (found.provenance == whole.provenance[block]).all()
+                assert (step.role[block] == planned.work.role).all()
+                assert not set(TEXTS.values()) & set(vars(step.graph)), "no text is made for it"
 
 
 def test_an_uneven_split_is_said():

@@ -72,6 +72,17 @@ type Flags<'py> = Bound<'py, PyArray1<bool>>;
 /// Returns
 /// -------
 /// bool [n_ops], bool [n_edges]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np, loadmaster as lm
+/// >>> from loadmaster import fast
+/// >>> g = lm.read("example:lenet")
+/// >>> kinds = np.array(g.kinds)
+/// >>> state = np.isin(kinds, ["parameter", "buffer", "constant"])
+/// >>> many, gradient = fast.roles(g._core, state, kinds == "input", g.updates)
+/// >>> int(many.sum()), int(gradient.sum()), g.n_ops
+/// (60, 18, 104)
 #[pyfunction]
 pub fn roles<'py>(
     py: Python<'py>,
@@ -100,6 +111,17 @@ pub fn roles<'py>(
 /// Returns
 /// -------
 /// bool [n_edges]
+///
+/// Examples
+/// --------
+/// >>> import numpy as np, loadmaster as lm
+/// >>> from loadmaster import fast
+/// >>> g = lm.read("example:lenet")
+/// >>> kinds = np.array(g.kinds)
+/// >>> state = np.isin(kinds, ["parameter", "buffer", "constant"])
+/// >>> many, gradient = fast.roles(g._core, state, kinds == "input", g.updates)
+/// >>> int(fast.summed_edges(g._core, many, kinds == "parameter", g.updates).sum())
+/// 8
 #[pyfunction]
 pub fn summed_edges<'py>(
     py: Python<'py>,
@@ -149,6 +171,24 @@ type Replicated<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 /// OpGraph, int32 [n], int32 [n], int32 [n]
 ///     Per op: the op of ``graph`` that it is a copy of or serves; its replica, -1: none; which of the
 ///     added ops it is, -1: none.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np, loadmaster as lm
+/// >>> from loadmaster import fast
+/// >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1], "bytes": [8]})
+/// >>> each, none = np.ones(2, dtype=bool), np.empty(0, dtype=np.int64)
+/// >>> copies = {"home": np.array([-1, -1]), "by_rows": each, "even": ~each}
+/// >>> copies |= {"stays": each[:1], "along": each[:1]}
+/// >>> whole = ["whole_accessed", "whole_output", "whole_resident"]
+/// >>> copies |= dict.fromkeys(whole, np.zeros(2, dtype=np.uint64))
+/// >>> added = {"is_before": each[:0]} | dict.fromkeys(["place", "serves", "replica"], none)
+/// >>> added |= dict.fromkeys(["collective", "kind", "flops", "accessed", "output"], none)
+/// >>> links = dict.fromkeys(["place", "src", "dst", "tensor", "bytes"], none)
+/// >>> names, rows = ["a0", "a1", "b0", "b1"], np.array([4, 4])
+/// >>> twice, serves, replica, _ = fast.expand(g._core, names, rows, copies, added, links)
+/// >>> twice.column("bytes").tolist(), serves.tolist(), replica.tolist()
+/// ([4, 4], [0, 0, 1, 1], [0, 1, 0, 1])
 #[pyfunction]
 pub fn expand<'py>(
     graph: &Bound<'py, OpGraph>,
@@ -261,6 +301,20 @@ fn home_of(code: i64) -> Home {
 ///     new graph that each leaves now. ``src``, ``dst``, ``tensor``, ``bytes``: new edges, in ops of
 ///     the new graph. ``shows``, ``shown``: ops whose storage the op owned, and the op of the new graph
 ///     that owns it now.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np, loadmaster as lm
+/// >>> from loadmaster import fast
+/// >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1], "bytes": [8]})
+/// >>> one, two, none = np.array([0]), np.array([1, 1]), np.empty(0, dtype=np.int64)
+/// >>> block = dict.fromkeys(["flops", "accessed", "output_bytes", "workspace"], two)
+/// >>> block |= {"src": one, "dst": one + 1, "tensor": one - 1, "bytes": one}
+/// >>> block |= {"leaving": one, "leaving_src": one + 1}
+/// >>> block |= dict.fromkeys(["dropped", "shows", "shown"], none)
+/// >>> made = fast.replace_op(g._core, ["a0", "a1", "b"], 0, **block)
+/// >>> made.n_ops, made.column("src").tolist(), made.column("dst").tolist()
+/// (3, [1, 0], [2, 1])
 #[pyfunction]
 #[pyo3(signature = (graph, names, at, **columns))]
 pub fn replace_op(
