@@ -13,7 +13,8 @@ pairs of plans that are predicted more than 1 % apart, by graph.
 ``onnx``: exports to ONNX in a process per core, with real ops (``truth_onnx.py``).
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
-than 2 % of its steps is run again, and refused if that does not help. ``--realtime`` has Linux run
+than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
+ops" is what they take one after another as emulated. ``--realtime`` has Linux run
 the devices before anything else (SCHED_FIFO, which wants the right to it), for a machine that is
 shared. Ends with status 1 where a row was refused, or misses what is wanted.
 """
@@ -40,8 +41,8 @@ METHODS = ("single", "auto", "heft", "etf", "m-topo", "random", "data-parallel")
 #: The largest error of a prediction that is wanted, and the least tau.
 ERROR, TAU = 0.08, 0.95
 
-#: Times that a row is run before it is refused.
-TRIES = 3
+#: How many times a row is run again, each twice as long as before, until it is refused.
+DOUBLED = 3
 
 #: Pairs of plans that are predicted closer than that say nothing of the order.
 APART = 1.01
@@ -82,55 +83,67 @@ def tau(rows: Sequence[Measured]) -> float | None:
 
 def ran(plan: lm.Plan, steps: int, seconds: float | None) -> Measured:
     """A run whose workers had their cores, or the last of several that did not."""
-    for _ in range(TRIES):
-        seen = lm.emulate(plan, steps, seconds=seconds)
+    seen = lm.emulate(plan, steps, seconds=seconds)
+    for _ in range(DOUBLED):
         if not seen.is_busy:
             break
+        seen = lm.emulate(plan, steps, seconds=2 * all_ops(seen))
     return seen
+
+
+def all_ops(seen: Measured) -> float:
+    """Seconds that all ops take one after another, as emulated."""
+    return float(seen.plan.problem.compute_time.sum(axis=0).min()) * seen.stretch
+
+
+def row(seen: Measured, name: str, method: str) -> str:
+    """A row of the table."""
+    plan = seen.plan
+    sent = len(plan.schedule.transfers) + len(plan.schedule.collectives)
+    low, high = interval(seen)
+    mark = "**" if abs(seen.error) > ERROR else ""
+    cells = [
+        name,
+        method,
+        f"{plan.problem.graph.n_ops:,}",
+        f"{sent:,}",
+        f"{1e3 * plan.makespan:.2f} ms",
+        f"refused: {seen.busy}" if seen.is_busy else f"{1e3 * seen.step:.2f} ms",
+        "" if seen.is_busy else f"{mark}{100 * seen.error:+.1f} %{mark}",
+        "" if seen.is_busy else f"{100 * low:+.1f} to {100 * high:+.1f} %",
+        f"{all_ops(seen):.1f} s",
+        f"{100 * seen.delay:.1f} %",
+        f"{os.getloadavg()[0]:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def emulated(
     graphs: Sequence[str], methods: Sequence[str], steps: int, seconds: float | None
 ) -> bool:
     """Prints a table; whether every row is there and as good as wanted."""
-    print("| graph | method | ops | sent | predicted | measured | error | 90 % | waited | load |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    good, errors, refused = True, [], 0
-    taus: dict[str, float] = {}
+    print(
+        "| graph | method | ops | sent | predicted | measured | error | 90 % | all ops | waited",
+        end="",
+    )
+    print(" | load |\n" + "|---" * 11 + "|")
+    found: dict[str, list[Measured]] = {name: [] for name in graphs}
     for name in graphs:
-        rows = []
         for method in methods:
             plan = placed(name, method)
-            if plan is None:
-                continue
-            seen = ran(plan, steps, seconds)
-            sent = len(plan.schedule.transfers) + len(plan.schedule.collectives)
-            head = f"| {name} | {method} | {plan.problem.graph.n_ops:,} | {sent:,}"
-            tail = f"{100 * seen.delay:.1f} % | {os.getloadavg()[0]:.1f} |"
-            predicted = f"{1e3 * plan.makespan:.2f} ms"
-            if seen.is_busy:
-                refused += 1
-                print(f"{head} | {predicted} | refused: {seen.busy} | | | {tail}", flush=True)
-                continue
-            rows.append(seen)
-            errors.append(abs(seen.error))
-            low, high = interval(seen)
-            mark = "**" if abs(seen.error) > ERROR else ""
-            print(
-                f"{head} | {predicted} | {1e3 * seen.step:.2f} ms | "
-                f"{mark}{100 * seen.error:+.1f} %{mark} | {100 * low:+.1f} to {100 * high:+.1f} % "
-                f"| {tail}",
-                flush=True,
-            )
-        found = tau(rows)
-        if found is not None:
-            taus[name] = found
+            if plan is not None:
+                found[name].append(ran(plan, steps, seconds))
+                print(row(found[name][-1], name, method), flush=True)
+    kept = {name: [seen for seen in rows if not seen.is_busy] for name, rows in found.items()}
+    errors = [abs(seen.error) for rows in kept.values() for seen in rows]
+    taus = {name: value for name, rows in kept.items() if (value := tau(rows)) is not None}
+    refused = sum(map(len, found.values())) - len(errors)
     if errors:
-        print(f"\nlargest error {100 * max(errors):.1f} % (wanted {100 * ERROR:.0f} %), ", end="")
-        print(f"median {100 * statistics.median(errors):.1f} %, of {len(errors)} plans")
-    print(
-        "tau", ", ".join(f"{name} {value:.2f}" for name, value in taus.items()), f"(wanted {TAU})"
-    )
+        print(
+            f"\nlargest error {100 * max(errors):.1f} % (wanted {100 * ERROR:.0f} %), median "
+            f"{100 * statistics.median(errors):.1f} %, of {len(errors)} plans; tau (wanted {TAU}) "
+            + ", ".join(f"{name} {value:.2f}" for name, value in taus.items())
+        )
     if refused:
         print(f"{refused} rows refused: run them again on an idle machine")
     good = not refused and max(errors, default=0.0) <= ERROR

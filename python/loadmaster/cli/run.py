@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
         "--seconds",
         metavar="TIME",
         help="with --emulate: stretch the run so that all ops take this one after another; the "
-        "longer, the less the machine's own time counts; default: 0.6s",
+        "longer, the less the machine's own time counts; default: 0.6s, more for many ops",
     )
     command.add_argument("--steps", default="30", metavar="N", help="steps to measure; default: 30")
     options.add_repeated(

@@ -261,3 +261,54 @@ fn only_what_runs_can_end() {
     assert!(dispatcher.done(&board, 1).is_err());
     assert!(dispatcher.arrive(&board, 7, (0, 0)).is_err());
 }
+
+/// Two members, whose shares are tasks 0 and 1, and who wait for both shares as tasks 2 and 3.
+#[test]
+fn members_of_a_collective_end_together_and_hold_its_channels() {
+    let memory = Memory::of(2, 2, 4);
+    let board = memory.board();
+    let told = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    let holds = [(0, 0), (1, 0)];
+    let links = Links::new((2, 1), &holds, vec![40_000; 2], &[7, 7], &told, Vec::new()).expect("links");
+    let clock = Monotonic::starting(0);
+    thread::scope(|scope| {
+        for device in 0..2u32 {
+            let (board, links) = (&board, &links);
+            scope.spawn(move || {
+                let columns = Columns {
+                    tasks: vec![device, device + 2],
+                    priority: vec![0; 2],
+                    at_once: vec![true; 2],
+                    waits: vec![(0, device + 2), (1, device + 2)],
+                    sends: vec![(device, 0), (device, 1)],
+                    ..Columns::default()
+                };
+                let part = Arc::new(Part::new(DeviceId(device), false, columns).expect("a part"));
+                let mut dispatcher =
+                    Dispatcher::new(part, board, clock, PATIENCE).expect("numbers of the board");
+                let one = Device::new(&dispatcher, &[], &[(device, device)]).expect("a device");
+                for _ in 0..3 {
+                    one.step(&mut dispatcher, board, links).expect("no deadlock");
+                }
+            });
+        }
+    });
+    let both = [0, 1].map(|a| {
+        let words = &memory.arrivals[PER_ARRIVAL * a..PER_ARRIVAL * (a + 1)];
+        (Memory::word(words, 0), Memory::word(words, 1), Memory::word(words, 2))
+    });
+    assert_eq!(both[0], both[1]);
+    assert_eq!((both[0].0, both[0].2 - both[0].1), (3, 40_000));
+    let shares = memory.span(0).1.max(memory.span(1).1);
+    assert!(shares <= both[0].1 && both[0].2 <= memory.span(2).0.min(memory.span(3).0));
+}
+
+#[test]
+fn links_refuse_what_is_not_there() {
+    let links = |holds: &[(u32, u32)], told: &[(u32, u32)], first: Vec<u32>| {
+        Links::new((1, 1), holds, vec![1], &[-1], told, first).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(links(&[(0, 1)], &[], vec![]), Err("holds: arrival 0 holds channel 1".to_owned()));
+    assert_eq!(links(&[], &[(0, 3)], vec![]), Err("told: device 3 of arrival 0".to_owned()));
+    assert_eq!(links(&[], &[], vec![9]), Err("first: arrival 9 of 1".to_owned()));
+}
