@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -156,15 +157,25 @@ def with_numbers(
     PyTorch leaves out those that equal their default, as they may in one step and not in another.
     Numbers are told by position and by name; sizes are none.
     """
-    named, free = dict(kwargs), []
+    free, defaults = _numbers(function)
+    named = dict(kwargs)
+    for position, name, default in defaults:
+        if position >= len(args):
+            named.setdefault(name, default)
+    return named, free
+
+
+@lru_cache(maxsize=1024)
+def _numbers(function: Any) -> tuple[frozenset[int | str], list[tuple[int, str, float]]]:
+    """Which arguments of an op are numbers, and the position, name and default of some of them."""
+    free: list[int | str] = []
+    defaults = []
     for i, argument in enumerate(function._schema.arguments):
-        if not any(word in str(argument.type) for word in ("number", "float", "Tensor")):
-            continue
-        free += [i, argument.name]
-        default = argument.default_value
-        if i >= len(args) and type(default) in (int, float):
-            named.setdefault(argument.name, default)
-    return named, frozenset(free)
+        if any(word in str(argument.type) for word in ("number", "float", "Tensor")):
+            free += [i, argument.name]
+            if type(argument.default_value) in (int, float):
+                defaults.append((i, argument.name, argument.default_value))
+    return frozenset(free), defaults
 
 
 def _is_tensor(value: Any) -> bool:
