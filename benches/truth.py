@@ -173,6 +173,12 @@ def main() -> None:
     command.add_argument("--realtime", action="store_true")
     command.add_argument("--file", type=Path, default=Path(__file__).parent / ".truth.jsonl")
     asked = parser.parse_args()
+    if asked.command == "real":
+        import truth_real
+
+        urgent = first_of_all if asked.realtime else None
+        truth_real.main(asked.file, asked.models, asked.rounds, urgent)
+        return
     if asked.realtime:
         first_of_all()
     if asked.command == "onnx":
@@ -181,10 +187,6 @@ def main() -> None:
         said = " ".join(["python benches/truth.py", *sys.argv[1:]])
         if not truth_onnx.main(asked.models, asked.rounds, asked.steps, asked.anyway, said):
             sys.exit(1)
-    elif asked.command == "real":
-        import truth_real
-
-        truth_real.main(asked.file, asked.models, asked.rounds)
     elif not emulated(asked.graphs, asked.methods, asked.steps, asked.seconds):
         sys.exit(1)
 

@@ -21,9 +21,10 @@ Between steps there is a rest, since Linux stops what runs in real time for all 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -141,12 +142,18 @@ def planned(graph: lm.OpGraph, cluster: lm.Cluster, ready: Runner) -> dict[str, 
     }
 
 
-def resting(runner: Runner) -> Runner:
-    """The same with a rest after each run of steps, of half the time that they took."""
+def resting(runner: Runner, urgent: Callable[[], None] | None) -> Runner:
+    """The same with a rest after each run of steps, of half the time that they took. Workers, and
+    not this process, run as urgently as what is called before they are started has it.
+    """
 
     @contextmanager
     def ready(plan: lm.Plan) -> Iterator[Session]:
+        if urgent is not None:
+            urgent()
         with runner(plan) as session:
+            if urgent is not None:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
             def run(steps: int) -> Measured:
                 seen = session(steps)
@@ -282,7 +289,7 @@ def report(cases: Sequence[Case]) -> str:
     return "\n".join(lines)
 
 
-def main(path: Path, names: Sequence[str], rounds: int) -> None:
+def main(path: Path, names: Sequence[str], rounds: int, urgent: Callable[[], None] | None) -> None:
     """Measures the cases that a file of finished ones lacks, and prints the report of all."""
     import torch
     from truth_models import MODELS, step_of
@@ -303,7 +310,7 @@ def main(path: Path, names: Sequence[str], rounds: int) -> None:
             if name in done:
                 continue
             tape = lm.record(**step_of(model, train))
-            ready = resting(running(tape, on={"gpu0": "cpu:0", "gpu1": "cpu:1"}))
+            ready = resting(running(tape, on={"gpu0": "cpu:0", "gpu1": "cpu:1"}), urgent)
             case = measure(name, tape.graph, ready, rounds)
             cases[name] = case
             with path.open("a") as file:
