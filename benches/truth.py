@@ -4,6 +4,7 @@
                                      [--steps N] [--realtime]
     python benches/truth.py onnx [--models NAME ...] [--rounds N] [--steps N] [--anyway]
                                  [--realtime]
+    python benches/truth.py real [--models NAME ...] [--rounds N] [--realtime] [--file FILE]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
@@ -11,6 +12,10 @@ steps; how long workers waited for a core; and at last the largest error and Ken
 pairs of plans that are predicted more than 1 % apart, by graph.
 
 ``onnx``: exports to ONNX in a process per core, with real ops (``truth_onnx.py``).
+
+``real``: plans of six models, for inference and a step of SGD, on two worker processes; see
+``truth_real.py``. It needs PyTorch. Finished cases are kept in FILE (``.truth.jsonl``), so that a
+run that was broken off goes on; those that were refused are run again.
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
@@ -27,6 +32,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -174,7 +180,18 @@ def main() -> None:
     command.add_argument("--steps", type=int, default=3)
     command.add_argument("--anyway", action="store_true")
     command.add_argument("--realtime", action="store_true")
+    command = commands.add_parser("real")
+    command.add_argument("--models", nargs="*", default=())
+    command.add_argument("--rounds", type=int, default=48)
+    command.add_argument("--realtime", action="store_true")
+    command.add_argument("--file", type=Path, default=Path(__file__).parent / ".truth.jsonl")
     asked = parser.parse_args()
+    if asked.command == "real":
+        import truth_real
+
+        urgent = first_of_all if asked.realtime else None
+        truth_real.main(asked.file, asked.models, asked.rounds, urgent)
+        return
     if asked.realtime:
         first_of_all()
     if asked.command == "onnx":

@@ -1,7 +1,7 @@
 """What is learnt of a machine from plans that ran on it: times of ops, figures of links.
 
-The typical step of a run counts, as :func:`loadmaster.running.measured.typical` has it: times of
-a step that something disturbed would be taken for those of the ops.
+The fastest steps of a run count, as :func:`loadmaster.running.measured.fastest` has them: times of a
+step that something disturbed would be taken for those of the ops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from loadmaster.costs import CostModel, Entry, fit_links
 from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
-from loadmaster.running.measured import Measured, typical
+from loadmaster.running.measured import Measured, fastest
 from loadmaster.running.profiled import types_of
 
 
@@ -30,7 +30,8 @@ def learn_times(model: CostModel, seen: Measured) -> None:
     """Merges what ops took in a run into a model: of several runs, each counts as much."""
     for device_type in types_of(seen):
         profile = seen.profile(device_type)
-        model.update(replace(profile, seconds=typical(profile.seconds.T)[:, None]))
+        seconds = profile.seconds[:, fastest(seen.steps.seconds)].mean(axis=1)
+        model.update(replace(profile, seconds=seconds[:, None]))
 
 
 def learnt_links(cluster: Cluster, seen: Measured) -> Cluster:
@@ -40,8 +41,7 @@ def learnt_links(cluster: Cluster, seen: Measured) -> Cluster:
     cannot tell latency from bandwidth. So does one whose sender has a
     :attr:`~loadmaster.DeviceType.send_cost`: what was measured is the copy.
     """
-    steps, sent = seen.steps, seen.plan.schedule.transfers
-    took = typical(steps.sent_finish - steps.sent_start) / seen.stretch
+    sent, took = seen.plan.schedule.transfers, seen.part_seconds("sent_start", "sent_finish")
     copies = {t.name for t in cluster.types if t.send_cost is not None}
     type_of = {device.name: device.type for device in cluster.devices}
     for link in cluster.links:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_seconds
-from loadmaster.running.measured import typical
+from loadmaster.running.measured import fastest
 
 if TYPE_CHECKING:
     from loadmaster.running.measured import Measured
@@ -103,7 +103,7 @@ def _ops(measured: Measured) -> list[Ratio]:
     types = np.array(plan.cluster.device_types)[plan.running_devices]
     predicted = plan.problem.costs.time[np.arange(graph.n_ops), types]
     works = ~graph.placeholder & ~graph.is_member
-    took = typical(measured.op_seconds)
+    took = measured.op_seconds[fastest(measured.steps.seconds)].mean(axis=0)
     works &= (predicted > 0) | (took > 0)
     ops = np.flatnonzero(works)
     names = [graph.kinds[op] or "(no kind)" for op in ops.tolist()]
@@ -111,19 +111,19 @@ def _ops(measured: Measured) -> list[Ratio]:
 
 
 def _links(measured: Measured) -> list[Ratio]:
-    plan, steps = measured.plan, measured.steps
+    plan = measured.plan
     sent = plan.schedule.transfers
     devices = [device.name for device in plan.cluster.devices]
     ends = zip(sent.src.tolist(), sent.dst.tolist(), strict=True)
     names = [f"{devices[src]} to {devices[dst]}" for src, dst in ends]
-    took = typical(steps.sent_finish - steps.sent_start) / measured.stretch
+    took = measured.part_seconds("sent_start", "sent_finish")
     predicted = sent.copying + sent.finish - sent.start
     return list(_grouped("link", names, predicted, took))
 
 
 def _collectives(measured: Measured) -> list[Ratio]:
-    steps, together = measured.steps, measured.plan.schedule.collectives
-    took = typical(steps.gathered_finish - steps.gathered_start) / measured.stretch
+    together = measured.plan.schedule.collectives
+    took = measured.part_seconds("gathered_start", "gathered_finish")
     return list(_grouped("collective", together.kind, together.finish - together.start, took))
 
 
