@@ -106,7 +106,6 @@ class PlacedModel:
         found: dict[int, list[int]] = {}
         for i in kept:
             found.setdefault(int(self.segments.of[self.op[i]]), []).append(i)
-        first = min(found)
         wanted: dict[int, set[str]] = {segment: set() for segment in sorted(found)}
         of = {i: segment for segment, nodes in found.items() for i in nodes}
         for value in self.outputs:
@@ -114,7 +113,7 @@ class PlacedModel:
                 wanted[of[maker[value]]].add(value)
             elif value in self.weights or value in self.constants:
                 # An output of the model that is a weight comes from the first part.
-                wanted[first].add(value)
+                next(iter(wanted.values())).add(value)
         for i in kept:
             for value in values_read(self.nodes[i]):
                 if value in maker and of[maker[value]] != of[i]:
