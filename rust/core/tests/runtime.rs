@@ -313,6 +313,8 @@ fn what_lies_at_home_is_copied_first() {
         alias_of: vec![-1; 3],
         near: vec![-1; 3],
         colocation: vec![-1; 3],
+        flops: vec![0; 3],
+        accessed: vec![0; 3],
         output_bytes: vec![6, 0, 0],
         resident: vec![6, 0, 0],
         workspace: vec![0; 3],
