@@ -1,7 +1,7 @@
 """What is learnt of a machine from plans that ran on it: times of ops, figures of links.
 
-The fastest steps of a run count, as :func:`loadmaster.running.measured.fastest` has them: times of a
-step that something disturbed would be taken for those of the ops.
+The fastest steps of a run count, as :func:`loadmaster.running.measured.fastest` has them: times of
+a step that something disturbed would be taken for those of the ops.
 """
 
 from __future__ import annotations
