@@ -44,7 +44,7 @@ class Processes:
     """
 
     def __init__(self, wiring: Wiring, given: Given) -> None:
-        self.places = given.places
+        self.places, self.wiring = given.places, wiring
         self._crew = Crew(wiring, given, lambda n_bytes: mmap.mmap(-1, n_bytes))
         self._pipes: list[Connection] = []
         self._workers: list[Any] = []

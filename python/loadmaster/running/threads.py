@@ -29,7 +29,7 @@ class Threads:
     """
 
     def __init__(self, wiring: Wiring, given: Given) -> None:
-        self.places = given.places
+        self.places, self.wiring = given.places, wiring
         self._crew = Crew(wiring, given, bytearray)
         self._alone = Lock()
         devices = range(self._crew.n_devices)
