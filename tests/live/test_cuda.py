@@ -21,6 +21,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.running.crew import Given  # noqa: E402
 from loadmaster.running.cuda import Cuda  # noqa: E402
 from loadmaster.running.places import Place, place_of  # noqa: E402
+from loadmaster.running.replicas import replicated  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.running.wiring import Wiring  # noqa: E402
 
@@ -104,6 +105,21 @@ def test_what_is_issued_gives_the_numbers_of_one_device(name):
         devices.run(1)
         devices.run(1)
         assert differing(expected, devices.fetch()) == []
+
+
+def test_replicas_add_up_what_all_of_them_bring():
+    model, inputs, targets = made("tied")
+    inputs = torch.cat([(inputs + 3 * i) % 50 for i in range(2)])
+    targets = torch.cat([(targets + 7 * i) % 10 for i in range(2)])
+    options = {"loss": F.cross_entropy, "targets": targets, "optimizer": torch.optim.Adam}
+    tape = lm.record(model, inputs, **options)
+    plan = lm.place(tape.graph, cluster(2), "data-parallel")
+    replicas = replicated(plan.program, tape)
+    with on_stand_ins(plan, replicas) as devices:
+        steps = devices.run(2)
+        assert differing(replicas.replay(2), devices.fetch()) == []
+    assert len(plan.schedule.collectives) > 0
+    assert (steps.gathered_finish > steps.gathered_start).all()
 
 
 def test_what_is_measured_has_a_row_per_op_and_transfer():
