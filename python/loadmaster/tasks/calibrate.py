@@ -149,14 +149,7 @@ def calibrate(
         cluster = device.sending(cluster, device_type)
     if not profiles:
         return Calibration(cluster, links=links, device=device)
-    small = [p for p in profiles if batch is not None and p.batch not in (None, batch)]
-    measured = [p for p in profiles if p not in small]
-    batches = sorted({p.batch for p in measured if p.batch is not None})
-    if len(batches) > 1:
-        raise InputError(
-            f"profiles of batches {', '.join(map(str, batches))}: give the batch that the costs "
-            "are for, and they are regressed to it"
-        )
+    small, measured, batches = _by_batch(profiles, batch)
     regressions: tuple[Regression, ...] = ()
     if small:
         if model is not None:
@@ -191,6 +184,24 @@ def calibrate(
         links,
         device,
     )
+
+
+def _by_batch(
+    profiles: Sequence[Profile], batch: int | None
+) -> tuple[list[Profile], list[Profile], list[int]]:
+    """Profiles to be regressed to the batch, those that count as measured, and the batches of these.
+
+    There is at most one such batch.
+    """
+    small = [p for p in profiles if batch is not None and p.batch not in (None, batch)]
+    measured = [p for p in profiles if p not in small]
+    batches = sorted({p.batch for p in measured if p.batch is not None})
+    if len(batches) > 1:
+        raise InputError(
+            f"profiles of batches {', '.join(map(str, batches))}: give the batch that the costs "
+            "are for, and they are regressed to it"
+        )
+    return small, measured, batches
 
 
 def _swept(profiles: Sequence[Profile], batch: int) -> tuple[Regression, ...]:
