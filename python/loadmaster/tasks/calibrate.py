@@ -189,9 +189,9 @@ def calibrate(
 def _by_batch(
     profiles: Sequence[Profile], batch: int | None
 ) -> tuple[list[Profile], list[Profile], list[int]]:
-    """Profiles to be regressed to the batch, those that count as measured, and the batches of these.
+    """Profiles to regress to the batch, those that count as measured, and the batches of these.
 
-    There is at most one such batch.
+    The last has one batch at most.
     """
     small = [p for p in profiles if batch is not None and p.batch not in (None, batch)]
     measured = [p for p in profiles if p not in small]
