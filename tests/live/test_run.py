@@ -330,5 +330,5 @@ def test_what_cannot_be_run_is_refused():
     with pytest.raises(InputError, match="steps is 0"):
         lm.run(plan, tape, steps=0)
     copies = lm.place(tape.graph, cluster(2), "data-parallel", replicas=2)
-    with pytest.raises(InputError, match="with 1 of 2 samples .* use fewer replicas"):
+    with pytest.raises(InputError, match=r"with 1 of 2 samples .* use fewer replicas"):
         lm.run(copies, tape)
