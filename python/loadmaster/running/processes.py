@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import torch
 
+from loadmaster.base.errors import InputError
 from loadmaster.running.crew import Crew, Failed, Given, Member
 from loadmaster.running.measured import Steps
 from loadmaster.running.wiring import Wiring
@@ -44,6 +45,10 @@ class Processes:
     """
 
     def __init__(self, wiring: Wiring, given: Given) -> None:
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise InputError(
+                "worker processes are forked, which this system cannot: run on threads (thread:0)"
+            )
         self.places, self.wiring = given.places, wiring
         self._crew = Crew(wiring, given, lambda n_bytes: mmap.mmap(-1, n_bytes))
         self._pipes: list[Connection] = []
