@@ -422,7 +422,7 @@ def test_with_stages_auto_is_no_worse_than_the_expert_nor_than_its_start():
 
 @pytest.mark.parametrize("method", ["heft", "mcmc", "random", "single"])
 def test_no_method_is_worse_than_the_plan_it_starts_from(lenet, method):
-    best = lm.place(lenet, PCIE, "auto", effort=0.02)
+    best = lm.place(lenet, PCIE, "auto", effort=0.02, split="none")
     plan = lm.place(lenet, PCIE, method, warm_start=best, **brief(method))
     assert plan.makespan <= best.makespan
     assert plan.notes[-1].startswith("warm start: a plan of")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -187,3 +188,12 @@ def test_a_walk_holds_no_more_than_where_it_began_and_is_the_same_every_time(dat
     assert np.array_equal(found.assignment.devices, again.assignment.devices)
     alone = lm.place(graph, cluster, "m-topo", on_oom="best_effort")
     assert found.verdict.excess <= max(alone.verdict.excess, 0) or cluster.n_devices == 1
+
+
+def test_auto_looks_where_the_methods_look_before_it_says_no():
+    graph, roomy = lm.read("example:rnnlm"), lm.Cluster.preset("4xV100-PCIe")
+    peak, _ = lm.fast.peak_bytes(graph.reduced.graph)
+    cluster = roomy.with_memory(math.ceil(1.5 * peak / 4))
+    best = lm.place(graph, cluster, "auto", effort=0.02)
+    assert best.memory.overflow is None
+    assert best.makespan <= lm.place(graph, cluster, "expert").makespan

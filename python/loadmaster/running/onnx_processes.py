@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
+import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, RunError
 from loadmaster.running.measured import MOST_DELAY, typical

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
+import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.base.units import counted
 from loadmaster.readers.onnx_shapes import first_line

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.allowance import AllowanceError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies import warm
+from loadmaster.strategies import least_overflow, warm
 from loadmaster.strategies.auto.parts import Part, parts
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import (
@@ -23,6 +25,7 @@ from loadmaster.strategies.auto.seeds import (
 )
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.deciders import deciders
+from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.simple import single
 
 
@@ -63,6 +66,8 @@ class Planting:
         for name, place in LAST_RESORTS.items():
             if not run.has_plan and name not in tried:
                 self.try_whole(name, place)
+        if not run.has_plan and proof(run.problem) is None:
+            self.mend()
         if run.best is None:
             assert self.refused is not None
             raise self.refused
@@ -77,6 +82,21 @@ class Planting:
             return None
         self.keep(candidate, name)
         return candidate
+
+    def mend(self) -> None:
+        """Searches for the least overflow from what each seed makes with best effort, that which
+        is over by the fewest bytes first, until a plan fits. So do the methods by themselves.
+        """
+        problem, closest = self.run.problem, []
+        for name, seed in SEEDS.items():
+            with suppress(InfeasibleError):
+                found = seed.place(replace(problem, best_effort=True))
+                closest.append((found.verdict.excess, name, found))
+        for _, name, found in sorted(closest, key=lambda row: row[0]):
+            start = replace(found, problem=problem)
+            self.try_whole(name, partial(least_overflow.place, start=start))
+            if self.run.has_plan:
+                return
 
     def keep(self, seed: Candidate, name: str) -> None:
         """Takes a seed, and offers it as the best plan."""
