@@ -42,6 +42,7 @@ __all__ = [
     "dominant_sequences",
     "edges",
     "exact_breakpoints",
+    "expand",
     "fill_in_order",
     "follow_bytes",
     "fuse",
@@ -59,6 +60,8 @@ __all__ = [
     "priority_order",
     "refine_placement",
     "repeated_groups",
+    "replace_op",
+    "roles",
     "round_robin",
     "schedule",
     "schedule_earliest",
@@ -68,6 +71,7 @@ __all__ = [
     "segments",
     "simulate",
     "simulate_below",
+    "summed_edges",
 ]
 
 _Ids = NDArray[np.int32] | NDArray[np.int64]
