@@ -5,6 +5,7 @@ Needs torch (no GPU): without it these tests are skipped.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -163,8 +164,11 @@ def test_replicas_are_those_of_distributed_data_parallel(tmp_path, free_port):
         devices.run(2)
         found = devices.fetch()
     saved = tmp_path / "ddp.pt"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     ranks = [
-        subprocess.Popen([sys.executable, "-c", DDP, str(rank), str(free_port), str(saved)])
+        subprocess.Popen(
+            [sys.executable, "-c", DDP, str(rank), str(free_port), str(saved)], env=environment
+        )
         for rank in range(2)
     ]
     assert [rank.wait(120) for rank in ranks] == [0, 0]

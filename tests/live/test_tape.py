@@ -153,7 +153,7 @@ def test_other_inputs_are_run_and_wrong_ones_refused():
         tape.replay(inputs=inputs[:1])
     with pytest.raises(InputError, match="targets: 2 tensors, but 1 were recorded"):
         tape.replay(targets=(targets, targets))
-    with pytest.raises(InputError, match="steps = 0"):
+    with pytest.raises(InputError, match="steps is 0"):
         tape.replay(0)
 
 

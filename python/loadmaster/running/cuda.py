@@ -334,7 +334,7 @@ class Cuda:
                 before = self._delay()
                 self._step()
                 seen.append(self._times.row())
-                delays.append((self._delay() - before) / 1e9)
+                delays.append(max(self._delay() - before, 0) / 1e9)
         columns = {name: np.stack([row[name] for row in seen]) for name in seen[0]}
         return Steps(
             **columns,

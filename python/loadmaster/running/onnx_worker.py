@@ -93,7 +93,7 @@ class _Device:
             try:
                 begins[step] = self._dispatcher.begin()
                 self._step()
-                delays[step] = self._delay() - before
+                delays[step] = max(self._delay() - before, 0)
                 clocks[:, step] = self._clocks[self._mine].T
                 self._dispatcher.end()
             except TimeoutError:
