@@ -11,8 +11,6 @@ from ran import measured
 
 import loadmaster as lm
 from loadmaster.base.errors import BusyError, InputError
-from loadmaster.running.clocks import Seen, steps_of
-from loadmaster.running.compiled import compile_plan
 from loadmaster.running.rounds import interleaved, interval, joined, refuse_if_busy
 
 
@@ -104,11 +102,3 @@ def test_a_busy_machine_is_refused(plans):
     refuse_if_busy([quiet, quiet])
     with pytest.raises(BusyError, match=r"for 5.0% of the time, more than 2%.*\(1 run of 2\)"):
         refuse_if_busy([quiet, late])
-
-
-def test_naps_are_no_delay(plans):
-    """What a worker's many wakings take is taken off its run-queue clock, which ends below 0."""
-    compiled = compile_plan(plans[1])
-    _, (_, arrivals, tasks) = compiled.board()
-    seen = [Seen(arrivals, tasks, 0, delay) for delay in ([-4000, -1000], [-4000, 3000])]
-    assert steps_of(compiled, seen).delay.tolist() == [0.0, 3e-6]

@@ -190,13 +190,14 @@ def measure_device(
         )
     told = progress or (lambda what: None)
     waited = waited_for_a_core()
-    began, before = time.perf_counter(), waited()
+    began = time.perf_counter()
+    waited()
     whole = sorted({int(size) for size in sizes})
     seconds = np.array(list(_copies(whole, told)))
     told("calls")
     by, ops = _small_ops()
     calls = {name: _per_call(call, wait) for name, (call, wait) in ops.items()}
-    delay = (waited() - before) / 1e9 / (time.perf_counter() - began)
+    delay = waited() / 1e9 / (time.perf_counter() - began)
     fit = fit_links(TransferTimes.of({"copy": (whole, seconds)}), graph).fits[0]
     source = f"calls of {by}, 10th percentiles"
     found = DeviceCosts(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +10,6 @@ from numpy.typing import NDArray
 
 from loadmaster.running.compiled import Compiled
 from loadmaster.running.measured import Steps
-
-#: Nanoseconds from when a thread is to run until it does where its core is free; measured: 1.5 to 4
-#: us. Where it is not, they are milliseconds.
-WAKING = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ def steps_of(
             gathered[:, 0], gathered[:, 1],
         ])  # fmt: skip
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
-    delay = np.array([max(0, *step.delay) for step in seen]) / 1e9
+    delay = np.array([max(step.delay) for step in seen]) / 1e9
     start, finish, sent_start, sent_finish, began, ended = columns
     return Steps(
         start, finish, sent_start, sent_finish, began, ended, finish.max(axis=1), delay, peaks
@@ -63,21 +58,3 @@ def steps_of(
 def _seconds(words: NDArray[np.uint64], began: int) -> NDArray[np.float64]:
     """Clocks of a board as seconds since a step began."""
     return np.maximum(words.astype(np.int64) - began, 0) / 1e9
-
-
-def waited_for_a_core() -> Callable[[], int]:
-    """Tells for how many nanoseconds this thread was ready and had no core; 0: no system says.
-
-    Each time that it gets one, :data:`WAKING` are taken off: so long it takes where cores are free,
-    and a worker that waits for news naps thousands of times a second.
-    """
-    path = "/proc/thread-self/schedstat"
-    if not os.path.exists(path):
-        return lambda: 0
-    descriptor = os.open(path, os.O_RDONLY)
-
-    def waited() -> int:
-        _, ready, times = map(int, os.pread(descriptor, 80, 0).split())
-        return ready - WAKING * times
-
-    return waited

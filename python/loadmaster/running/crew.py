@@ -14,7 +14,8 @@ import torch
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
-from loadmaster.running.clocks import Seen, steps_of, waited_for_a_core
+from loadmaster.base.run_queue import waited_for_a_core
+from loadmaster.running.clocks import Seen, steps_of
 from loadmaster.running.compiled import Missing
 from loadmaster.running.measured import Steps
 from loadmaster.running.places import Place
@@ -122,9 +123,9 @@ class Member:
         worker.held = Held(worker, arrivals[::3]) if memory else None
         part = Part([], 0, [], [])
         for row in numbers:
-            before = self._delay()
+            self._delay()
             began = worker.step(row)
-            part.delay.append(self._delay() - before)
+            part.delay.append(self._delay())
             if self._device == 0:  # which opens the next step, so that none has begun
                 part.began.append(began)
                 part.words.append((arrivals.copy(), tasks.copy()))

@@ -10,16 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError, LoadmasterError, RunError
+from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.running.calls import Call, Values, runner
-from loadmaster.running.clocks import waited_for_a_core
 from loadmaster.running.crew import Given
 from loadmaster.running.emulated import held_channels
 from loadmaster.running.measured import Steps
@@ -290,7 +290,7 @@ class _Times:
         return {name: np.maximum(column, 0.0) for name, column in columns.items()}
 
 
-class Cuda:
+class Cuda(Closing):
     """A plan on GPUs, which keep parameters and optimizer slots from step to step.
 
     Raises
@@ -331,10 +331,10 @@ class Cuda:
             self._reset_peaks()
         with below_autograd():
             for _ in range(steps):
-                before = self._delay()
+                self._delay()
                 self._step()
                 seen.append(self._times.row())
-                delays.append(max(self._delay() - before, 0) / 1e9)
+                delays.append(self._delay() / 1e9)
         columns = {name: np.stack([row[name] for row in seen]) for name in seen[0]}
         return Steps(
             **columns,
@@ -440,14 +440,3 @@ class Cuda:
     def close(self) -> None:
         """Waits until all that was issued is done."""
         self._gpus.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, RunError
+from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
-from loadmaster.running.clocks import Seen, steps_of, waited_for_a_core
+from loadmaster.running.clocks import Seen, steps_of
 from loadmaster.running.compiled import Compiled, compile_plan
 from loadmaster.running.measured import Measured, Steps
 
@@ -173,9 +174,9 @@ class _Emulation:
         emulated, delay = self.devices[device], waited_for_a_core()
         try:
             for step in range(n):
-                before = delay()
+                delay()
                 began = emulated.step()
-                self._note(device, step, began, delay() - before)
+                self._note(device, step, began, delay())
         except InterruptedError:
             pass  # another device, or the caller, has stopped the run
         except TimeoutError:

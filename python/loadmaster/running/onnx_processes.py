@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Pipe, wait
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
+from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError, RunError
 from loadmaster.running.measured import MOST_DELAY, typical
 from loadmaster.running.onnx_buffers import buffers
@@ -120,7 +120,7 @@ class Work:
     patience: float
 
 
-class OnnxProcesses:
+class OnnxProcesses(Closing):
     """Runs what :func:`loadmaster.writers.onnx` wrote, with a process for each device.
 
     Close it, or use it as a context: its processes end then, or else with this one.
@@ -214,17 +214,6 @@ class OnnxProcesses:
         finally:
             self._values.close()
             self._board.close()
-
-    def __enter__(self) -> OnnxProcesses:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the processes."""

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
+from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.base.units import counted
 from loadmaster.readers.onnx_shapes import first_line
-from loadmaster.running.clocks import waited_for_a_core
 from loadmaster.running.onnx_processes import BOARD, Work
 from loadmaster.running.onnx_segments import session, share_memory
 from loadmaster.running.shared_arrays import SharedArrays
@@ -89,11 +89,11 @@ class _Device:
         begins, delays = np.zeros((2, steps), dtype=np.uint64)
         clocks = np.zeros((2, steps, len(self._mine)), dtype=np.uint64)
         for step in range(steps):
-            before = self._delay()
+            self._delay()
             try:
                 begins[step] = self._dispatcher.begin()
                 self._step()
-                delays[step] = max(self._delay() - before, 0)
+                delays[step] = self._delay()
                 clocks[:, step] = self._clocks[self._mine].T
                 self._dispatcher.end()
             except TimeoutError:

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
+from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError
 from loadmaster.running.crew import Crew, Failed, Given, Member
 from loadmaster.running.measured import Steps
@@ -34,7 +34,7 @@ _SET_DEATH_SIGNAL = 1
 _GRACE = 5.0
 
 
-class Processes:
+class Processes(Closing):
     """Workers of a plan, which keep parameters and optimizer slots from step to step.
 
     Raises
@@ -123,17 +123,6 @@ class Processes:
             if worker.is_alive():
                 worker.kill()
                 worker.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _main(crew: Crew, device: int, pipe: Connection, parent: int) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Lock
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
+from loadmaster.base.closing import Closing
 from loadmaster.running.crew import Crew, Failed, Given, Member
 from loadmaster.running.measured import Steps
 from loadmaster.running.wiring import Wiring
 
 
-class Threads:
+class Threads(Closing):
     """Workers of a plan, which keep parameters and optimizer slots from step to step.
 
     Raises
@@ -81,14 +81,3 @@ class Threads:
         self._crew.board.stop()
         for thread in self._threads:
             thread.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
