@@ -159,3 +159,13 @@ def test_ctrl_c_ends_it():
     finally:
         child.kill()
     assert "KeyboardInterrupt" in words
+
+
+def test_memory_that_a_run_did_not_measure_is_told_as_predicted():
+    plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    seen = lm.emulate(plan, steps=1, seconds=0.02).seen
+    assert seen.memory.is_predicted
+    assert seen.memory.peak.tolist() == plan.memory.peak.tolist()
+    found = lm.check(seen, max_peak="1KiB")
+    assert not found.ok
+    assert "as predicted: the run did not measure it" in str(found)

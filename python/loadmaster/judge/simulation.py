@@ -109,6 +109,10 @@ class Memory:
     overflow : Overflow or None
     samples : tuple of float64, int32, uint64 columns
         Every change: time (s), device, bytes in use from then on.
+    is_known : bool
+        False: a run did not measure it, and peaks of 0 mean nothing.
+    is_predicted : bool
+        Whether it is what was predicted of a run that did not measure it.
     """
 
     capacity: NDArray[np.uint64]
@@ -116,6 +120,8 @@ class Memory:
     static: NDArray[np.uint64]
     overflow: Overflow | None
     samples: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.uint64]]
+    is_known: bool = True
+    is_predicted: bool = False
 
     @property
     def fits(self) -> bool:
@@ -123,11 +129,11 @@ class Memory:
         return self.overflow is None
 
     @classmethod
-    def empty(cls, capacity: NDArray[np.uint64]) -> Memory:
-        """Memory of devices that hold nothing, or whose memory was not measured."""
+    def unknown(cls, capacity: NDArray[np.uint64]) -> Memory:
+        """Memory of devices of which it was not measured."""
         nothing = np.zeros(len(capacity), dtype=np.uint64)
         samples = np.empty(0), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint64)
-        return cls(capacity, nothing, nothing, None, samples)
+        return cls(capacity, nothing, nothing, None, samples, is_known=False)
 
     def profile(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
         """The times (s) at which one device's memory changes, and the bytes in use from then on."""
@@ -216,7 +222,7 @@ class Simulation:
             priority = ranks(np.argsort(self.start, kind="stable").astype(np.int32))
         self.priority = priority
         self.devices.flags.writeable = self.priority.flags.writeable = False
-        self.memory = memory or Memory.empty(problem.capacity)
+        self.memory = memory or Memory.unknown(problem.capacity)
         if schedule is None:
             self.makespan = timeline.makespan
             self.device_busy = _device_busy(problem, timeline)

@@ -253,10 +253,11 @@ class Plan:
         """What the simulator saw, or what was measured."""
         return self.observed or run(self.problem, self.assignment)
 
-    @property
+    @cached_property
     def memory(self) -> Memory:
-        """Memory of every device."""
-        return self.schedule.memory
+        """Memory of every device; of a run that did not measure it, what was predicted."""
+        seen = self.schedule.memory
+        return seen if seen.is_known else replace(self.predicted.memory, is_predicted=True)
 
     @property
     def fits(self) -> bool:
@@ -287,7 +288,7 @@ class Plan:
 
         Pictures and tables then show the measured step.
         """
-        memory = seen.memory
+        memory = replace(self, observed=seen).memory
         verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())
         return replace(self, verdict=verdict, observed=seen)
 

@@ -154,7 +154,7 @@ def shortage(simulation: Simulation, cluster: Cluster, program: Program) -> str:
 
 
 def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
-    span, known = simulation.makespan or 1.0, bool(simulation.memory.peak.any())
+    span, known = simulation.makespan or 1.0, simulation.memory.is_known
     cells = [
         f"{d.name} busy {busy:.0%}{f', copies {copying / span:.0%}' if copying else ''}"
         + f", peak {format_bytes(int(peak))} of {format_bytes(d.memory)}" * known
@@ -209,7 +209,9 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
                 "busy": float(simulation.device_busy[i]),
                 "utilisation": float(simulation.utilisation[i]),
                 "copying": float(simulation.copying[i]),
-                "peak_bytes": int(simulation.memory.peak[i]),
+                "peak_bytes": int(simulation.memory.peak[i])
+                if simulation.memory.is_known
+                else None,
                 "static_bytes": int(simulation.memory.static[i]),
                 "memory": d.memory,
             }

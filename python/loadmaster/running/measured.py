@@ -277,9 +277,9 @@ class Measured:
         """The plan with :attr:`timeline` in the place of its simulation: what pictures, traces and
         differences are made of.
         """
-        plan, memory = self.plan, Memory.empty(self.plan.problem.capacity)
+        plan, memory = self.plan, Memory.unknown(self.plan.problem.capacity)
         if self.steps.peaks is not None:
-            memory = replace(memory, peak=self.steps.peaks)
+            memory = replace(memory, peak=self.steps.peaks, is_known=True)
         return plan.measured(Simulation(plan.problem, self.timeline, memory))
 
     # -- what it tells ---------------------------------------------------------------------------

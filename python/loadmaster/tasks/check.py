@@ -114,7 +114,11 @@ def check(
 def _memory(plan: Plan) -> Finding:
     short = plan.cluster.shortfall(plan.memory.peak)
     over = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
-    return Finding("memory", f"short on {over}" if over else "fits", not over)
+    return Finding("memory", (f"short on {over}" if over else "fits") + _told(plan), not over)
+
+
+def _told(plan: Plan) -> str:
+    return ", as predicted: the run did not measure it" if plan.memory.is_predicted else ""
 
 
 def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Finding]:
@@ -124,7 +128,8 @@ def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Finding]:
         for d in np.flatnonzero(selected(plan.cluster, str(selector))).tolist():
             peak = int(plan.memory.peak[d])
             what = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
-            verdicts.append(Finding(what, format_bytes(peak), peak <= limit, limit, peak))
+            told = format_bytes(peak) + _told(plan)
+            verdicts.append(Finding(what, told, peak <= limit, limit, peak))
     return verdicts
 
 

@@ -291,7 +291,8 @@ def _hops(
 
 def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> None:
     edges = frame.lanes.edges
-    _section(axes, -2, "memory in use, of what the device has", "peak")
+    predicted = ", as predicted" if plan.memory.is_predicted else ""
+    _section(axes, -2, f"memory in use, of what the device has{predicted}", "peak")
     for row, device in enumerate(devices):
         times, used = plan.memory.profile(device)
         capacity, peak = int(plan.memory.capacity[device]), int(plan.memory.peak[device])
@@ -314,7 +315,8 @@ def _of(peak: int, capacity: int) -> str:
     """``30.6 of 32 GiB``."""
     have, unit = format_bytes(capacity).split()
     value = peak / capacity * float(have) if capacity else 0.0
-    most = "0" if not peak else "<0.01" if value < 0.01 else f"{value:.3g}"
+    digits = f"{value:.2f}" if value < 1 else f"{value:.3g}"
+    most = "0" if not peak else "<0.01" if value < 0.01 else digits
     return f"{most} of {have} {unit}" if capacity else format_bytes(peak)
 
 

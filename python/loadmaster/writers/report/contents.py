@@ -67,7 +67,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("one device", _one_device(plan)),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"),
-        ("memory", shortage(plan.schedule, plan.cluster, plan.program) or "fits"),
+        ("memory", _memory(plan)),
         ("moved", moved(plan.schedule)),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
         ("planned in", format_seconds(plan.planning_seconds)),
@@ -240,6 +240,13 @@ def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict
         "waited": columns.coded([link.waited for link in chain]),
         "rows": [rows for _, _, rows in links_of(plan, view)],
     }
+
+
+def _memory(plan: Plan) -> str:
+    """Whether it fits; of a run that did not measure its memory, whether it was predicted to."""
+    judged = plan.predicted if plan.memory.is_predicted else plan
+    found = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
+    return f"{found}, as predicted" if plan.memory.is_predicted else found
 
 
 def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, Any]]:
