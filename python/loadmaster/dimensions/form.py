@@ -42,8 +42,14 @@ class Meaning:
         Whether the parts share the FLOPs. Else each part does all of them.
     halos : tuple of (int, int)
         Per argument, how much of the dimension a part needs before and after its own. Empty: none.
+    steps : tuple of int
+        Where there are halos, per argument and then per output, how many of its positions are one
+        of the dimension: part [a, b) of an argument is [a * step - before, b * step + after).
+        The last part goes on to the end. Empty: one each.
     least : int
-        Parts must be multiples of so much, such as the channels of a group.
+        Parts must be multiples of so much, such as the channels of a group, on the shortest axis.
+        If axes differ in length without a period, parts have the same shares of all of them: 8
+        heads of keys beside 32 of queries.
     period : int
         Axes of this dimension need not be of one size: each is a whole number of periods, and the
         dimension is the place within the period. Slices and concatenations that begin and end at
@@ -55,6 +61,7 @@ class Meaning:
     is_mean: bool = False
     works: bool = True
     halos: tuple[tuple[int, int], ...] = ()
+    steps: tuple[int, ...] = ()
     least: int = 1
     period: int = 0
 
