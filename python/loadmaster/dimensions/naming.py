@@ -6,9 +6,9 @@ Factors that are one all over the graph have one role. The first of these that h
   inputs agree on.
 * token: another axis of an input of whole numbers; all but the last axis of other inputs that have
   at most three.
-* expert: the axis among which a top-k chooses, and axis 0 of a parameter of at least three axes
-  that is the batch of a product.
-* head: heads of an attention, and the batch of a product.
+* expert: the axis among which a top-k chooses, and axis 0 of a parameter of at least three axes,
+  none of size 1, that is the batch of a product.
+* head: heads of an attention, and the batch of a product that comes of an axis of a parameter.
 * spatial: what windows move along, and axes 2 and up of an input of at least four.
 * feature: an axis of a parameter that what the model computes has too.
 * parameter: any other axis of a parameter, such as the taps of a convolution.
@@ -45,8 +45,9 @@ def named(
     parameters = [tensors.first[op] for op, it in enumerate(graph.stands_for) if it == PARAMETER]
     for t in parameters:
         found["parameter"].update(factor for _, factor in factors[t])
-        if len(tensors.shapes[t]) >= 3:
+        if len(tensors.shapes[t]) >= 3 and min(tensors.shapes[t]) > 1:
             found["expert"].update(f for axis, f in factors[t] if axis == 0 and f in batched)
+    found["head"] |= batched & found["parameter"]
     runs = ~(graph.placeholder | graph.view)
     for t, op in enumerate(tensors.maker):
         if runs[op] and graph.phases[op] not in ("b", "o"):
@@ -72,7 +73,7 @@ def _of_inputs(
                 found["batch"].add(factor)
             elif is_whole or (len(shape) <= 3 and axis < len(shape) - 1):
                 found["token"].add(factor)
-            elif axis >= 2:
+            elif len(shape) > 3 and axis >= 2:
                 found["spatial"].add(factor)
 
 
@@ -83,7 +84,7 @@ def _of_words(
     found: dict[str, set[int]],
     batched: set[int],
 ) -> None:
-    """What rules call by name; the batches of products go to ``batched`` too."""
+    """What rules call by name; the batches of products go to ``batched``."""
     known: dict[int, list[tuple[int, int, set[int]]]] = {}
     for op, pattern in enumerate(patterns):
         if pattern is None:
@@ -101,19 +102,19 @@ def _spoken(
     pattern: Pattern, found: dict[str, set[int]], batched: set[int]
 ) -> list[tuple[int, int, set[int]]]:
     """Tensors and axes of a call whose dimension has a word with a meaning, and where they go."""
-    into: dict[int, list[set[int]]] = {}
+    into: dict[int, set[int]] = {}
     for dimension, word in enumerate(pattern.words):
         if word.startswith("spatial"):
-            into[dimension] = [found["spatial"]]
+            into[dimension] = found["spatial"]
         elif word in ("head", "expert"):
-            into[dimension] = [found[word]]
+            into[dimension] = found[word]
         elif word.startswith("batch") and "contraction" in pattern.words:
-            into[dimension] = [found["head"], batched]
+            into[dimension] = batched
     return [
-        (tensor, axis, each)
+        (tensor, axis, into[dimension])
         for tensor, dimensions in enumerate((*pattern.inputs, *pattern.outputs))
         for axis, dimension in enumerate(dimensions or ())
-        for each in into.get(dimension, ())
+        if dimension in into
     ]
 
 
