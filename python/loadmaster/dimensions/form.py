@@ -117,7 +117,7 @@ class Cut:
         The lay that each argument must have.
     outputs : tuple of int
         The lay that each output then has.
-    works, exchanged, is_mean, halos
+    works, exchanged, is_mean, halos, steps
         See :class:`Meaning`.
     """
 
@@ -130,6 +130,7 @@ class Cut:
     exchanged: int = 0
     is_mean: bool = False
     halos: tuple[tuple[int, int], ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

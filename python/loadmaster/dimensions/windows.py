@@ -126,7 +126,7 @@ def resize(call: Call, rule: Rule) -> Pattern | None:
     ``mean``, an axis of which one place is left is averaged.
     """
     count, backward = rule.options["spatial"], rule.options.get("backward", False)
-    made = call.outputs[0]
+    made, n = call.outputs[0], call.n_tensors
     words = _planes(len(made), count)
     draft = Draft(call)
     for i in range(len(made) - count, len(made)):
@@ -138,9 +138,10 @@ def resize(call: Call, rule: Rule) -> Pattern | None:
                 draft.means([words[i]], Meaning(is_mean=True))
             else:
                 words[i] = NONE
-        else:
-            draft.unequal.add(words[i])
-    draft.shared(words, range(call.n_tensors), [0])
+        elif lengths[0] != lengths[1]:
+            steps = tuple(length // min(lengths) for length in lengths)
+            draft.means([words[i]], Meaning(halos=((0, 0),) * n, steps=(*steps[:1] * n, steps[1])))
+    draft.shared(words, range(n), [0])
     if backward:
         for j in call.tensors("self"):
             draft.inputs[j] = None
@@ -171,8 +172,7 @@ class _Moved:
                 assert words is not None
                 words[self.axis] = NONE
             return
-        if positions == places * window.stride and not any(map(any, halos.values())):
-            draft.unequal.add(self.word)
+        if positions == places and window.stride == 1 and not any(map(any, halos.values())):
             return
         n = call.n_tensors
         steps = [1] * (n + len(call.outputs))
