@@ -55,6 +55,16 @@ def family(key: str, kept: Sequence[int]) -> str | None:
     return pattern
 
 
+def layerless(name: str) -> str:
+    """The pattern of a path or name with ``*`` for all its numbers.
+
+    >>> layerless("h.11.ln_2"), layerless("")
+    ('h.*.ln_*', '.')
+    """
+    key = _key(name)
+    return written(family(key, ()) or escaped_pattern(key))
+
+
 def written(pattern: str) -> str:
     """A pattern of a key without the separator that the key begins with, where that is possible.
 
