@@ -51,6 +51,14 @@ class ModuleSpec:
     parameters: Mapping[str, Mapping[str, tuple[str, ...]]]
     updates: Mapping[str, tuple[str, ...]]
 
+    def parts_on(self, axis: str) -> dict[str, str]:
+        """How its ops, each of its parameters, and their updates lie on an axis, in words."""
+        said = {"ops": shares_in_words(self.labels.get(axis, {}))}
+        tensors = self.parameters.get(axis, {})
+        said |= {name: " or ".join(of) for name, of in tensors.items()}
+        said["update"] = " or ".join(self.updates.get(axis, ()))
+        return {what: words for what, words in said.items() if words}
+
     def on(self, axis: str) -> str:
         """How it lies on an axis, in words.
 
@@ -59,12 +67,11 @@ class ModuleSpec:
         >>> spec.on("tp"), spec.on("dp")
         ('column 75%, whole 25%; weight Shard(0); update flat', '-')
         """
-        said = [shares_in_words(self.labels.get(axis, {}))]
-        tensors = self.parameters.get(axis, {})
-        said.append(", ".join(f"{name} {' or '.join(of)}" for name, of in tensors.items()))
-        updates = self.updates.get(axis, ())
-        said.append(f"update {' or '.join(updates)}" if updates else "")
-        return "; ".join(filter(None, said)) or "-"
+        said = self.parts_on(axis)
+        first = [said.pop("ops")] if "ops" in said else []
+        last = [f"update {said.pop('update')}"] if "update" in said else []
+        tensors = ", ".join(f"{name} {of}" for name, of in said.items())
+        return "; ".join([*first, *filter(None, [tensors]), *last]) or "-"
 
 
 def shares_in_words(shares: Mapping[str, float]) -> str:
@@ -197,3 +204,42 @@ def recipe_in_words(plan: Plan) -> str:
         shares = {word: of / total for word, of in ranked} if total else {}
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
     return f"{mesh_in_words(plan.recipe.mesh)}; {'; '.join(said)}"
+
+
+@dataclass(frozen=True)
+class SpecChange:
+    """What lies otherwise in another plan.
+
+    Attributes
+    ----------
+    module : str
+        As that of a :class:`ModuleSpec`.
+    axis : str
+    what : str
+        "ops", the last word of a parameter's name, or "update".
+    before, after : str
+        How it lies, in words; "-": the mesh has no such axis.
+    """
+
+    module: str
+    axis: str
+    what: str
+    before: str
+    after: str
+
+
+def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
+    """What lies otherwise in the second of two plans with recipes, most time first."""
+    if before.recipe is None or after.recipe is None:
+        return ()
+    axes = dict.fromkeys((*before.recipe.mesh.names, *after.recipe.mesh.names))
+    was = {spec.module: spec for spec in specs(before)}
+    changes = []
+    for spec in sorted(specs(after), key=lambda spec: -spec.share):
+        for axis in axes:
+            old, new = was[spec.module].parts_on(axis), spec.parts_on(axis)
+            for what in dict.fromkeys((*old, *new)):
+                row = old.get(what, "-"), new.get(what, "-")
+                if row[0] != row[1]:
+                    changes.append(SpecChange(spec.module, axis, what, *row))
+    return tuple(changes)
