@@ -32,9 +32,6 @@ from loadmaster.transforms.gradients import Buckets, Updates
 from loadmaster.transforms.shares import amounts, only_gradients, proportional
 from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
 
-#: Bytes of gradients that one collective sums: the default of DistributedDataParallel, 25 MB.
-BUCKET_BYTES = 25_000_000
-
 
 @dataclass(frozen=True)
 class Replication:

@@ -1,0 +1,229 @@
+"""Patterns of recipes: which modules, ops and tensors a line of a recipe means.
+
+A module path and a name are words, parted by dots or slashes. In a pattern ``*`` stands for any
+text within a word, and the word ``**`` for any number of words. A backslash takes the meaning of
+the character after it away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.text import fits
+
+#: A selector: a pattern of a module, a space and one of a kind, a number sign and an ordinal.
+_SELECTOR = re.compile(r"((?:\\.|[^\\ #])*)(?: ((?:\\.|[^\\#])*))?(?:#(\d{1,9}))?", re.S)
+_CHARACTER = re.compile(r"\\.|[^\\]", re.S)
+_WORD = re.compile(r"[./][^./]*")
+_SPECIAL = re.compile(r"[\\*# ]")
+
+#: The pieces of the word ``**``.
+_ANY = {(".", "", ""), ("/", "", "")}
+
+#: A number at the end of a word, as layers have: ``layers.3``, ``cell_3``, ``block3``.
+_NUMBER = re.compile(r"\d+(?=[./]|\Z)")
+
+
+def escaped_pattern(text: str) -> str:
+    """The pattern that only this text matches."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def family(key: str, kept: Sequence[int]) -> str | None:
+    """The pattern of a key with ``*`` for its numbers, but for some counted from the last.
+
+    None: it has fewer numbers.
+
+    >>> family(".h.3.mlp.0", ()), family(".h.3.mlp.0", (0,)), family(".h.3.mlp", (1,))
+    ('.h.*.mlp.*', '.h.*.mlp.0', None)
+    """
+    pattern = escaped_pattern(key)
+    numbers = list(_NUMBER.finditer(pattern))
+    if len(numbers) <= max(kept, default=0):
+        return None
+    for i, number in enumerate(reversed(numbers)):
+        if i not in kept:
+            pattern = f"{pattern[: number.start()]}*{pattern[number.end() :]}"
+    return pattern
+
+
+def layerless(name: str) -> str:
+    """The pattern of a path or name with ``*`` for all its numbers.
+
+    >>> layerless("h.11.ln_2"), layerless("")
+    ('h.*.ln_*', '.')
+    """
+    key = _key(name)
+    return written(family(key, ()) or escaped_pattern(key))
+
+
+def written(pattern: str) -> str:
+    """A pattern of a key without the separator that the key begins with, where that is possible.
+
+    >>> written(".h.*"), written("."), written("/h")
+    ('h.*', '.', '/h')
+    """
+    bare = pattern.removeprefix(".")
+    return pattern if bare[:1] in ("", ".", "/") else bare
+
+
+def _key(text: str) -> str:
+    """A path or name with a separator before every word."""
+    return text if text[:1] in ("/", ".") else f".{text}"
+
+
+def _words(text: str) -> list[str]:
+    """The words of a path, name or pattern, each with the separator before it."""
+    words: list[str] = _WORD.findall(_key(text))
+    return words
+
+
+def _pieces(pattern: str) -> tuple[str, ...]:
+    """The texts between the stars of a pattern."""
+    pieces = [""]
+    for character in _CHARACTER.findall(pattern):
+        if character == "*":
+            pieces.append("")
+        else:
+            pieces[-1] += character[-1]
+    return tuple(pieces)
+
+
+@dataclass(frozen=True)
+class Selector:
+    """What a line of a recipe speaks of.
+
+    Attributes
+    ----------
+    pattern : str
+        Of a module path, or of a tensor's name. ``"."`` is the model itself.
+    kind : str or None
+        A pattern of a kind of op; None: any kind.
+    ordinal : int or None
+        Which of the module's ops of that kind, from 0, in the order of the graph; None: all.
+    """
+
+    pattern: str
+    kind: str | None = None
+    ordinal: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Selector:
+        """From text such as ``"h.*.fc"`` or ``"h.*.fc aten.mm.default#1"``.
+
+        >>> Selector.parse("h.*.fc aten.mm.default#1")
+        Selector(pattern='h.*.fc', kind='aten.mm.default', ordinal=1)
+        """
+        found = _SELECTOR.fullmatch(text)
+        if found is None:
+            raise InputError(
+                f"{text!r} is no selector: write a pattern of modules, and if wanted a space, a "
+                "kind of op, a # and which of these ops, such as 'h.*.fc aten.mm.default#1'; a "
+                "backslash stands before a star, a space, a # or a backslash that is meant"
+            )
+        pattern, kind, ordinal = found.groups()
+        return cls(pattern, kind, None if ordinal is None else int(ordinal))
+
+    def __str__(self) -> str:
+        kind = "" if self.kind is None else f" {self.kind}"
+        return f"{self.pattern}{kind}{'' if self.ordinal is None else f'#{self.ordinal}'}"
+
+    @cached_property
+    def _words(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(map(_pieces, _words(self.pattern)))
+
+    def fits(self, words: Sequence[str]) -> bool:
+        """Whether the words of a path or name match the pattern. O(words of both)."""
+        if not _ANY & set(self._words):
+            return len(words) == len(self._words) and all(map(fits, words, self._words))
+        reached = {0}
+        for pieces in self._words:
+            if pieces in _ANY:
+                reached = set(range(min(reached), len(words) + 1))
+            else:
+                reached = {i + 1 for i in reached if i < len(words) and fits(words[i], pieces)}
+            if not reached:
+                return False
+        return len(words) in reached
+
+
+class Places:
+    """Where items stand: ops by module, kind and ordinal; or tensors by name.
+
+    Attributes
+    ----------
+    keys : list of str
+        Distinct paths or names, a separator before every word.
+    key, kind : int64 [n]
+        Of each item, the index of its path or name, and of its kind.
+    kinds : list of str
+        Distinct kinds.
+    ordinal : int64 [n]
+        How many items before it have its path and kind.
+    """
+
+    def __init__(self, names: Iterable[str], kinds: Iterable[str]) -> None:
+        keys: dict[str, int] = {}
+        words: dict[str, int] = {}
+        seen: Counter[tuple[int, int]] = Counter()
+        columns: list[tuple[int, int, int]] = []
+        for name, kind in zip(names, kinds, strict=True):
+            at = keys.setdefault(_key(name), len(keys)), words.setdefault(kind, len(words))
+            columns.append((*at, seen[at]))
+            seen[at] += 1
+        self.keys, self.kinds = list(keys), list(words)
+        self.key, self.kind, self.ordinal = np.array(columns, dtype=np.int64).reshape(-1, 3).T
+        self._order = np.argsort(self.key, kind="stable")
+        self._first = np.searchsorted(self.key[self._order], np.arange(len(self.keys) + 1))
+        self._index = keys
+        self._words = list(map(_words, keys))
+        self._keys_of: dict[str, list[int]] = {}
+        self._kinds_of: dict[str, NDArray[np.bool_]] = {}
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def matching(self, selector: Selector) -> NDArray[np.int64]:
+        """The items that a selector means, key by key."""
+        at = self._at(selector)
+        if selector.kind is not None:
+            if selector.kind not in self._kinds_of:
+                pieces = _pieces(selector.kind)
+                found = [fits(kind, pieces) for kind in self.kinds]
+                self._kinds_of[selector.kind] = np.array(found, dtype=bool)
+            at = at[self._kinds_of[selector.kind][self.kind[at]]]
+        return at if selector.ordinal is None else at[self.ordinal[at] == selector.ordinal]
+
+    def _at(self, selector: Selector) -> NDArray[np.int64]:
+        """The items whose path or name a selector means."""
+        pattern = selector.pattern
+        if pattern not in self._keys_of:
+            exact = _pieces(_key(pattern))
+            if len(exact) == 1:
+                self._keys_of[pattern] = [self._index[e] for e in exact if e in self._index]
+            else:
+                fitting = [i for i, words in enumerate(self._words) if selector.fits(words)]
+                self._keys_of[pattern] = fitting
+        first = self._first
+        parts = [self._order[first[k] : first[k + 1]] for k in self._keys_of[pattern]]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def near(self, selector: Selector) -> str:
+        """The end of a message on a selector that means nothing: what it may have been to mean."""
+        import difflib
+
+        if len(at := self._at(selector)):
+            there = Counter(self.kinds[kind] for kind in self.kind[at].tolist())
+            said = ", ".join(kind for kind, _ in there.most_common(6))
+            return f"; the kinds of ops there are {said}"
+        names = [key.removeprefix(".") for key in self.keys]
+        close = difflib.get_close_matches(selector.pattern.replace("*", ""), names, 3, 0.4)
+        return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
