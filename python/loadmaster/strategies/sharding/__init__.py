@@ -1,1 +1,1 @@
-"""Sharding: one label per op and mesh axis, from tables of costs, by pairwise labelling."""
+"""Plans that split, replicate and shard ops: one label per op."""
