@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.profile import Profile
+    from loadmaster.model.recipe import Recipe
     from loadmaster.model.runtime import Dispatch, SendCost
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
@@ -94,6 +95,7 @@ __all__ = [
     "OpGraph",
     "Plan",
     "Profile",
+    "Recipe",
     "Route",
     "RunError",
     "SendCost",
@@ -164,6 +166,7 @@ _HOMES = {
     ),
     "model.graph": ("OpGraph",),
     "model.profile": ("Profile",),
+    "model.recipe": ("Recipe",),
     "model.runtime": ("Dispatch", "SendCost"),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),

@@ -6,9 +6,9 @@ The same rules hold everywhere: numbers of numpy are welcome, a bool is no numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
@@ -104,3 +104,11 @@ def one_of(what: str, value: object, known: Iterable[str]) -> None:
     words = tuple(known)
     if value not in words:
         raise InputError(f"{what} is {shown(value)}: wants one of {', '.join(words)}")
+
+
+def known_keys(what: str, row: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuses a table with a key that is not known."""
+    words = sorted(known)
+    unknown = sorted(set(row) - set(words))
+    if unknown:
+        raise InputError(f"{what}: unknown key {unknown[0]!r}; known are {', '.join(words)}")

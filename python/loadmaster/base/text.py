@@ -60,3 +60,22 @@ def shortened(text: str, most: int) -> str:
         return text
     half = max((most - 36) // 2, 10)
     return f"{text[:half]} ({len(text) - 2 * half} characters left out) {text[-half:]}"
+
+
+def fits(text: str, pieces: Sequence[str]) -> bool:
+    """Whether a text is these pieces, in their order, with any text for each gap between them.
+
+    >>> fits("gpu13", "gpu*3".split("*")), fits("gpu1", ["gpu1"]), fits("gpu12", ["gpu1"])
+    (True, True, False)
+    """
+    if len(pieces) == 1:
+        return text == pieces[0]
+    first, *middle, last = pieces
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for piece in middle:
+        if (found := text.find(piece, at)) < 0:
+            return False
+        at = found + len(piece)
+    return text[at:].endswith(last)

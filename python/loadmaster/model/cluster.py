@@ -21,6 +21,7 @@ import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_toml, read_text, write_bytes
+from loadmaster.base.text import fits
 from loadmaster.base.units import (
     RATE,
     SIZE,
@@ -768,7 +769,7 @@ class Cluster:
         document = parse_toml(text, source)
         with naming(source):
             known = {"name", "description", "source", "device", "link", "type", "collective"}
-            _refuse_unknown(document, "cluster", known | {"dispatch"})
+            checks.known_keys("cluster", document, known | {"dispatch"})
             devices = [
                 d
                 for i, row in enumerate(_tables(document, "device"))
@@ -941,14 +942,6 @@ def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any 
     return value
 
 
-def _refuse_unknown(row: Mapping[str, Any], what: str, known: set[str]) -> None:
-    unknown = sorted(set(row) - known)
-    if unknown:
-        raise InputError(
-            f"{what}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}"
-        )
-
-
 def _dispatch_row(dispatch: Dispatch | None) -> dict[str, Any]:
     """The fields with units; none where a host pays nothing."""
     if dispatch is None:
@@ -983,7 +976,7 @@ def _figure(row: Mapping[str, Any], what: str, key: str, of: Quantity, bare: boo
 
 def _devices(row: Mapping[str, Any], i: int, bare: bool) -> Iterator[Device]:
     what = f"device {row.get('name', i)!r}"
-    _refuse_unknown(row, what, {"name", "type", "memory"})
+    checks.known_keys(what, row, {"name", "type", "memory"})
     pattern = _field(row, what, "name", str)
     if "memory" not in row:
         raise InputError(f"{what} has no 'memory'")
@@ -1012,7 +1005,7 @@ def _numbered(pattern: str) -> Iterator[str]:
 
 def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
     what = f"collective {i}"
-    _refuse_unknown(row, what, {"kind", "devices", "machines", "bytes", "seconds", "source"})
+    checks.known_keys(what, row, {"kind", "devices", "machines", "bytes", "seconds", "source"})
     return CollectiveTimes(
         _field(row, what, "kind", str),
         _field(row, what, "devices", int),
@@ -1026,7 +1019,7 @@ def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
 def _device_type(row: Mapping[str, Any], i: int, bare: bool) -> DeviceType:
     what = f"type {row.get('name', i)!r}"
     known = {"name", "peak", "memory_bandwidth", "launch", "source", "send_cost"}
-    _refuse_unknown(row, what, known)
+    checks.known_keys(what, row, known)
     return DeviceType(
         _field(row, what, "name", str),
         {
@@ -1044,7 +1037,7 @@ def _send_cost(row: Mapping[str, Any], what: str, bare: bool) -> SendCost | None
     if not row:
         return None
     of = f"{what}: send_cost"
-    _refuse_unknown(row, of, {"latency", "bandwidth"})
+    checks.known_keys(of, row, {"latency", "bandwidth"})
     figures = (
         _figure(row, of, "latency", TIME, bare),
         _figure(row, of, "bandwidth", RATE, bare),
@@ -1057,14 +1050,14 @@ def _dispatch(document: Mapping[str, Any], bare: bool) -> Dispatch | None:
     row = _field(document, "cluster", "dispatch", Mapping, {})
     if not row:
         return None
-    _refuse_unknown(row, "dispatch", {"launch", "one_host", "source"})
+    checks.known_keys("dispatch", row, {"launch", "one_host", "source"})
     launch = float(_figure(row, "dispatch", "launch", TIME, bare))
     return Dispatch(launch, row.get("one_host", True), _field(row, "dispatch", "source", str, ""))
 
 
 def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None], bare: bool) -> Link | Mesh:
     what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
-    _refuse_unknown(row, what, {"from", "to", "bandwidth", "latency", "channels", "source"})
+    checks.known_keys(what, row, {"from", "to", "bandwidth", "latency", "channels", "source"})
     _field(row, what, "bandwidth", (int, float, str))
     figures = (
         float(_figure(row, what, "bandwidth", RATE, bare)),
@@ -1088,21 +1081,8 @@ def _matching(end: str | list[Any], what: str, devices: Mapping[str, None]) -> t
                 raise InputError(f"{what}: one end has {pattern!r} twice")
             names[pattern] = None
             continue
-        matching = [name for name in devices if _matches(name, pattern)]
+        matching = [name for name in devices if fits(name, pattern.split("*"))]
         if not matching:
             raise InputError(f"{what}: no device's name matches {pattern!r}")
         names.update(dict.fromkeys(matching))
     return tuple(names)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a name is a pattern with any text for each of its stars."""
-    first, *middle, last = pattern.split("*")
-    if not name.startswith(first):
-        return False
-    at = len(first)
-    for part in middle:
-        if (found := name.find(part, at)) < 0:
-            return False
-        at = found + len(part)
-    return name[at:].endswith(last)

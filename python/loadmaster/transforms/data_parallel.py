@@ -19,8 +19,9 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
+from loadmaster.model.recipe import BUCKET_BYTES
 from loadmaster.transforms.parameter_server import with_parameter_server
-from loadmaster.transforms.replicas import BUCKET_BYTES, Replication, replicated
+from loadmaster.transforms.replicas import Replication, replicated
 from loadmaster.transforms.shares import batch_size
 
 #: How gradients are added up.

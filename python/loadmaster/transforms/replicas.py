@@ -30,9 +30,6 @@ from loadmaster.transforms.batch_norm import statistics
 from loadmaster.transforms.gradients import Buckets, Updates
 from loadmaster.transforms.shares import only_gradients, own_weights, proportional, whole_bytes
 
-#: Bytes of gradients that one collective sums: the default of DistributedDataParallel, 25 MB.
-BUCKET_BYTES = 25_000_000
-
 
 @dataclass(frozen=True)
 class Replication:

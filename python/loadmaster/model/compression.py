@@ -1,0 +1,103 @@
+"""A word per item as few lines of a recipe: what most items of a pattern have, then the exceptions.
+
+Patterns come from coarse to fine: everything, then modules with ``*`` for all their numbers, then
+with some numbers kept, then modules themselves. A module has a line for all its ops, then lines for
+kinds of ops, then lines for single ones. A line is written where it sets more items right than
+wrong. The last lines speak of single items, so all come out right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.patterns import Places, Selector, escaped_pattern, family, written
+
+#: Of a module's numbers, so many of the last are kept in turn. Those before always become ``*``.
+_NUMBERS = 4
+
+Line = tuple[Selector, int]
+
+
+def compressed(places: Places, wanted: NDArray[np.int64], start: int) -> list[Line]:
+    """Lines that, one after another, turn ``start`` into what is wanted.
+
+    ``wanted`` is a word per item, as a number from 0; -1: any. O(lines x items) at worst.
+    """
+    now = np.where(wanted < 0, wanted, start)
+    everything = Selector("**"), int(np.bincount(wanted[wanted >= 0], minlength=1).argmax())
+    lines: list[Line] = []
+    if everything[1] != start:
+        lines.append(everything)
+        _apply(lines, places, now)
+    for patterns, of_key in _levels(places):
+        if (now == wanted).all():
+            break
+        found = _level(places, patterns, of_key[places.key], wanted, now)
+        _apply(found, places, now)
+        lines += found
+    return lines
+
+
+def _apply(lines: Iterable[Line], places: Places, now: NDArray[np.int64]) -> None:
+    for selector, word in lines:
+        meant = places.matching(selector)
+        now[meant] = np.where(now[meant] < 0, -1, word)
+
+
+def _levels(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
+    """Patterns from coarse to fine, and the one of each key; -1: none."""
+    for n in range(_NUMBERS + 1):
+        for kept in combinations(range(_NUMBERS), n):
+            patterns: dict[str, int] = {}
+            found = (family(key, kept) for key in places.keys)
+            of = [-1 if one is None else patterns.setdefault(one, len(patterns)) for one in found]
+            yield list(patterns), np.array(of, dtype=np.int64)
+    yield [escaped_pattern(key) for key in places.keys], np.arange(len(places.keys))
+
+
+def _level(
+    places: Places,
+    patterns: list[str],
+    of: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    now: NDArray[np.int64],
+) -> list[Line]:
+    """The lines for patterns of one level, pattern by pattern."""
+    now, found = now.copy(), []
+    for columns in ((of,), (of, places.kind), (of, places.kind, places.ordinal)):
+        for first, word in _gains(columns, wanted, now):
+            kind = escaped_pattern(places.kinds[places.kind[first]])
+            selector = Selector(
+                written(patterns[of[first]]),
+                kind if len(columns) > 1 else None,
+                int(places.ordinal[first]) if len(columns) > 2 else None,
+            )
+            _apply([(selector, word)], places, now)
+            found.append((int(of[first]), (selector, word)))
+    return [line for _, line in sorted(found, key=lambda row: row[0])]
+
+
+def _gains(
+    columns: tuple[NDArray[np.int64], ...], wanted: NDArray[np.int64], now: NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """Groups of equal columns in which one word sets more right than there is: their first items,
+    ascending, and the words.
+    """
+    items = np.flatnonzero((wanted >= 0) & (columns[0] >= 0))
+    if not len(items):
+        return []
+    keys = np.stack([column[items] for column in columns])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    group = group.ravel()
+    n, words = int(group.max()) + 1, int(wanted.max()) + 1
+    counts = np.bincount(group * words + wanted[items], minlength=n * words).reshape(n, words)
+    right = np.bincount(group, wanted[items] == now[items], n)
+    word = counts.argmax(axis=1)
+    better = np.flatnonzero(counts.max(axis=1) > right)
+    first = np.full(n, len(wanted))
+    np.minimum.at(first, group, items)
+    return sorted(zip(first[better].tolist(), word[better].tolist(), strict=True))

@@ -1,0 +1,543 @@
+"""Recipe: what is split, replicated and sharded how, in terms of the user's modules and tensors.
+
+A recipe is small and readable. It is read from TOML or JSON, and written by hand or by a solver.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import (
+    check_format,
+    naming,
+    parse_json,
+    parse_toml,
+    read_bytes,
+    read_text,
+    write_bytes,
+)
+from loadmaster.base.text import shown
+from loadmaster.base.units import SIZE, counted, parse_bytes
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.compression import compressed
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.module_paths import module_path
+from loadmaster.model.patterns import Places, Selector
+
+FORMAT = "loadmaster-recipe"
+VERSION = 1
+
+#: The label of an op that every device of an axis does as a whole.
+WHOLE = "whole"
+
+#: The spec of a tensor that every device of an axis has as a whole.
+REPLICATE = "Replicate"
+
+#: Left to a solver.
+AUTO = "auto"
+
+#: Bytes of gradients that one collective sums: the default of DistributedDataParallel, 25 MB.
+BUCKET_BYTES = 25_000_000
+
+#: What of an update is sharded (ZeRO 1, 2 and 3).
+SHARD_STATES = ("none", "optimizer", "gradients", "parameters")
+
+#: Where batch norms take their statistics from.
+BATCH_NORMS = ("local", "synchronised")
+
+_LABEL = re.compile(r"[A-Za-z_][\w.-]*")
+_SPEC = re.compile(r"Replicate|Shard\(\d{1,3}\)(?:\.\d{1,3})?|flat|owner|auto")
+_AXIS = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class MeshAxis:
+    """An axis of a mesh: its ``name``, its ``size``, and the ``shares`` of the work along it.
+
+    Shares are positive numbers, one per place on the axis, and count in proportion. None: equal.
+    """
+
+    name: str
+    size: int
+    shares: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _AXIS.fullmatch(self.name):
+            raise InputError(f"an axis is named {shown(self.name)}: wants letters and digits")
+        checks.integer(f"size of axis {self.name!r}", self.size, 1, 2**20)
+        if self.shares is None:
+            return
+        what = f"shares of axis {self.name!r}"
+        shares = tuple(checks.positive(what, share) for share in self.shares)
+        if len(shares) != self.size:
+            raise InputError(f"{what}: {counted(len(shares), 'share')} for {self.size} devices")
+        object.__setattr__(self, "shares", shares)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Devices on named axes, as in DTensor and JAX.
+
+    Attributes
+    ----------
+    axes : tuple of MeshAxis
+        The first changes slowest: neighbours on the last are neighbours in ``devices``.
+    devices : tuple of str
+        Names; empty: the first devices of the cluster, as many as there are.
+
+    Examples
+    --------
+    >>> mesh = Mesh.of({"dp": 2, "tp": 2}, ["a", "b", "c", "d"])
+    >>> mesh.shape, mesh.groups("dp").tolist(), mesh.groups("tp").tolist()
+    ((2, 2), [[0, 2], [1, 3]], [[0, 1], [2, 3]])
+    """
+
+    axes: tuple[MeshAxis, ...]
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple(self.axes))
+        object.__setattr__(self, "devices", tuple(self.devices))
+        if not self.axes:
+            raise InputError("the mesh has no axis: name one and its size, such as tp = 4")
+        for what, names in (("axis", self.names), ("device", self.devices)):
+            if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+                raise InputError(f"the mesh has the {what} {twice[0]!r} twice")
+        if self.devices and len(self.devices) != self.size:
+            sizes = " x ".join(f"{axis.name} {axis.size}" for axis in self.axes)
+            raise InputError(
+                f"the mesh names {counted(len(self.devices), 'device')} and its axes are {sizes}: "
+                f"name {self.size}, or none, for the first devices of the cluster"
+            )
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], devices: Iterable[str] = ()) -> Mesh:
+        """From the sizes of its axes by name."""
+        return cls(tuple(MeshAxis(name, size) for name, size in sizes.items()), tuple(devices))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    def groups(self, axis: str) -> NDArray[np.int64]:
+        """The sets of devices along an axis, as indices into ``devices``: int64 [n, size]."""
+        places = np.arange(self.size).reshape(self.shape)
+        return np.moveaxis(places, self.names.index(axis), -1).reshape(-1, self._size(axis))
+
+    def _size(self, axis: str) -> int:
+        return self.shape[self.names.index(axis)]
+
+    def on(self, cluster: Cluster) -> NDArray[np.int32]:
+        """Index of each device in a cluster, int32 [size].
+
+        Raises
+        ------
+        InputError
+            The cluster lacks a device, or has fewer than the mesh.
+        """
+        if self.devices:
+            return np.array([cluster.index(name) for name in self.devices], dtype=np.int32)
+        if self.size > cluster.n_devices:
+            raise InputError(
+                f"the mesh has {self.size} devices, and {cluster!r} only {cluster.n_devices}"
+            )
+        return np.arange(self.size, dtype=np.int32)
+
+
+class _Words(NamedTuple):
+    """The words that one of a recipe's tables may have."""
+
+    table: str
+    form: re.Pattern[str]
+    known: str
+
+
+_LABELS = _Words("labels", _LABEL, "whole, flat, owner, auto or a cut, such as row or column")
+_SPECS = _Words("parameters", _SPEC, "Replicate, Shard(0), Shard(1), ..., flat, owner or auto")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is split, replicated and sharded how.
+
+    Attributes
+    ----------
+    mesh : Mesh
+        The devices, on named axes; or the sizes of axes by name, for the cluster's first devices.
+    labels : mapping of axis to mapping of selector to word
+        How ops are shared along an axis: ``"whole"`` (every device does all of it), a cut's name
+        (``"row"``, ``"column"``, ``"contraction"``, ...), ``"flat"`` or ``"owner"`` (of an update:
+        by equal parts of its storage, or one device for each parameter), ``"auto"``. A selector is
+        a pattern of module paths, then, if wanted, a space, a kind of op, and which of these ops
+        of the module: ``"h.*.fc"``, ``"h.*.fc aten.mm.default#1"``. Of lines that mean an op the
+        last counts.
+    parameters : mapping of axis to mapping of pattern to spec
+        How parameters, buffers and inputs lie on an axis, by their names: ``"Replicate"``,
+        ``"Shard(0)"``, ``"flat"``, ``"owner"``, ``"auto"``. ``"Shard(1).2"`` is by the third factor
+        of axis 1, where views take that axis apart.
+    rest : "whole" or "auto"
+        What no line speaks of.
+    shard_state : mapping of pattern to word
+        What of the updates of a module's parameters is sharded: ``"none"``, ``"optimizer"``, or
+        ``"gradients"``, ``"parameters"`` too (ZeRO 1, 2 and 3).
+    recompute : tuple of patterns
+        Modules whose activations are not kept but made anew in the backward pass.
+    batch_norm : "local" or "synchronised"
+        Whether batch norms have the statistics of their part of the batch, or of all of it.
+    bucket_bytes : int
+        Bytes of gradients that one collective sums.
+    overrides : mapping of pattern to device
+        Ops, by name, that run on this device.
+    name : str
+        What it is called.
+
+    In patterns ``*`` stands for text within a word of a path, ``**`` for any number of words:
+    ``h.*`` are the layers, ``h.**`` all that is in them too. ``.`` is the model itself.
+
+    Raises
+    ------
+    InputError
+        An axis that the mesh lacks, a word or pattern of another form; it is named.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> recipe = lm.Recipe.from_toml('''
+    ... [mesh.axes]
+    ... tp = 4
+    ... [labels.tp]
+    ... "h.*.fc" = "column"
+    ... [parameters.tp]
+    ... "h.*.fc.weight" = "Shard(0)"
+    ... ''')
+    >>> words = recipe.words(lm.read("example:gpt3-330m"))["tp"]
+    >>> words.count("column"), words.count("Shard(0)")
+    (336, 24)
+    """
+
+    mesh: Mesh
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rest: str = WHOLE
+    shard_state: Mapping[str, str] = field(default_factory=dict)
+    recompute: tuple[str, ...] = ()
+    batch_norm: str = "local"
+    bucket_bytes: int = BUCKET_BYTES
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mesh, Mapping):
+            object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        if not isinstance(self.mesh, Mesh):
+            raise InputError(f"mesh is {shown(self.mesh)}: wants sizes of axes by name, or a Mesh")
+        checks.one_of("rest", self.rest, (WHOLE, AUTO))
+        checks.one_of("batch_norm", self.batch_norm, BATCH_NORMS)
+        checked: dict[str, Any] = {
+            "labels": self._checked(self.labels, _LABELS),
+            "parameters": self._checked(self.parameters, _SPECS),
+            "shard_state": _texts("shard_state", self.shard_state),
+            "overrides": _texts("overrides", self.overrides),
+            "recompute": _patterns("recompute", self.recompute),
+            "bucket_bytes": parse_bytes(self.bucket_bytes, "bucket_bytes"),
+        }
+        for pattern, word in checked["shard_state"].items():
+            checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def _checked(self, tables: Any, words: _Words) -> dict[str, dict[str, str]]:
+        """A table per axis, each selector and word of the form that it must have."""
+        if not isinstance(tables, Mapping):
+            raise InputError(f"{words.table} is {shown(tables)}: wants a table per axis")
+        for axis in tables:
+            if axis not in self.mesh.names:
+                raise InputError(
+                    f"{words.table} has an axis {shown(axis)}, and the mesh has "
+                    f"{', '.join(self.mesh.names)}"
+                )
+        checked = {axis: _texts(f"{words.table}.{axis}", table) for axis, table in tables.items()}
+        for axis, table in checked.items():
+            for selector, word in table.items():
+                what = f"{words.table}.{axis}, {selector!r}"
+                with naming(what):
+                    Selector.parse(selector)
+                if not words.form.fullmatch(word):
+                    raise InputError(f"{what} is {shown(word)}: wants {words.known}")
+        return {axis: table for axis, table in checked.items() if table}
+
+    # -- what it says of a graph ------------------------------------------------------------------
+
+    @classmethod
+    def of_labels(
+        cls, graph: OpGraph, mesh: Mesh, words: Mapping[str, Sequence[str | None]], **rest: Any
+    ) -> Recipe:
+        """The recipe of a word per axis and op, in few lines.
+
+        Parameters
+        ----------
+        graph : OpGraph
+        mesh : Mesh
+        words : mapping of axis to sequence of str
+            Per op of the graph: of a placeholder a spec, else a label, as :meth:`words` gives
+            them. None: any, for views and others that have no label.
+        rest
+            Other attributes.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> graph = lm.read("example:gpt3-330m")
+        >>> mesh = Mesh.of({"dp": 4})
+        >>> words = ["Replicate" if p else "row" for p in graph.placeholder]
+        >>> Recipe.of_labels(graph, mesh, {"dp": words}).labels
+        {'dp': {'**': 'row'}}
+        """
+        sides = _sides(graph)
+        tables: dict[str, dict[str, dict[str, str]]] = {}
+        for kind, (ops, places) in sides.items():
+            start = _start(kind, rest.get("rest", WHOLE))
+            for axis, column in words.items():
+                if len(column) != graph.n_ops:
+                    raise InputError(
+                        f"words of axis {axis!r}: {len(column)} for {counted(graph.n_ops, 'op')}"
+                    )
+                numbers = {start: 0}
+                wanted = [
+                    -1 if (word := column[op]) is None else numbers.setdefault(word, len(numbers))
+                    for op in ops.tolist()
+                ]
+                known, table = list(numbers), tables.setdefault(kind, {}).setdefault(axis, {})
+                for selector, word in compressed(places, np.array(wanted, dtype=np.int64), 0):
+                    # A line that is written again takes effect at its new place.
+                    table.pop(str(selector), None)
+                    table[str(selector)] = known[word]
+        return cls(mesh, tables["labels"], tables["parameters"], **rest)
+
+    def words(self, graph: OpGraph) -> dict[str, list[str]]:
+        """Per axis and op of a graph the label, or of a placeholder the spec.
+
+        ``"auto"``: left to a solver.
+
+        Raises
+        ------
+        InputError
+            A line means nothing in the graph; it is named, with what may have been meant.
+        """
+        found = {
+            axis: np.full(graph.n_ops, _start("labels", self.rest), dtype=object)
+            for axis in self.mesh.names
+        }
+        for kind, (ops, places) in _sides(graph).items():
+            for axis, column in found.items():
+                column[ops] = _start(kind, self.rest)
+                for text, word in getattr(self, kind).get(axis, {}).items():
+                    selector = Selector.parse(text)
+                    meant = places.matching(selector)
+                    if not len(meant):
+                        what = "op" if kind == "labels" else "parameter, buffer or input"
+                        raise InputError(
+                            f"recipe: {kind}.{axis}: no {what} is {text!r}{places.near(selector)}"
+                        )
+                    column[ops[meant]] = word
+        return {axis: column.tolist() for axis, column in found.items()}
+
+    def sharded_state(self, graph: OpGraph) -> list[str]:
+        """Per op the word of :attr:`shard_state` for its module, ``"none"`` where no line speaks.
+
+        The ops and slots of an optimizer count as those of the module of their parameter.
+
+        Raises
+        ------
+        InputError
+            A line means nothing in the graph.
+        """
+        column = ["none"] * graph.n_ops
+        for pattern, word in self.shard_state.items():
+            for op in self._of_modules(graph, pattern, "shard_state"):
+                column[op] = word
+        return column
+
+    def recomputed(self, graph: OpGraph) -> NDArray[np.bool_]:
+        """Whether each op is in a module of :attr:`recompute`, bool [n_ops]."""
+        column = np.zeros(graph.n_ops, dtype=bool)
+        for pattern in self.recompute:
+            column[self._of_modules(graph, pattern, "recompute")] = True
+        return column
+
+    @staticmethod
+    def _of_modules(graph: OpGraph, pattern: str, what: str) -> list[int]:
+        paths = [".".join(module_path(module)) for module in graph.modules]
+        places, selector = Places(paths, graph.kinds), Selector(pattern)
+        meant: list[int] = places.matching(selector).tolist()
+        if not meant:
+            raise InputError(f"recipe: {what}: no module is {pattern!r}{places.near(selector)}")
+        return meant
+
+    # -- on disk ----------------------------------------------------------------------------------
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data that :meth:`from_document` reads back; what is usual is left out."""
+        mesh = {
+            "axes": {axis.name: axis.size for axis in self.mesh.axes},
+            "shares": {a.name: list(a.shares) for a in self.mesh.axes if a.shares is not None},
+            "devices": list(self.mesh.devices),
+        }
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "mesh": {key: value for key, value in mesh.items() if value},
+        }
+        for one in fields(self)[1:]:
+            value = getattr(self, one.name)
+            document[one.name] = list(value) if isinstance(value, tuple) else value
+        document["bucket_bytes"] = SIZE.write(float(self.bucket_bytes))
+        usual = {"rest": WHOLE, "batch_norm": "local"}
+        usual["bucket_bytes"] = SIZE.write(float(BUCKET_BYTES))
+        kept = {k: v for k, v in document.items() if v and usual.get(k) != v}
+        # Tables come after the values of the recipe itself, which TOML wants.
+        return dict(sorted(kept.items(), key=lambda row: isinstance(row[1], Mapping)))
+
+    @classmethod
+    def from_document(cls, document: Any, source: str = "recipe") -> Recipe:
+        """From plain data with the attributes' names; ``source`` is named in errors.
+
+        ``mesh`` has ``axes`` (sizes by name), and may have ``shares`` (lists by name) and
+        ``devices``.
+        """
+        if isinstance(document, Mapping):
+            document = {"format": FORMAT, "version": VERSION, **document}
+        check_format(document, FORMAT, VERSION, "a recipe", source)
+        with naming(source):
+            known = [one.name for one in fields(cls)]
+            checks.known_keys("recipe", document, ("format", "version", *known))
+            given = {key: value for key, value in document.items() if key in known}
+            if "mesh" not in given:
+                raise InputError("the recipe has no mesh: write [mesh.axes], and under it tp = 4")
+            given["mesh"] = _mesh(given["mesh"])
+            if checks.is_number(size := given.get("bucket_bytes")):
+                given["bucket_bytes"] = SIZE.read(size, "bucket_bytes")
+            return cls(**given)
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
+        """From TOML text; ``source`` is named in errors."""
+        return cls.from_document(parse_toml(text, source), source)
+
+    def to_toml(self) -> str:
+        """As TOML that :meth:`from_toml` reads back.
+
+        >>> print(Recipe(Mesh.of({"dp": 4}), {"dp": {"**": "row"}}).to_toml(), end="")
+        format = "loadmaster-recipe"
+        version = 1
+        <BLANKLINE>
+        [mesh.axes]
+        dp = 4
+        <BLANKLINE>
+        [labels.dp]
+        "**" = "row"
+        """
+        import tomli_w
+
+        return tomli_w.dumps(self.to_document())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recipe:
+        """From a file of JSON, if its name ends in ``.json`` or ``.json.gz``, else of TOML.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read or describes no valid recipe.
+        """
+        if _is_json(path):
+            return cls.from_document(parse_json(read_bytes(path), path), os.fspath(path))
+        return cls.from_toml(read_text(path), os.fspath(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes JSON, if the name ends in ``.json`` or ``.json.gz``, else TOML."""
+        as_json = _is_json(path)
+        text = json.dumps(self.to_document(), indent=1) + "\n" if as_json else self.to_toml()
+        write_bytes(path, text.encode())
+
+
+def _is_json(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).removesuffix(".gz").endswith(".json")
+
+
+def _sides(graph: OpGraph) -> dict[str, tuple[NDArray[np.intp], Places]]:
+    """By table of a recipe, what of a graph its lines speak of: indices, and where they stand."""
+    ops, tensors = np.flatnonzero(~graph.placeholder), np.flatnonzero(graph.placeholder)
+    modules, kinds, names = graph.modules, graph.kinds, graph.names
+    return {
+        "labels": (
+            ops,
+            Places((modules[op] for op in ops.tolist()), (kinds[op] for op in ops.tolist())),
+        ),
+        "parameters": (
+            tensors,
+            Places((names[op] for op in tensors.tolist()), [""] * len(tensors)),
+        ),
+    }
+
+
+def _start(table: str, rest: str) -> str:
+    """The word of what no line of a table speaks of."""
+    return REPLICATE if table == "parameters" and rest == WHOLE else rest
+
+
+def _texts(what: str, table: Any) -> dict[str, str]:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{what} is {shown(table)}: wants a table")
+    for key, value in table.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InputError(f"{what}, {shown(key)} is {shown(value)}: wants a text")
+    return dict(table)
+
+
+def _patterns(what: str, values: Any) -> tuple[str, ...]:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if not is_list or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{what} is {shown(values)}: wants a list of patterns")
+    return tuple(values)
+
+
+def _mesh(document: Any) -> Mesh:
+    if not isinstance(document, Mapping) or not isinstance(document.get("axes"), Mapping):
+        raise InputError("the mesh has no axes: write [mesh.axes], and under it tp = 4")
+    checks.known_keys("mesh", document, ("axes", "shares", "devices"))
+    axes, shares = document["axes"], document.get("shares", {})
+    if not isinstance(shares, Mapping) or not set(shares) <= set(axes):
+        raise InputError(f"shares of the mesh are {shown(shares)}: wants a list per axis")
+    for name, of_axis in shares.items():
+        if not isinstance(of_axis, list):
+            raise InputError(f"shares of axis {name!r} are {shown(of_axis)}: wants a list")
+    return Mesh(
+        tuple(
+            MeshAxis(name, size, tuple(shares[name]) if name in shares else None)
+            for name, size in axes.items()
+        ),
+        _patterns("devices of the mesh", document.get("devices", [])),
+    )
