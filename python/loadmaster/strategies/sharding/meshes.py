@@ -10,64 +10,19 @@ axis differ within themselves has equal parts there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.judge.problem import Problem
+from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.simple.data_parallel import usable
 
-#: The most axes of a mesh.
-MOST_AXES = 3
+
+#: Names of the axes, the outermost first.
+AXES = ("x", "y", "z")
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Devices as a mesh.
-
-    Attributes
-    ----------
-    devices : int64 [sizes of the axes]
-        Index of the device at each place.
-    shares : tuple of (None or tuple of float)
-        Per axis, what the parts at its places go by; None: all are equal.
-    """
-
-    devices: NDArray[np.int64]
-    shares: tuple[tuple[float, ...] | None, ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of places on each axis."""
-        return self.devices.shape
-
-    @property
-    def n_devices(self) -> int:
-        """Number of devices."""
-        return self.devices.size
-
-    @cached_property
-    def words(self) -> str:
-        """The sizes as a person would write them.
-
-        >>> Grid(np.arange(8).reshape(2, 4), (None, None)).words
-        '2 x 4'
-        """
-        return " x ".join(map(str, self.sizes))
-
-    def groups(self, axis: int) -> NDArray[np.int64]:
-        """The devices of each group on an axis: int64 [n_groups, size].
-
-        >>> Grid(np.arange(4).reshape(2, 2), (None, None)).groups(0).tolist()
-        [[0, 2], [1, 3]]
-        """
-        return np.moveaxis(self.devices, axis, -1).reshape(-1, self.sizes[axis])
-
-
-def grids(problem: Problem) -> Iterator[Grid]:
+def meshes(problem: Problem) -> Iterator[Mesh]:
     """Meshes of all usable devices first, then of fewer; fewer axes first.
 
     Examples
@@ -75,8 +30,8 @@ def grids(problem: Problem) -> Iterator[Grid]:
     >>> import loadmaster as lm
     >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
     >>> problem = Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
-    >>> [grid.words for grid in grids(problem)]
-    ['4', '2 x 2', '2']
+    >>> [mesh.shape for mesh in meshes(problem)]
+    [(4,), (2, 2), (2,)]
     """
     fastest = usable(problem)
     n = len(fastest)
@@ -84,7 +39,7 @@ def grids(problem: Problem) -> Iterator[Grid]:
         chosen = _near_each_other(problem, fastest[:n])
         is_uniform = len(set(_widths(problem, chosen))) == 1
         for sizes in _factorisations(n, is_uniform):
-            yield _grid(problem, chosen, sizes)
+            yield _mesh(problem, chosen, sizes)
         n //= 2
 
 
@@ -94,7 +49,7 @@ def _factorisations(n: int, is_uniform: bool) -> Iterator[tuple[int, ...]]:
 
     def split(left: int, sizes: tuple[int, ...]) -> None:
         found.setdefault((*sizes, left))
-        if len(sizes) + 1 < MOST_AXES:
+        if len(sizes) + 1 < len(AXES):
             for size in range(2, left // 2 + 1):
                 if left % size == 0:
                     split(left // size, (*sizes, size))
@@ -125,16 +80,15 @@ def _near_each_other(problem: Problem, devices: list[int]) -> list[int]:
     return order
 
 
-def _grid(problem: Problem, devices: list[int], sizes: tuple[int, ...]) -> Grid:
+def _mesh(problem: Problem, devices: list[int], sizes: tuple[int, ...]) -> Mesh:
     """Devices, row by row, with shares by speed where places of an axis differ."""
     at = np.array(devices, dtype=np.int64).reshape(sizes)
     busy = problem.time.sum(axis=0)
     speed = (busy.min() / busy)[np.array(problem.cluster.device_types)][at]
-    shares: list[tuple[float, ...] | None] = []
-    for axis in range(len(sizes)):
-        places = np.moveaxis(speed, axis, 0).reshape(sizes[axis], -1)
-        slowest = places.min(axis=1)
+    axes = []
+    for axis, size in enumerate(sizes):
+        slowest = np.moveaxis(speed, axis, 0).reshape(size, -1).min(axis=1)
         differs = not np.allclose(slowest, slowest[0])
-        shares.append(tuple((slowest / slowest.sum()).tolist()) if differs else None)
-    assert prod(sizes) == len(devices)
-    return Grid(at, tuple(shares))
+        shares = tuple((slowest / slowest.sum()).tolist()) if differs else None
+        axes.append(MeshAxis(AXES[axis], size, shares))
+    return Mesh(tuple(axes), tuple(problem.cluster.devices[d].name for d in devices))

@@ -18,16 +18,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-import loadmaster.fast as fast
 from loadmaster.dimensions.form import ANY, REPLICATE
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
-from loadmaster.transforms.replicas import BUCKET_BYTES
+from loadmaster.model.recipe import BUCKET_BYTES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,6 +64,21 @@ class Setting:
     places: Sequence[Place]
     tied: Ints
 
+    @classmethod
+    def of(cls, parts: Parts, mesh: Mesh, tied: Ints) -> Setting:
+        """The setting of a mesh on the cluster of the parts' problem."""
+        cluster = parts.problem.cluster
+        device = mesh.on(cluster)
+        traffic = [Traffic(cluster._core, device[mesh.groups(name)]) for name in mesh.names]
+        shares = [axis.shares or (1.0,) * axis.size for axis in mesh.axes]
+        where = zip(*np.unravel_index(np.arange(mesh.size), mesh.shape), strict=True)
+        known: dict[tuple[object, ...], Place] = {}
+        for d, at in zip(device.tolist(), where, strict=True):
+            place = Place(cluster.device_types[d], tuple(int(i) for i in at))
+            weights = (shares[i][j] for i, j in enumerate(place.at))
+            known.setdefault((place.type, *weights), place)
+        return cls(parts, traffic, shares, list(known.values()), tied)
+
     @property
     def structure(self) -> Structure:
         """What is labelled."""
@@ -84,14 +100,14 @@ class Tables:
 
     Attributes
     ----------
-    labelling : fast.Labelling
+    costs : LabelCosts
     at : int64 [n_nodes + n_hubs]
         The place in the labelling of each node, and then of each hub.
     tied : int64 [n_nodes + n_hubs]
         As the labelling numbers them.
     """
 
-    labelling: fast.Labelling
+    costs: LabelCosts
     at: Ints
     tied: Ints
 
@@ -126,7 +142,7 @@ class _Building:
         at[order] = np.arange(len(order))
         src, dst, edge_table, pairs = self._edges(hubs)
         sizes = [pair.shape[0] * pair.shape[1] for pair in pairs]
-        labelling = fast.Labelling(
+        costs = LabelCosts(
             node_table=node_table[order],
             unary_start=starts,
             unary=unary,
@@ -138,7 +154,7 @@ class _Building:
             pair=np.concatenate([np.empty((0, 4)), *(pair.reshape(-1, 4) for pair in pairs)]),
         )
         tied = np.concatenate([self.setting.tied, self.setting.tied.max(initial=-1) + 1 + hubs.tied])
-        return Tables(labelling, at, tied[order])
+        return Tables(costs, at, tied[order])
 
     # -- labels --------------------------------------------------------------------------------
 
@@ -188,7 +204,7 @@ class _Building:
             (a.root[alone], a.reader[alone], made[alone], wanted[alone], size[alone], a.traffic[alone], role[alone]),
             (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, a.bytes[first] * out[first], hubs.traffic, np.full(hubs.n, _READ)),
             (n + hub[shared], a.reader[shared], hub_lays[hub[shared]], wanted[shared], size[shared], a.traffic[shared], role[shared]),
-            (placeholder, writer, self._out(of_holder), self._out(of_writer), structure.resident[placeholder], structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
+            (placeholder, writer, of_holder, of_writer, structure.resident[placeholder], structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
         ]
         src, dst, left, right, bytes_, traffic, roles = (
             np.concatenate([row[i] for row in rows]) for i in range(7)
@@ -221,9 +237,6 @@ class _Building:
         structure = self.structure
         self.lays = [*structure.ways.outputs, *structure.lays_wanted]
         return structure.made, len(structure.ways.outputs) + structure.wanted
-
-    def _out(self, rows: Ints) -> Ints:
-        return rows
 
     def _on_other_axes(self) -> tuple[Floats, Floats]:
         """Fractions of each argument's tensor on the other axes: as its root makes it, and as its
@@ -265,11 +278,12 @@ class _Building:
                     free |= before == REPLICATE
                 code = np.where(free, code, FORBIDDEN)
         seconds = np.zeros(code.shape)
-        overlaps = traffic != ACTIVATION
+        # Nothing is left to do while what was updated is gathered.
+        overlaps = traffic != ACTIVATION and role != _ENDS
         for one in np.unique(code).tolist():
             time = (
                 self.traffic.bucketed(one, size, self.setting.bucket)
-                if overlaps
+                if traffic != ACTIVATION
                 else self.traffic.seconds(one, size)
             )
             seconds[code == one] = time
