@@ -11,7 +11,7 @@ that wait, between which the least that will do is found by bisection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,10 +81,14 @@ class Solver:
     Parameters
     ----------
     setting : Setting
+    allowed : sequence of bool [n_nodes, most labels], optional
+        Per axis, which labels each node may have; all if absent.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(
+        self, setting: Setting, allowed: Sequence[NDArray[np.bool_]] | None = None
+    ) -> None:
+        self.setting, self.allowed = setting, allowed
         self.mirror = Mirror(setting)
         self._tables: dict[tuple[int, bytes], Tables] = {}
 
@@ -102,7 +106,8 @@ class Solver:
         others[axis] = 0
         key = (axis, others.tobytes())
         if key not in self._tables:
-            self._tables[key] = Tables.of(self.setting, axis, others)
+            may = None if self.allowed is None else self.allowed[axis]
+            self._tables[key] = Tables.of(self.setting, axis, others, may)
         return self._tables[key]
 
     def solve(self, weight: float, price: float = 0.0, start: Ints | None = None) -> Labels:

@@ -112,16 +112,30 @@ class Tables:
     tied: Ints
 
     @classmethod
-    def of(cls, setting: Setting, axis: int, columns: Ints) -> Tables:
-        """The tables of an axis; ``columns`` are the labels on all, int64 [n_axes, n_nodes]."""
-        return _Building(setting, axis, columns).build()
+    def of(
+        cls, setting: Setting, axis: int, columns: Ints, allowed: NDArray[np.bool_] | None = None
+    ) -> Tables:
+        """The tables of an axis.
+
+        Parameters
+        ----------
+        setting : Setting
+        axis : int
+        columns : int64 [n_axes, n_nodes]
+            The labels on all axes; those on this one are not read.
+        allowed : bool [n_nodes, most labels], optional
+            Which labels each node may have; all if absent.
+        """
+        return _Building(setting, axis, columns, allowed).build()
 
 
 class _Building:
     """Tables as they are made."""
 
-    def __init__(self, setting: Setting, axis: int, columns: Ints) -> None:
-        self.setting, self.axis = setting, axis
+    def __init__(
+        self, setting: Setting, axis: int, columns: Ints, allowed: NDArray[np.bool_] | None
+    ) -> None:
+        self.setting, self.axis, self.allowed = setting, axis, allowed
         self.structure, self.parts = setting.structure, setting.parts
         self.columns = columns.copy()
         self.columns[axis] = 0
@@ -162,7 +176,8 @@ class _Building:
         """The table of each node, where tables start, and costs of labels."""
         structure, ways = self.structure, self.structure.ways
         others = [column for axis, column in enumerate(self.columns) if axis != self.axis]
-        code = joint(self.parts.nature, structure.is_long, *others)
+        may = [] if self.allowed is None else list(self.allowed.T)
+        code = joint(self.parts.nature, structure.is_long, *others, *may)
         some = firsts(code)
         count = ways.n_labels[structure.way[some]]
         nodes = np.repeat(some, count)
@@ -179,6 +194,8 @@ class _Building:
         new = structure.graph.output_bytes[structure.op[nodes]].astype(np.float64)
         unary = np.zeros((len(nodes), 4))
         unary[:, SECONDS] = part.seconds + exchange
+        if self.allowed is not None:
+            unary[~self.allowed[nodes, columns[self.axis]], SECONDS] = np.inf
         unary[:, STAYS] = structure.resident[nodes] * kept
         unary[:, WAITS] = np.where(structure.is_long[nodes], new * kept, 0.0)
         return code, starts, unary
