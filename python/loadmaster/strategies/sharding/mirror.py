@@ -266,7 +266,9 @@ class _Mirrored:
         first_use = np.full(len(some), np.inf)
         np.minimum.at(first_use, code, reader)
         place = np.where(traffic[some] == WEIGHT, first_use, structure.op[root[some]])
-        bucket = _buckets(kind[some], traffic[some], phase[some], place, on_axis)
+        # Parts of one earlier bucket may share another.
+        batch = np.where(come[0][some] < self.mirror.n_reduced, -1, come[0][some])
+        bucket = _buckets(kind[some], traffic[some], joint(phase[some], batch), place, on_axis)
         total = np.bincount(bucket, on_axis)
         first = firsts(bucket)
         times = self.setting.traffic[axis]
@@ -306,7 +308,8 @@ class _Mirrored:
                 continue
             of, size = writer[rows], structure.resident[holder[rows]] * self._elsewhere(axis, holder[rows])
             place = structure.op[of].astype(np.float64)
-            bucket = _buckets(kind[rows], np.full(len(rows), GRADIENT), np.zeros(len(rows)), place, size)
+            alike = np.zeros(len(rows), dtype=np.int64)
+            bucket = _buckets(kind[rows], alike + GRADIENT, alike, place, size)
             total, first = np.bincount(bucket, size), firsts(bucket)
             times = self.setting.traffic[axis]
             seconds = [times.seconds(int(k), b) for k, b in zip(kind[rows[first]].tolist(), total.tolist(), strict=True)]
@@ -328,19 +331,19 @@ class _Mirrored:
 
 def _buckets(
     kind: NDArray[np.int8],
-    traffic: NDArray[np.int8],
-    phase: NDArray[np.int64],
+    traffic: NDArray[np.int8] | Ints,
+    batch: Ints,
     place: Floats,
     size: Floats,
 ) -> Ints:
-    """A bucket per conversion, from 0: of gradients and parameters several share one, up to 25 MB,
-    by place; else each has its own.
+    """A bucket per conversion, from 0: of gradients and parameters several of a batch share one, up
+    to 25 MB, by place; else each has its own.
     """
     found = np.empty(len(kind), dtype=np.int64)
     number = -1
     current, filled = None, 0.0
-    order = np.lexsort((place, phase, kind, traffic))
-    columns = (column[order].tolist() for column in (kind, traffic, phase, size))
+    order = np.lexsort((place, batch, kind, traffic))
+    columns = (column[order].tolist() for column in (kind, traffic, batch, size))
     for i, (*group, bytes_) in zip(order.tolist(), zip(*columns, strict=True), strict=True):
         joins = group == current and group[1] != ACTIVATION and filled + bytes_ <= BUCKET_BYTES
         if not joins:

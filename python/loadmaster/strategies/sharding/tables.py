@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+import loadmaster.fast as fast
 from loadmaster.dimensions.form import ANY, REPLICATE
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import Mesh
@@ -38,7 +39,10 @@ SECONDS, OVERLAPPED, STAYS, WAITS = range(4)
 
 #: What an edge is: a tensor that is read; one that its reader writes into; the same, of a parameter;
 #: a parameter and the op that writes it last.
-_READ, _WRITTEN, _UPDATED, _ENDS = range(4)
+_ROLES = _READ, _WRITTEN, _UPDATED, _ENDS = range(4)
+
+#: Conversions that there are; negative ones count from the end.
+_KINDS = len(fast.COLLECTIVES) + 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +158,7 @@ class _Building:
         place = np.concatenate([2 * structure.op, 2 * structure.op[hubs.root] + 1])
         order = np.argsort(place, kind="stable")
         at[order] = np.arange(len(order))
-        src, dst, edge_table, pairs = self._edges(hubs)
-        sizes = [pair.shape[0] * pair.shape[1] for pair in pairs]
+        src, dst, edge_table, (pair_start, pair_columns, pair) = self._edges(hubs)
         costs = LabelCosts(
             node_table=node_table[order],
             unary_start=starts,
@@ -163,9 +166,9 @@ class _Building:
             src=at[src],
             dst=at[dst],
             edge_table=edge_table,
-            pair_start=np.cumsum([0, *sizes], dtype=np.int64),
-            pair_columns=np.array([pair.shape[1] for pair in pairs], dtype=np.int64),
-            pair=np.concatenate([np.empty((0, 4)), *(pair.reshape(-1, 4) for pair in pairs)]),
+            pair_start=pair_start,
+            pair_columns=pair_columns,
+            pair=pair,
         )
         tied = np.concatenate([self.setting.tied, self.setting.tied.max(initial=-1) + 1 + hubs.tied])
         return Tables(costs, at, tied[order])
@@ -202,8 +205,8 @@ class _Building:
 
     # -- pairs of labels -----------------------------------------------------------------------
 
-    def _edges(self, hubs: _Hubs) -> tuple[Ints, Ints, Ints, list[Floats]]:
-        """Ends and table of each edge, and the tables."""
+    def _edges(self, hubs: _Hubs) -> tuple[Ints, Ints, Ints, tuple[Ints, Ints, Floats]]:
+        """Ends and table of each edge, and the tables: where they start, columns, and costs."""
         structure, a, n = self.structure, self.structure.arguments, self.structure.n
         made, wanted = self._interned()
         hub_lays = np.array([self._lay(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
@@ -228,17 +231,10 @@ class _Building:
         )
         counts = self._counts(hubs)
         code = joint(left, right, bytes_, traffic, roles, counts[src], counts[dst])
-        pairs = [
-            self._pair(
-                self.lays[int(left[e])][: counts[src[e]]],
-                self.lays[int(right[e])][: counts[dst[e]]],
-                float(bytes_[e]),
-                int(traffic[e]),
-                int(roles[e]),
-            )
-            for e in firsts(code).tolist()
-        ]
-        return src, dst, code, pairs
+        some = firsts(code)
+        pairs = _Pairs(left[some], right[some], roles[some] + len(_ROLES) * (traffic[some] > 0))
+        shape = counts[src[some]], counts[dst[some]]
+        return src, dst, code, self._pairs(pairs, shape, bytes_[some], traffic[some])
 
     def _counts(self, hubs: _Hubs) -> Ints:
         ways = self.structure.ways
@@ -271,42 +267,70 @@ class _Building:
             into *= fractions(ways.input_size[in_row, column[a.reader]], shares, at)
         return out, into
 
-    def _pair(
-        self,
-        have: NDArray[np.int32],
-        want: NDArray[np.int32],
-        size: float,
-        traffic: int,
-        role: int,
-    ) -> Floats:
-        """Costs of pairs of labels, by the lays that there are and those that are wanted."""
-        before, after = have[:, None], want[None, :]
-        if role == _ENDS:
-            # What is written at the end goes where the parameter is.
-            code = np.where(before == after, FREE, FORBIDDEN)
-            if traffic:
-                may = (before == REPLICATE) & (after != REPLICATE)
-                code = np.where(may, conversion(after, before), code)
-        else:
-            code = conversion(before, after)
-            if role != _READ:
-                free = (before == after) | (after == ANY)
-                if role == _UPDATED:
-                    free |= before == REPLICATE
-                code = np.where(free, code, FORBIDDEN)
-        seconds = np.zeros(code.shape)
+    def _pairs(
+        self, pairs: _Pairs, shape: tuple[Ints, Ints], size: Floats, traffic: NDArray[np.int8]
+    ) -> tuple[Ints, Ints, Floats]:
+        """Where the pairs of each table start, its columns, and costs of pairs of labels."""
+        kinds = pairs.kinds(self.lays, shape)
+        starts = np.cumsum([0, *map(len, kinds)], dtype=np.int64)
+        kind = np.concatenate([np.empty(0, dtype=np.int8), *kinds]).astype(np.int64)
+        table = np.repeat(np.arange(len(kinds)), np.diff(starts))
+        seconds = np.zeros((len(kinds), _KINDS))
+        for code in np.unique(kind).tolist():
+            for t in np.unique(table[kind == code]).tolist():
+                bytes_ = float(size[t])
+                seconds[t, code] = (
+                    self.traffic.bucketed(code, bytes_, self.setting.bucket)
+                    if traffic[t] != ACTIVATION
+                    else self.traffic.seconds(code, bytes_)
+                )
         # Nothing is left to do while what was updated is gathered.
-        overlaps = traffic != ACTIVATION and role != _ENDS
-        for one in np.unique(code).tolist():
-            time = (
-                self.traffic.bucketed(one, size, self.setting.bucket)
-                if traffic != ACTIVATION
-                else self.traffic.seconds(one, size)
-            )
-            seconds[code == one] = time
-        found = np.zeros((*code.shape, 4))
-        found[:, :, OVERLAPPED if overlaps else SECONDS] = seconds
+        overlaps = (traffic != ACTIVATION) & (pairs.role % len(_ROLES) != _ENDS)
+        found = np.zeros((len(kind), 4))
+        where = np.where(overlaps, OVERLAPPED, SECONDS)[table]
+        found[np.arange(len(kind)), where] = seconds[table, kind]
+        return starts, shape[1], found
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """What tables of pairs of labels are of: lays that there are and lays that are wanted, as
+    indices into lists of lays, and what edges are.
+    """
+
+    left: Ints
+    right: Ints
+    role: Ints
+
+    def kinds(
+        self, lays: Sequence[NDArray[np.int32]], shape: tuple[Ints, Ints]
+    ) -> list[NDArray[np.int8]]:
+        """Per table the conversions of its pairs, row by row."""
+        known: dict[tuple[bytes, bytes, int], NDArray[np.int8]] = {}
+        found = []
+        columns = (self.left, self.right, self.role, *shape)
+        for left, right, role, n, m in zip(*(c.tolist() for c in columns), strict=True):
+            have, want = lays[left][:n], lays[right][:m]
+            key = have.tobytes(), want.tobytes(), role
+            if key not in known:
+                known[key] = _kinds(have[:, None], want[None, :], role).reshape(-1)
+            found.append(known[key])
         return found
+
+
+def _kinds(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
+    """The conversions of pairs of lays on an edge that is something."""
+    role, is_parameter = role % len(_ROLES), role >= len(_ROLES)
+    if role == _ENDS:
+        # What is written at the end goes where the parameter is.
+        kind = np.where(have == want, np.int8(FREE), np.int8(FORBIDDEN))
+        may = (have == REPLICATE) & (want != REPLICATE) & is_parameter
+        return np.where(may, conversion(want, have), kind)
+    kind = conversion(have, want)
+    if role == _READ:
+        return kind
+    free = (have == want) | (want == ANY) | ((have == REPLICATE) & (role == _UPDATED))
+    return np.where(free, kind, np.int8(FORBIDDEN))
 
 
 @dataclass(frozen=True, eq=False)
