@@ -1,8 +1,8 @@
 """The dimensions of a graph: how each of its ops can be cut, and what that asks of its arguments.
 
 Patterns say which axes of a call are one dimension (:mod:`.form`). Factors are found all over the
-graph (:mod:`.factors`), named (:mod:`.naming`), and give each call its form (:mod:`.forming`). Calls
-that see the same share one form: a graph of repeated layers has few.
+graph (:mod:`.factors`), named (:mod:`.naming`), and give each call its form (:mod:`.forming`).
+Calls that see the same share one form: a graph of repeated layers has few.
 """
 
 from __future__ import annotations
@@ -130,17 +130,15 @@ def _looks(
         start.append(start[-1] + len(shape))
     axes = Axes([size for shape in tensors.shapes for size in shape])
     known: dict[tuple[object, ...], list[Tie]] = {}
-    tied = []
     for op, pattern in enumerate(patterns):
         if pattern is None:
             continue
-        slots = _slots(tensors, op)
+        slots = tensors.of_call(op)
         key = (id(pattern), *(tensors.shapes[t] for t in slots))
         ties = known.get(key)
         if ties is None:
             ties = known[key] = forming.ties(pattern, key[1:])  # type: ignore[arg-type]
         for tie in ties:
-            tied.append((op, tie))
             if not tie.joined:
                 continue
             runs = [
@@ -153,7 +151,7 @@ def _looks(
         [(axis, factor) for axis in range(len(shape)) for factor in axes.factors(start[t] + axis)]
         for t, shape in enumerate(tensors.shapes)
     ]
-    roles = named(graph, tensors, patterns, tied, factors)
+    roles = named(graph, tensors, patterns, factors)
     looks: dict[Look, int] = {}
     look_of = []
     for some in factors:
@@ -163,11 +161,6 @@ def _looks(
         )
         look_of.append(looks.setdefault(look, len(looks)))
     return look_of, list(looks)
-
-
-def _slots(tensors: Tensors, op: int) -> list[int]:
-    """The tensors of a call: what it takes, then what it makes."""
-    return [*tensors.taken[op], *range(tensors.first[op], tensors.first[op + 1])]
 
 
 def _forms(
@@ -186,7 +179,7 @@ def _forms(
             form_of.append(-1)
             continue
         n_taken = len(tensors.taken[op])
-        key = (id(pattern), n_taken, *(look_of[t] for t in _slots(tensors, op)))
+        key = (id(pattern), n_taken, *(look_of[t] for t in tensors.of_call(op)))
         at = known.get(key)
         if at is None:
             seen = [distinct[look] for look in key[2:]]
@@ -196,7 +189,7 @@ def _forms(
                 factors = [look.factors for look in seen]
                 form = Form((), tuple(factors[:n_taken]), tuple(factors[n_taken:]))
             else:
-                shapes = [tensors.shapes[t] for t in _slots(tensors, op)]
+                shapes = [tensors.shapes[t] for t in tensors.of_call(op)]
                 form = forming.form(pattern, forming.ties(pattern, shapes), seen)
             at = known[key] = forms.setdefault(form, len(forms))
         form_of.append(at)

@@ -2,8 +2,8 @@
 
 Each axis of each tensor begins as one factor. Two runs of axes that have the same elements in the
 same order, the sides of a reshape or the axes that are one dimension of an op, get their common
-refinement: both are taken apart wherever one of them is, and the parts are one from then on. So what
-a view does to an activation reaches the weight that made it. Where the places do not divide each
+refinement: both are taken apart wherever one of them is, and the parts are one from then on. So
+what a view does to an activation reaches the weight that made it. Where the places do not divide each
 other (6 x 4 against 8 x 3), nothing is taken apart. Union-find over factors that are leaves of
 trees: near O(axes). Axes of size 1 have no factors.
 """

@@ -98,9 +98,14 @@ def _windows(sizes: list[int], meaning: Meaning) -> tuple[list[tuple[int, int]],
     # Parts have the same shares of all axes: whole groups of positions, one each if not said.
     groups = max(min(sizes) // meaning.least, 1)
     fits = all(size % groups == 0 for size in sizes)
-    if any(map(any, meaning.halos)) or not fits:
+    if _moves(meaning) or not fits:
         return [(1, size) for size in sizes], all(size == sizes[0] for size in sizes)
     return [(size // groups, size) for size in sizes], True
+
+
+def _moves(meaning: Meaning) -> bool:
+    """Whether a window moves along the dimension: its parts are intervals, of the whole axis."""
+    return any(map(any, meaning.halos)) or any(step != 1 for step in meaning.steps)
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ def _cuts(pattern: Pattern, tie: Tie, looks: Sequence[Look]) -> Iterator[Cut]:
 def _common(tie: Tie, meaning: Meaning, looks: Sequence[Look]) -> Iterator[list[int]]:
     """Numbers of a factor that is in all places, in the order of the places."""
     strides = [looks[place.tensor].strides(place) for place in tie.places]
-    if not tie.joined or any(map(any, meaning.halos)):
+    if not tie.joined or _moves(meaning):
         if all(len(found) == 1 for found in strides) and not meaning.period:
             yield [next(iter(found.values())) for found in strides]
         return

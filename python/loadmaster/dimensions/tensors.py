@@ -65,3 +65,7 @@ class Tensors:
 
         taken = [[tensor(output) for output in some] for some in arguments]
         return cls(shapes, maker, first, taken)
+
+    def of_call(self, op: int) -> list[int]:
+        """The tensors of a call: what it takes, then what it makes."""
+        return [*self.taken[op], *range(self.first[op], self.first[op + 1])]

@@ -19,14 +19,8 @@ import loadmaster.fast as fast
 from loadmaster.model.graph import OpGraph, Texts
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.model.roles import Roles
-from loadmaster.transforms.base import (
-    AGGREGATE,
-    Shape,
-    build,
-    elements,
-    format_output,
-    parse_output,
-)
+from loadmaster.model.shapes import Shape, format_output, parse_output
+from loadmaster.transforms.base import AGGREGATE, build, elements
 from loadmaster.transforms.shares import (
     batch_size,
     only_gradients,

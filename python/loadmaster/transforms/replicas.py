@@ -25,7 +25,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph, Texts
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
-from loadmaster.transforms.base import build, parse_output
+from loadmaster.model.shapes import parse_output
+from loadmaster.transforms.base import build
 from loadmaster.transforms.batch_norm import statistics
 from loadmaster.transforms.gradients import Buckets, Updates
 from loadmaster.transforms.shares import only_gradients, own_weights, proportional, whole_bytes

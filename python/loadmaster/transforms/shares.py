@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.model.batch import batch_of
 from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.model.roles import Roles
-from loadmaster.transforms.base import parse_output
+from loadmaster.model.shapes import parse_output
 
 
 def batch_size(graph: OpGraph) -> int | None:
