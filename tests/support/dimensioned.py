@@ -8,7 +8,7 @@ import numpy as np
 
 import loadmaster as lm
 from loadmaster.dimensions.form import PARTIAL, REPLICATE, Cut, Form
-from loadmaster.transforms.base import parse_output
+from loadmaster.model.shapes import parse_output
 
 
 @dataclass

@@ -21,7 +21,7 @@ from loadmaster.model.program import COMPUTE
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.ways import fractions
-from loadmaster.transforms.base import parse_output
+from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.lays import accessed_share
 
 Floats = NDArray[np.float64]
