@@ -39,6 +39,7 @@ from known_optimum import Instance, instance
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
+from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import METHODS
@@ -179,9 +180,17 @@ CLUSTERS: dict[str, Callable[[], lm.Cluster]] = {
 }
 
 
+def traced(name: str) -> lm.OpGraph:
+    """A traced model, with the arguments of its calls where these are at hand."""
+    graph, args = (DATA / folder / f"{name}.json.gz" for folder in ("graphs", "graph_args"))
+    if not args.exists():
+        return lm.read(graph)
+    return lm.read(graph).with_columns(parse_json(read_bytes(args), args))
+
+
 def model_problem(graph: str, cluster: str) -> Problem:
     """A traced model on a preset."""
-    model, devices = lm.read(DATA / "graphs" / f"{graph}.json.gz"), CLUSTERS[cluster]()
+    model, devices = traced(graph), CLUSTERS[cluster]()
     return Problem.make(model, devices, lm.costs.estimate(model, devices))
 
 
@@ -197,7 +206,7 @@ def design_problem(graph: str, cluster: str) -> Problem:
     + 5 us in whole us per op of the reduced graph, on 4 equal devices with memory to spare, one
     channel per directed pair, 10 us + 12 GB/s.
     """
-    model = lm.read(DATA / "graphs" / f"{graph}.json.gz")
+    model = traced(graph)
     devices = lm.Cluster.mesh(4, memory="1PiB", bandwidth=12e9, latency=10e-6)
     half = np.array([output.startswith("bf16") for output in model.outputs])
     flops = model.flops / np.where(half, 62.5e12, 7e12)
@@ -212,7 +221,7 @@ def tight_problem(graph: str, cluster: str) -> Problem:
     """A traced model on 4 PCIe devices whose memory, all together, is the peak of a sequential run
     of it, times the factor that the cluster is named for.
     """
-    model, preset = lm.read(DATA / "graphs" / f"{graph}.json.gz"), pcie(4)
+    model, preset = traced(graph), pcie(4)
     peak, _ = fast.peak_bytes(model.reduced_for(tuple(t.name for t in preset.types)).graph)
     each = math.ceil(peak * float(cluster.removeprefix("4 PCIe x")) / 4)
     devices = [lm.Device(d.name, d.type, each) for d in preset.devices]

@@ -24,7 +24,7 @@ import statistics
 import time
 from typing import Any
 
-from quality import CLUSTERS, DATA, pcie
+from quality import CLUSTERS, DATA, pcie, traced
 
 import loadmaster as lm
 
@@ -58,7 +58,7 @@ def models(clusters: list[str], graphs: list[str]) -> None:
         for row in known:
             if row["cluster"] != name or (graphs and row["graph"] not in graphs):
                 continue
-            graph = lm.read(DATA / "graphs" / f"{row['graph']}.json.gz")
+            graph = traced(row["graph"])
             cells = [fraction(graph, CLUSTERS[name](), options) for options in WAYS.values()]
             texts = "".join(f"{'-' if cell is None else f'{cell:.4f}':>14}" for cell in cells)
             print(f"  {row['graph']:<36}{texts}", flush=True)
@@ -94,7 +94,7 @@ def fastt(graphs: list[str]) -> None:
         cluster = lm.Cluster.preset("8xV100-NVLink").subset(range(n))
         print(f"{n} V100 NVLink".ljust(28) + "".join(f"{head:>27}" for head in [*heads, "paper"]))
         for name in graphs or FASTT:
-            graph = lm.read(DATA / "graphs" / f"{name}.json.gz")
+            graph = traced(name)
             cells = []
             for start in STARTS:
                 split = fraction(graph, cluster, {"start": start}, "os-dpos")

@@ -16,7 +16,7 @@ import statistics
 import time
 from typing import Any
 
-from quality import DATA
+from quality import traced
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
@@ -70,7 +70,7 @@ def main() -> None:
     print("|---" * (len(METHODS) + 1) + "|")
     found: dict[Method, list[float]] = {method: [] for method in METHODS}
     for name in arguments.graphs:
-        graph = lm.read(DATA / "graphs" / f"{name}.json.gz")
+        graph = traced(name)
         cells = []
         for method in METHODS:
             fraction, seconds = cell(graph, cluster, method, arguments.steps, arguments.seeds)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from quality import DATA
+from quality import traced
 from unseen_nets import FAMILIES, FORWARD_SHARE, Net
 
 import loadmaster as lm
@@ -54,11 +54,6 @@ def drawn() -> lm.OpGraph:
     FAMILIES["cells"](net, int(OPS * FORWARD_SHARE * 0.72))
     net.trained()
     return net.graph("drawn", {"fast": 1.0}, has_modules=True)
-
-
-def traced(name: str) -> lm.OpGraph:
-    """A graph of the shared data."""
-    return lm.read(DATA / "graphs" / f"{name}.json.gz")
 
 
 def batched(graph: lm.OpGraph, k: int) -> lm.OpGraph:

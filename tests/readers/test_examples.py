@@ -8,6 +8,7 @@ from folders import SHARED
 from strategies import tried, v100_mesh
 
 import loadmaster as lm
+from loadmaster.model.arguments import tensors
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.readers.examples import EXAMPLES, load
 
@@ -39,6 +40,21 @@ def test_examples_are_whole(any_example):
     if not any_example.time:
         weights = [i for i, k in enumerate(any_example.kinds) if k in PLACEHOLDERS]
         assert any_example.param_bytes[weights].sum() == any_example.param_bytes.sum() > 0
+
+
+def test_calls_of_the_examples_take_what_their_edges_say(any_example):
+    if any_example.name == "moirai-googlenet":
+        assert any_example.args is None
+        return
+    data = any_example.tensor >= 0
+    read: list[list[int]] = [[] for _ in range(any_example.n_ops)]
+    for src, dst in zip(
+        any_example.src[data].tolist(), any_example.dst[data].tolist(), strict=True
+    ):
+        read[dst].append(src)
+    for op, call in enumerate(any_example.args):
+        assert (call is None) == any_example.placeholder[op]
+        assert call is None or list(dict.fromkeys(tensors(call))) == read[op]
 
 
 def test_an_example_may_be_given_as_an_option_less_name():

@@ -14,8 +14,8 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.costs.program import costs_of, program_costs
 from loadmaster.model.graph import TEXTS
+from loadmaster.model.shapes import format_output, parse_output
 from loadmaster.transforms import dimensions, split_op
-from loadmaster.transforms.base import format_output, parse_output
 from loadmaster.transforms.rules import rules, rules_for
 from loadmaster.transforms.split import planned_split
 

@@ -42,15 +42,28 @@ class Meaning:
         Whether the parts share the FLOPs. Else each part does all of them.
     halos : tuple of (int, int)
         Per argument, how much of the dimension a part needs before and after its own. Empty: none.
+    steps : tuple of int
+        Where there are halos, per argument and then per output, how many of its positions are one
+        of the dimension: part [a, b) of an argument is [a * step - before, b * step + after).
+        The last part goes on to the end. Empty: one each.
     least : int
-        Parts must be multiples of so much, such as the channels of a group.
+        Parts must be multiples of so much, such as the channels of a group, on the shortest axis.
+        If axes differ in length without a period, parts have the same shares of all of them: 8
+        heads of keys beside 32 of queries.
+    period : int
+        Axes of this dimension need not be of one size: each is a whole number of periods, and the
+        dimension is the place within the period. Slices and concatenations that begin and end at
+        periods have it: 3 x 1024 that is split into three of 1024. 0: all axes are of one size, or
+        they are one dimension only as a whole, such as what a convolution with strides makes.
     """
 
     exchanged: int = 0
     is_mean: bool = False
     works: bool = True
     halos: tuple[tuple[int, int], ...] = ()
+    steps: tuple[int, ...] = ()
     least: int = 1
+    period: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,9 @@ class Pattern:
         The same per output.
     linear : tuple of tuple of int
         Sets of arguments in which the op is linear: if all of a set are partial sums and no other
-        argument is, the outputs are partial sums. Every part then does all the work.
+        argument is, the outputs are partial sums. Every part then does all the work. An argument
+        that is in a set with one that is cut, and that lacks the dimension, is an addend: it must
+        be a partial sum where the outputs are, such as the bias of a product cut by contraction.
     is_reshape : bool
         Whether the first output has the elements of the first argument in the same order, in
         another shape. Dimensions then are those of the other axes, if any.
@@ -102,7 +117,7 @@ class Cut:
         The lay that each argument must have.
     outputs : tuple of int
         The lay that each output then has.
-    works, exchanged, is_mean, halos
+    works, exchanged, is_mean, halos, steps
         See :class:`Meaning`.
     """
 
@@ -115,6 +130,7 @@ class Cut:
     exchanged: int = 0
     is_mean: bool = False
     halos: tuple[tuple[int, int], ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

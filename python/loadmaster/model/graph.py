@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InputError, importing, refusing
+from loadmaster.base.errors import InputError, importing, malformed, refusing
 from loadmaster.base.files import check_format, naming
 from loadmaster.base.text import shown
 from loadmaster.base.units import counted
+from loadmaster.model import arguments
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.orders import ORDERS
 
@@ -57,7 +58,7 @@ TEXTS = {
     "collective": "collectives",
 }
 SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-_OP_COLUMNS = (*TEXTS, *SIZE_COLUMNS, "view", "alias_of", "time")
+_OP_COLUMNS = (*TEXTS, *SIZE_COLUMNS, "view", "alias_of", "time", "args")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
 
 #: Attributes with columns of numbers that the core keeps, by the names that it has for them.
@@ -159,7 +160,8 @@ class OpGraph:
         and any name; empty: none), ``flops``, ``bytes_accessed``, ``output_bytes``,
         ``param_bytes``, ``workspace`` (bytes needed while the op runs), ``view`` (0 or 1),
         ``alias_of`` (op index or -1), ``time`` (mapping of device type, or "*" for every type, to
-        seconds per op).
+        seconds per op), ``args`` (what the framework called the op with: None, ``[positional]`` or
+        ``[positional, keywords]`` in the types of JSON, a tensor being ``{"op": index}``).
     edges : mapping of columns, one value per edge
         ``src``, ``dst`` (op indices), ``tensor`` (id; -1: control edge; absent: one tensor per
         op), ``bytes``.
@@ -218,6 +220,8 @@ class OpGraph:
         self.view = _integers("ops.view", ops.get("view"), n, 0) != 0
         self.alias_of = _integers("ops.alias_of", ops.get("alias_of"), n, -1)
         self.time = _times(ops.get("time"), n, self.names)
+        #: What each op was called with (:mod:`~loadmaster.model.arguments`); None: nobody says.
+        self.args = arguments.checked(ops.get("args"), self.names)
 
         for column in ("src", "dst"):
             if edges.get(column) is None:
@@ -245,10 +249,11 @@ class OpGraph:
         """A graph that a transform made in Rust, valid by construction.
 
         ``columns`` are attributes that Rust does not keep. Texts and what a function makes are
-        there when they are first asked for, as are the columns that Rust keeps.
+        there when they are first asked for, as are the columns that Rust keeps. Arguments of calls
+        are gone: a part of an op was not called with what the op was.
         """
         graph = cls.__new__(cls)
-        graph.name, graph.meta, graph._core = name, dict(meta), core
+        graph.name, graph.meta, graph._core, graph.args = name, dict(meta), core, None
         later: dict[str, Any] = {}
         for column, inside in _CORE_COLUMNS.items():
             later[column] = partial(core.column, inside)
@@ -360,10 +365,29 @@ class OpGraph:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything in the graph but its name and meta."""
-        digest = hashlib.sha256()
         document = self.to_document()
-        digest.update(json.dumps([document["ops"], document["edges"]], sort_keys=True).encode())
-        return digest.hexdigest()
+        return _sha256([document["ops"], document["edges"]])
+
+    @cached_property
+    def digest_without_args(self) -> str:
+        """The digest that the graph would have without :attr:`args`: older plans know only that."""
+        if self.args is None:
+            return self.digest
+        document = self.to_document()
+        del document["ops"]["args"]
+        return _sha256([document["ops"], document["edges"]])
+
+    def is_same(self, other: OpGraph) -> bool:
+        """Whether both are one graph; if one of them has no :attr:`args`, these do not count.
+
+        >>> import loadmaster as lm
+        >>> graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
+        >>> graph.is_same(graph.with_columns({"args": [None, [[{"op": 0}]]]}))
+        True
+        """
+        if (self.args is None) != (other.args is None):
+            return self.digest_without_args == other.digest_without_args
+        return self.digest == other.digest
 
     # -- what algorithms run on --------------------------------------------------------------
 
@@ -466,6 +490,8 @@ class OpGraph:
             ops["alias_of"] = self.alias_of.tolist()
         if self.time:
             ops["time"] = {name: seconds.tolist() for name, seconds in self.time.items()}
+        if self.args is not None:
+            ops["args"] = self.args
         edges: dict[str, Any] = {"src": self.src.tolist(), "dst": self.dst.tolist()}
         if self.tensor is not None:
             edges["tensor"] = self.tensor.tolist()
@@ -494,6 +520,7 @@ class OpGraph:
             **self.texts,
             **{column: getattr(self, column) for column in (*SIZE_COLUMNS, "view", "alias_of")},
             "time": self.time,
+            "args": self.args,
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
         told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
@@ -515,7 +542,9 @@ class OpGraph:
 
         A node's ``time`` is seconds (on every device type) or a mapping of device type to seconds.
         Edges without ``tensor`` carry their source's one output if they agree on ``bytes``, and
-        tensors of their own if not. ``alias_of`` is a node. Nodes are named ``str(node)``.
+        tensors of their own if not. ``alias_of`` is a node, and so is ``op`` of a tensor in
+        ``args``; where the node of a tensor is gone, nobody knows any more what the op was called
+        with. Nodes are named ``str(node)``.
 
         Raises
         ------
@@ -546,6 +575,8 @@ class OpGraph:
                 ops[column] = [d.get(key, empty) for d in data]
         if any(attribute["alias_of"] in d for d in data):
             ops["alias_of"] = _node_aliases(nodes, data, attribute["alias_of"], position)
+        if any(attribute["args"] in d for d in data):
+            ops["args"] = _node_args(nodes, data, attribute["args"], position)
         ops["time"] = _node_times(nodes, data, time)
         if not ops["time"]:
             del ops["time"]
@@ -571,6 +602,8 @@ class OpGraph:
                 alias = attributes.pop("alias_of")
                 if alias >= 0:
                     attributes["alias_of"] = names[alias]
+            if (call := attributes.pop("args", None)) is not None:
+                attributes["args"] = arguments.renumbered(call, names.__getitem__)
             if times:
                 attributes["time"] = {kind: seconds[i] for kind, seconds in times.items()}
             graph.add_node(name, **attributes)
@@ -580,6 +613,10 @@ class OpGraph:
         ):
             graph.add_edge(names[s], names[d], tensor=t, bytes=b)
         return graph
+
+
+def _sha256(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 # -- columns ---------------------------------------------------------------------------------
@@ -737,6 +774,18 @@ def _node_aliases(
             raise InputError(f"node {node!r} has {key} {owner!r}, which is no node of the graph")
         aliases.append(-1 if owner is None else position[owner])
     return aliases
+
+
+def _node_args(
+    nodes: Sequence[Any], data: Sequence[Mapping[str, Any]], key: str, position: Mapping[Any, int]
+) -> list[arguments.Call | None]:
+    args: list[arguments.Call | None] = []
+    for node, d in zip(nodes, data, strict=True):
+        call: Any = d.get(key)
+        with malformed(f"node {node!r} has {key} {shown(call)}, which is no call"):
+            known = call is not None and all(op in position for op in arguments.tensors(call))
+            args.append(arguments.renumbered(call, position.__getitem__) if known else None)
+    return args
 
 
 def _node_times(

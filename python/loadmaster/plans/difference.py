@@ -219,7 +219,7 @@ def difference(before: Plan, after: Plan) -> Difference:
     InputError
         The plans are for other ops.
     """
-    if before.graph.digest != after.graph.digest:
+    if not before.graph.is_same(after.graph):
         raise InputError(
             f"the plans are for different graphs: {before.graph!r} and {after.graph!r}; "
             "only plans for the same ops can be set side by side"

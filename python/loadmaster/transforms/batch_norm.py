@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
-from loadmaster.transforms.base import parse_output
+from loadmaster.model.shapes import parse_output
 
 #: Kinds of batch norms in training and of their gradients: PyTorch's, without the overload's name,
 #: and ONNX's, with those that ONNX Runtime trains with. The first output is as large as the input.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.shapes import Shape, format_output, parse_output
 from loadmaster.transforms import rules
-from loadmaster.transforms.base import Shape, format_output, parse_output
 from loadmaster.transforms.rules import Rule
 
 

@@ -18,16 +18,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.costs.program import Work
 from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
-from loadmaster.transforms.base import (
-    CONCAT,
-    SPLIT,
-    SUM,
-    Shape,
-    build,
-    elements,
-    format_output,
-    shares,
-)
+from loadmaster.model.shapes import Shape, format_output
+from loadmaster.transforms.base import CONCAT, SPLIT, SUM, build, elements, shares
 from loadmaster.transforms.cut import Cut, Tensors, bind
 from loadmaster.transforms.rules import rules_for
 

@@ -1,0 +1,146 @@
+"""The pattern of a call: its kind's rule, read for its arguments and the shapes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from loadmaster.dimensions import (
+    elementwise,
+    indexing,
+    losses,
+    normalisation,
+    products,
+    recurrent,
+    reductions,
+    views,
+    windows,
+)
+from loadmaster.dimensions.call import Argument, Call, skeleton
+from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.rules import Rule, rule_of
+from loadmaster.model.arguments import tensors
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.shapes import Shape, parse_output
+
+#: How the calls of a family are read.
+FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
+    "along": reductions.along,
+    "batch-norm": normalisation.batch_norm,
+    "convolution": windows.convolution,
+    "convolution-backward": windows.convolution_backward,
+    "einsum": products.einsum,
+    "element": views.element,
+    "elementwise": elementwise.elementwise,
+    "group-norm": normalisation.group_norm,
+    "index": indexing.index,
+    "index-add": indexing.add,
+    "index-select": indexing.select,
+    "joined": views.joined,
+    "layer-norm": normalisation.layer_norm,
+    "likelihood": losses.likelihood,
+    "likelihood-backward": losses.likelihood_backward,
+    "loss": losses.loss,
+    "made": elementwise.made,
+    "padded": views.padded,
+    "permute": views.permute,
+    "piece": views.piece,
+    "pool": windows.pool,
+    "product": products.product,
+    "put-back": views.put_back,
+    "recurrent": recurrent.recurrent,
+    "reduction": reductions.reduction,
+    "repeat": views.repeat,
+    "reshape": views.reshape,
+    "resize": windows.resize,
+    "same": views.same,
+    "stacked": views.stacked,
+}
+
+_GETITEM = "getitem"
+
+
+def pattern(
+    kind: str, args: Sequence[Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> Pattern | None:
+    """Which axes of a call's tensors are one dimension, and what it means to cut it.
+
+    Parameters
+    ----------
+    kind : str
+    args : sequence
+        The call's entry of ``OpGraph.args``.
+    inputs, outputs : sequence of (dtype, sizes)
+        Per tensor argument in the order of the call, and per output.
+
+    Returns
+    -------
+    Pattern or None
+        None: no rule fits, and the op is whole. Calls that are alike have the same pattern.
+
+    Examples
+    --------
+    >>> shapes = [("f32", (2, 3)), ("f32", (3, 4))], [("f32", (2, 4))]
+    >>> pattern("aten.mm.default", [[{"op": 0}, {"op": 1}]], *shapes).words
+    ('row', 'column', 'contraction')
+    """
+    positional, keywords = skeleton(args)
+    return _pattern(kind, positional, keywords, tuple(inputs), tuple(outputs))
+
+
+@lru_cache(maxsize=65536)
+def _pattern(
+    kind: str,
+    positional: tuple[Argument, ...],
+    keywords: tuple[tuple[str, Argument], ...],
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+) -> Pattern | None:
+    rule = rule_of(kind)
+    if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in inputs + outputs):
+        return None
+    call = Call(kind, positional, dict(keywords), inputs, outputs, rule.arguments)
+    return FAMILIES[rule.family](call, rule)
+
+
+def pattern_of(graph: OpGraph, op: int) -> Pattern | None:
+    """The pattern of an op of a graph; None: no rule fits, or nobody says what it was called with.
+
+    Of an op with several outputs, a ``getitem`` has the one that it takes as its argument, and any
+    other reader the first.
+    """
+    if graph.args is None or (call := graph.args[op]) is None:
+        return None
+    inputs = _inputs(graph, op, call)
+    return pattern(graph.kinds[op], call, inputs, parse_output(graph.outputs[op]))
+
+
+def _inputs(graph: OpGraph, op: int, call: Sequence[Any]) -> list[Shape]:
+    """The tensor arguments of an op."""
+    at = call[0][1] if graph.kinds[op] == _GETITEM else 0
+    return [parse_output(graph.outputs[source])[at] for source in tensors(list(call))]
+
+
+def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> list[int]:
+    """How many parts there can be, per dimension of a pattern.
+
+    >>> shapes = [("f32", (2, 3)), ("f32", (3, 4))], [("f32", (2, 4))]
+    >>> found = pattern("aten.mm.default", [[{"op": 0}, {"op": 1}]], *shapes)
+    >>> dict(zip(found.words, lengths(found, *shapes)))
+    {'row': 2, 'column': 4, 'contraction': 3}
+    """
+    most: dict[int, int] = {}
+    every = [*zip(found.inputs, inputs, strict=True), *zip(found.outputs, outputs, strict=True)]
+    for axes, (_, sizes) in every:
+        for d, size in zip(axes or (), sizes or (), strict=False):
+            most[d] = min(size, most.get(d, size))
+    return [meaning.period or most[d] // meaning.least for d, meaning in enumerate(found.meanings)]
+
+
+def lengths_of(graph: OpGraph, op: int) -> list[int]:
+    """How many parts there can be, per dimension of an op of a graph; empty: no rule fits."""
+    found = pattern_of(graph, op)
+    if found is None or graph.args is None or (call := graph.args[op]) is None:
+        return []
+    return lengths(found, _inputs(graph, op, call), parse_output(graph.outputs[op]))

@@ -1,0 +1,269 @@
+"""The dimensions of a graph: how each of its ops can be cut, and what that asks of its arguments.
+
+Patterns say which axes of a call are one dimension (:mod:`.form`). Factors are found all over the
+graph (:mod:`.factors`), named (:mod:`.naming`), and give each call its form (:mod:`.forming`).
+Calls that see the same share one form: a graph of repeated layers has few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions import forming
+from loadmaster.dimensions.factors import Axes
+from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
+from loadmaster.dimensions.forming import Look, Tie
+from loadmaster.dimensions.naming import named
+from loadmaster.dimensions.tensors import PICK, Output, Tensors
+from loadmaster.model.graph import OpGraph
+
+_KNOWN: WeakKeyDictionary[OpGraph, Dimensions] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Dimensions:
+    """The forms of a graph's ops, and how factors of arguments map to those of their makers.
+
+    Attributes
+    ----------
+    graph : OpGraph
+    forms : tuple of Form
+        Distinct ones.
+    form_of : int32 [n_ops]
+        The form of each op; -1: a view, or an op without tensors. A parameter, buffer, input or
+        constant has a form without arguments, with a cut for each of its factors.
+    first : int64 [n_ops + 1]
+        The arguments of op v are ``first[v]`` to ``first[v + 1]``, in the order of the call.
+    root : int32 [n_arguments]
+        The op that runs and made the tensor, or the placeholder that it is, through views.
+    output : int16 [n_arguments]
+        Which output of the root it is.
+    edge : int64 [n_arguments]
+        The edge of the graph that carries it; -1: there is none.
+    back : int32 [n_arguments]
+        Index into ``backs``.
+    backs : tuple of tuple of int
+        Per factor of the argument, the factor of the root's output that it is. ``REPLICATE``: it
+        is none, since a view made it of nothing (broadcast) or took only some of it.
+    unknown : dict
+        Kinds without a rule, with how many ops are of each.
+    """
+
+    graph: OpGraph
+    forms: tuple[Form, ...]
+    form_of: NDArray[np.int32]
+    first: NDArray[np.int64]
+    root: NDArray[np.int32]
+    output: NDArray[np.int16]
+    edge: NDArray[np.int64]
+    back: NDArray[np.int32]
+    backs: tuple[tuple[int, ...], ...]
+    unknown: dict[str, int]
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> Dimensions:
+        """The dimensions of a graph, found once for each graph. O(V + E), nearly."""
+        known = _KNOWN.get(graph)
+        if known is None:
+            from loadmaster.dimensions.calls import calls
+
+            known = _KNOWN[graph] = cls.made(graph, *calls(graph))
+        return known
+
+    @classmethod
+    def made(
+        cls,
+        graph: OpGraph,
+        arguments: Sequence[Sequence[Output]],
+        patterns: Sequence[Pattern | None],
+    ) -> Dimensions:
+        """From the outputs that each call takes and its pattern; None: there is no rule."""
+        tensors = Tensors.of(graph, arguments)
+        looks = _looks(graph, tensors, patterns)
+        form_of, forms = _forms(graph, tensors, patterns, looks)
+        roots = _Roots(graph, tensors, looks, form_of, forms)
+        n = np.array([len(some) for some in tensors.taken], dtype=np.int64)
+        first = np.concatenate([[0], np.cumsum(n)])
+        taken = [roots.of(tensor) for some in tensors.taken for tensor in some]
+        of_argument = np.array(taken, dtype=np.int64).reshape(-1, 3)
+        used, form_of = np.unique(
+            np.where(graph.view, -1, np.array(form_of, dtype=np.int64)), return_inverse=True
+        )
+        hidden = int(used[0] < 0) if len(used) else 0
+        return cls(
+            graph=graph,
+            forms=tuple(forms[i] for i in used[hidden:].tolist()),
+            form_of=(form_of - hidden).astype(np.int32),
+            first=first,
+            root=of_argument[:, 0].astype(np.int32),
+            output=of_argument[:, 1].astype(np.int16),
+            edge=_edges(graph, first, [op for some in arguments for op, _ in some]),
+            back=of_argument[:, 2].astype(np.int32),
+            backs=tuple(roots.backs),
+            unknown=_unknown(graph, patterns),
+        )
+
+    @cached_property
+    def reader(self) -> NDArray[np.int32]:
+        """The op whose argument each is, int32 [n_arguments]."""
+        return np.repeat(np.arange(self.graph.n_ops, dtype=np.int32), np.diff(self.first))
+
+    def needed(self, argument: int, cut: Cut) -> int:
+        """The lay that the root of an argument must have if its reader is cut so."""
+        lay = cut.inputs[argument - int(self.first[self.reader[argument]])]
+        return lay if lay < 0 else self.backs[self.back[argument]][lay]
+
+
+def _looks(
+    graph: OpGraph, tensors: Tensors, patterns: Sequence[Pattern | None]
+) -> tuple[list[int], list[Look]]:
+    """What calls see of each tensor, as an index into distinct looks."""
+    start = [0]
+    for shape in tensors.shapes:
+        start.append(start[-1] + len(shape))
+    axes = Axes([size for shape in tensors.shapes for size in shape])
+    known: dict[tuple[object, ...], list[Tie]] = {}
+    for op, pattern in enumerate(patterns):
+        if pattern is None:
+            continue
+        slots = tensors.of_call(op)
+        key = (id(pattern), *(tensors.shapes[t] for t in slots))
+        ties = known.get(key)
+        if ties is None:
+            ties = known[key] = forming.ties(pattern, key[1:])  # type: ignore[arg-type]
+        for tie in ties:
+            if not tie.joined:
+                continue
+            runs = [
+                (start[slots[p.tensor]] + p.first, start[slots[p.tensor]] + p.end, p.low, p.high)
+                for p in tie.places
+            ]
+            for run in runs[1:]:
+                axes.join(runs[0], run)
+    factors = [
+        [(axis, factor) for axis in range(len(shape)) for factor in axes.factors(start[t] + axis)]
+        for t, shape in enumerate(tensors.shapes)
+    ]
+    roles = named(graph, tensors, patterns, factors)
+    looks: dict[Look, int] = {}
+    look_of = []
+    for some in factors:
+        look = Look(
+            tuple((axis, axes.size[factor]) for axis, factor in some),
+            tuple(roles.get(factor, "") for _, factor in some),
+        )
+        look_of.append(looks.setdefault(look, len(looks)))
+    return look_of, list(looks)
+
+
+def _forms(
+    graph: OpGraph,
+    tensors: Tensors,
+    patterns: Sequence[Pattern | None],
+    looks: tuple[list[int], list[Look]],
+) -> tuple[list[int], list[Form]]:
+    """The form of each op, views too; -1: it has no tensors, or only picks one."""
+    look_of, distinct = looks
+    known: dict[tuple[int, ...], int] = {}
+    forms: dict[Form, int] = {}
+    form_of = []
+    for op, pattern in enumerate(patterns):
+        if graph.kinds[op] == PICK or not graph.outputs[op]:
+            form_of.append(-1)
+            continue
+        n_taken = len(tensors.taken[op])
+        key = (id(pattern), n_taken, *(look_of[t] for t in tensors.of_call(op)))
+        at = known.get(key)
+        if at is None:
+            seen = [distinct[look] for look in key[2:]]
+            if graph.placeholder[op]:
+                form = forming.placeholder(seen[-1])
+            elif pattern is None:
+                factors = [look.factors for look in seen]
+                form = Form((), tuple(factors[:n_taken]), tuple(factors[n_taken:]))
+            else:
+                shapes = [tensors.shapes[t] for t in tensors.of_call(op)]
+                form = forming.form(pattern, forming.ties(pattern, shapes), seen)
+            at = known[key] = forms.setdefault(form, len(forms))
+        form_of.append(at)
+    return form_of, list(forms)
+
+
+class _Roots:
+    """Follows tensors through views to what made them."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        tensors: Tensors,
+        looks: tuple[list[int], list[Look]],
+        form_of: Sequence[int],
+        forms: Sequence[Form],
+    ) -> None:
+        self._view, self._tensors, self._form_of, self._forms = graph.view, tensors, form_of, forms
+        self._n_factors = [len(looks[1][look].factors) for look in looks[0]]
+        self._backs: dict[tuple[int, ...], int] = {}
+        self._known: dict[int, tuple[int, int, int]] = {}
+
+    @property
+    def backs(self) -> list[tuple[int, ...]]:
+        """Distinct maps of factors."""
+        return list(self._backs)
+
+    def _number(self, back: tuple[int, ...]) -> int:
+        return self._backs.setdefault(back, len(self._backs))
+
+    def of(self, tensor: int) -> tuple[int, int, int]:
+        """The op that made it, which of its outputs it is, and the map of its factors."""
+        chain = []
+        while tensor not in self._known:
+            op = self._tensors.maker[tensor]
+            output = tensor - self._tensors.first[op]
+            if not self._view[op] or not self._tensors.taken[op]:
+                back = self._number(tuple(range(self._n_factors[tensor])))
+                self._known[tensor] = (op, output, back)
+            else:
+                chain.append((tensor, op, output))
+                tensor = self._tensors.taken[op][0]
+        root, which, back = self._known[tensor]
+        for tensor, op, output in reversed(chain):
+            maps = list(self._backs)[back]
+            of_view = [REPLICATE] * self._n_factors[tensor]
+            for cut in self._forms[self._form_of[op]].cuts:
+                if cut.inputs[0] >= 0 and cut.outputs[output] >= 0:
+                    of_view[cut.outputs[output]] = maps[cut.inputs[0]]
+            back = self._number(tuple(of_view))
+            self._known[tensor] = (root, which, back)
+        return root, which, back
+
+
+def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> NDArray[np.int64]:
+    """The edge between each argument's op and its reader, one with a tensor rather than control."""
+    n = np.int64(graph.n_ops)
+    reader = np.repeat(np.arange(n), np.diff(first))
+    wanted = np.array(sources, dtype=np.int64) * n + reader
+    control = np.zeros(graph.n_edges, dtype=bool) if graph.tensor is None else graph.tensor < 0
+    pairs = graph.src * n + graph.dst
+    order = np.lexsort((np.arange(graph.n_edges), control, pairs))
+    at = np.searchsorted(pairs[order], wanted)
+    found = np.append(order, -1)[at]
+    return np.where((found >= 0) & (np.append(pairs, -1)[found] == wanted), found, -1)
+
+
+def _unknown(graph: OpGraph, patterns: Sequence[Pattern | None]) -> dict[str, int]:
+    return dict(
+        Counter(
+            kind
+            for kind, pattern, stands in zip(
+                graph.kinds, patterns, graph.placeholder.tolist(), strict=True
+            )
+            if pattern is None and not stands and kind != PICK
+        )
+    )

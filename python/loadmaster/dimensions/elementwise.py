@@ -1,0 +1,36 @@
+"""Ops that work element by element: axes aligned by broadcasting, whatever the op is."""
+
+from __future__ import annotations
+
+from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.draft import Draft
+from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.products import linear_sets
+from loadmaster.dimensions.rules import Rule
+
+
+def elementwise(call: Call, rule: Rule) -> Pattern | None:
+    """The pattern of an op on elements; all of its tensors are aligned.
+
+    ``linear``: see :func:`~loadmaster.dimensions.products.linear_sets`; ``zero``: only where the
+    argument at this position is 0. Values of integers and truths are not linear.
+    """
+    rank = len(call.outputs[0])
+    words = [f"axis{i}" for i in range(rank)]
+    if any(len(sizes) > rank for sizes in call.inputs):
+        return None
+    draft = Draft(call)
+    draft.shared(words, range(call.n_tensors), range(len(call.outputs)))
+    zero = rule.options.get("zero")
+    if call.made[0][0] not in "bfc" or call.made[0] == "b8" or (zero and call.value(zero) != 0):
+        return draft.finished()
+    return draft.finished(linear_sets(call, rule))
+
+
+def made(call: Call, rule: Rule) -> Pattern | None:
+    """The pattern of a new tensor: the values of the arguments do not matter, if there are any."""
+    draft = Draft(call)
+    for j, sizes in enumerate(call.outputs):
+        draft.shared([f"axis{i}" for i in range(len(sizes))], [], [j])
+    draft.inputs = [None] * call.n_tensors
+    return draft.finished()

@@ -1,0 +1,82 @@
+"""Ops that look up or write places that an index says.
+
+Axes of the index are free. So are axes that are not indexed. Along the one axis that is indexed,
+a part looks up what falls into its own places and has zeros for the rest, which makes partial sums.
+"""
+
+from __future__ import annotations
+
+from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.draft import NONE, Draft
+from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.rules import Rule
+
+_ENTRY = "entry"
+
+
+def index(call: Call, rule: Rule) -> Pattern | None:
+    """``index`` and ``index_put`` (if there are ``values``), by tensors of integers."""
+    layout = _layout(call)
+    if layout is None:
+        return None
+    place, found = layout
+    draft = Draft(call)
+    draft.inputs[0] = place
+    for j in call.tensors("indices"):
+        draft.shared([word for word in found if word.startswith("index")], [j], [])
+    values = call.tensors("values")
+    if not values:
+        draft.outputs[0] = found
+        return draft.finished([[0]])
+    draft.outputs[0] = place
+    if not call.value("accumulate", False):
+        found = [NONE if word.startswith("index") else word for word in found]
+        for j in call.tensors("indices"):
+            draft.inputs[j] = [NONE] * len(call.inputs[j])
+    draft.shared(found, values, [])
+    return draft.finished([[0, *values]] if call.value("accumulate", False) else ())
+
+
+def _layout(call: Call) -> tuple[list[str], list[str]] | None:
+    """Words of the tensor that is indexed, and of what is found in it; None: by truths."""
+    given = call.value("indices")
+    tensors = call.tensors("indices")
+    if any(call.dtypes[j] in ("b8", "u8") for j in tensors):
+        return None
+    rank = max(len(call.inputs[j]) for j in tensors)
+    indexed = [i for i, value in enumerate(given) if value is not None]
+    words = [f"axis{i}" for i in range(len(call.inputs[0]))]
+    found = [word for i, word in enumerate(words) if i not in indexed]
+    is_one_run = indexed[-1] - indexed[0] + 1 == len(indexed)
+    at = indexed[0] if is_one_run else 0
+    found[at:at] = [f"index{i}" for i in range(rank)]
+    for i in indexed:
+        words[i] = _ENTRY if len(indexed) == 1 else NONE
+    return words, found
+
+
+def select(call: Call, rule: Rule) -> Pattern | None:
+    """``index_select``: places of the axis ``dim`` by a list of them."""
+    rank = len(call.inputs[0])
+    axes = call.axes("dim", rank)
+    assert axes is not None
+    words = [f"axis{i}" for i in range(rank)]
+    draft = Draft(call)
+    draft.shared(["index"], call.tensors("index"), [])
+    draft.inputs[0] = [_ENTRY if i in axes else word for i, word in enumerate(words)]
+    draft.outputs[0] = ["index" if i in axes else word for i, word in enumerate(words)]
+    return draft.finished([[0]])
+
+
+def add(call: Call, rule: Rule) -> Pattern | None:
+    """``index_add``: a source is added at places of the axis ``dim``."""
+    rank = len(call.outputs[0])
+    axes = call.axes("dim", rank)
+    assert axes is not None
+    words = [f"axis{i}" for i in range(rank)]
+    source = call.tensors("source")
+    draft = Draft(call)
+    draft.shared(["index"], call.tensors("index"), [])
+    draft.shared(["index" if i in axes else word for i, word in enumerate(words)], source, [])
+    draft.shared([_ENTRY if i in axes else word for i, word in enumerate(words)], [0], [0])
+    return draft.finished([[0, *source]])

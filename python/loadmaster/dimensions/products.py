@@ -1,0 +1,102 @@
+"""Products and all else whose axes can be written down in words, as in Einstein's notation.
+
+"row contraction, contraction column -> row column" is a product of matrices: an axis of an argument
+whose word no output has is summed over. "word*" stands for all axes that are left, "_" for an axis
+that is never cut. A tensor with fewer axes has the last ones. ``tensors`` names the arguments that
+the terms speak of, where they are not the first of the call. Axes of the words in ``unequal`` may
+differ in length: there are fewer heads of keys than of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadmaster.dimensions.call import TENSOR, Call
+from loadmaster.dimensions.draft import NONE, Draft
+from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.rules import Rule
+
+_STAR, _WHOLE = "*", "_"
+
+
+def product(call: Call, rule: Rule) -> Pattern | None:
+    """The pattern of a call whose rule has ``axes``, and ``ranks``: the fewest of its arguments."""
+    left, _, right = rule.options["axes"].partition("->")
+    names = rule.options.get("tensors", "").split() or rule.arguments or range(left.count(",") + 1)
+    terms = [
+        (tensor, text.split())
+        for name, text in zip(names, left.split(","), strict=False)
+        if (tensor := call.tensor(name)) is not None
+    ]
+    made = [text.split() for text in right.split(",")]
+    fewest = rule.options.get("ranks", 0)
+    if len(made) < len(call.outputs) or any(len(call.inputs[t]) < fewest for t, _ in terms):
+        return None
+    ranks = [(words, len(call.inputs[tensor])) for tensor, words in terms]
+    ranks += [(words, len(sizes)) for words, sizes in zip(made, call.outputs, strict=False)]
+    most = max((_left(words, rank) for words, rank in ranks), default=0)
+    draft = Draft(call)
+    draft.unequal.update(rule.options.get("unequal", "").split())
+    for tensor, words in terms:
+        draft.shared(_written(words, len(call.inputs[tensor]), most), [tensor], [])
+    for j, (words, sizes) in enumerate(zip(made, call.outputs, strict=False)):
+        draft.shared(_written(words, len(sizes), most), [], [j])
+    return draft.finished(linear_sets(call, rule))
+
+
+def einsum(call: Call, rule: Rule) -> Pattern | None:
+    """The pattern of Einstein's notation itself: ``equation`` and tensors."""
+    equation = str(call.value("equation")).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow or "." in equation or any(len(set(term)) < len(term) for term in terms):
+        return None
+    draft = Draft(call)
+    for tensor, term in zip(call.tensors("tensors"), terms, strict=True):
+        draft.shared(list(term), [tensor], [])
+    draft.shared(list(right), [], [0])
+    return draft.finished([j] for j in range(call.n_tensors))
+
+
+def linear_sets(call: Call, rule: Rule) -> list[list[int]]:
+    """The sets of tensors in which a call is linear: a rule's ``linear``, by position or name.
+
+    An argument that is not given is left out. A number in the place of a tensor is not linear: it
+    would be added once by each part.
+    """
+    found = []
+    for several in rule.options.get("linear", ()):
+        tensors: list[int] = []
+        for which in several:
+            name = rule.arguments[which] if which < len(rule.arguments) else which
+            value = call.value(name)
+            if value is not None and not _is_tensors(value):
+                break
+            tensors += call.tensors(name)
+        else:
+            if tensors:
+                found.append(tensors)
+    return found
+
+
+def _is_tensors(value: object) -> bool:
+    return value == TENSOR or (isinstance(value, tuple) and all(each == TENSOR for each in value))
+
+
+def _left(words: Sequence[str], rank: int) -> int:
+    """How many axes a starred word stands for."""
+    starred = sum(word.endswith(_STAR) for word in words)
+    return max(rank - len(words) + 1, 0) if starred else 0
+
+
+def _written(words: Sequence[str], rank: int, most: int) -> list[str]:
+    """A term with its starred word written out; ``most``: the most axes that one stands for."""
+    written: list[str] = []
+    for word in words:
+        if not word.endswith(_STAR):
+            written.append(NONE if word == _WHOLE else word)
+            continue
+        stem, count = word.removesuffix(_STAR), _left(words, rank)
+        numbers = range(most - count, most)
+        written += [stem if most == 1 else f"{stem}{number}" for number in numbers]
+    return written

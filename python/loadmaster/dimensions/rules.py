@@ -1,0 +1,66 @@
+"""Rules as data: to which family a kind of op belongs, and what the family must know of it.
+
+A rule is a table in ``rules/*.toml``: the ``family`` says how its calls are read (``FAMILIES`` in
+``binding.py``), ``kinds`` which ops it is for, ``arguments`` the names of the call's arguments, in
+order, and everything else is the family's own. An ATen kind without its overload stands for all of
+them, and for the op that writes into its first argument: ``aten.add`` is also ``aten.add_.Scalar``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+#: What every table has beside the options of its family.
+_COMMON = ("family", "kinds", "arguments")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the calls of some kinds are read.
+
+    Attributes
+    ----------
+    family : str
+    arguments : tuple of str
+        Names of the positional arguments; empty: the family knows them by position.
+    options : mapping
+        What the family must know.
+    """
+
+    family: str
+    arguments: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """The packaged rules by kind."""
+    found: dict[str, Rule] = {}
+    folder = resources.files("loadmaster.dimensions") / "rules"
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        for table in tomllib.loads(file.read_text("utf-8"))["rule"]:
+            options = {key: value for key, value in table.items() if key not in _COMMON}
+            rule = Rule(table["family"], tuple(table.get("arguments", "").split()), options)
+            for kind in table["kinds"].split():
+                assert kind not in found, f"two rules for {kind}"
+                found[kind] = rule
+    return found
+
+
+@cache
+def rule_of(kind: str) -> Rule | None:
+    """The rule of a kind of op, if there is one.
+
+    >>> rule_of("aten.add_.Tensor").family, rule_of("aten.nonzero.default")
+    ('elementwise', None)
+    """
+    known = rules()
+    if kind in known or not kind.startswith("aten."):
+        return known.get(kind)
+    stem = kind.rpartition(".")[0]
+    return known.get(stem, known.get(stem.removesuffix("_")))

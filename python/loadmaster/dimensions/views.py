@@ -1,0 +1,151 @@
+"""Views: which axis of the result is which axis of the argument."""
+
+from __future__ import annotations
+
+from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.draft import NONE, Draft
+from loadmaster.dimensions.form import Meaning, Pattern
+from loadmaster.dimensions.rules import Rule
+
+
+def reshape(call: Call, rule: Rule) -> Pattern | None:
+    """The same elements in the same order."""
+    return Draft(call).reshape()
+
+
+def permute(call: Call, rule: Rule) -> Pattern | None:
+    """Axes in another order: ``dims``, or two that are swapped, or by default the last two."""
+    rank = len(call.inputs[0])
+    order = call.axes("dims", rank)
+    if order is None:
+        first, second = call.axes("dim0", rank, -2), call.axes("dim1", rank, -1)
+        order = list(range(rank))
+        if first and second and rank > 1:
+            order[first[0]], order[second[0]] = second[0], first[0]
+    draft = _beginning(call)
+    draft.outputs[0] = [f"axis{i}" for i in order]
+    return draft.finished([[0]])
+
+
+def same(call: Call, rule: Rule) -> Pattern | None:
+    """Every axis is itself, as far as it is as long: aliases, ``expand``."""
+    draft = Draft(call)
+    words = [f"axis{i}" for i in range(len(call.outputs[0]))]
+    draft.shared(words, [0], [0])
+    return draft.finished([[0]])
+
+
+def element(call: Call, rule: Rule) -> Pattern | None:
+    """Without the axis ``dim``: one place of it (``select``), or each in turn (``unbind``)."""
+    rank = len(call.inputs[0])
+    [axis] = call.axes("dim", rank, 0) or [0]
+    draft = _beginning(call)
+    draft.inputs[0] = _without(rank, axis)
+    for j in range(len(call.outputs)):
+        draft.outputs[j] = [f"axis{i}" for i in range(rank) if i != axis]
+    return draft.finished([[0]])
+
+
+def piece(call: Call, rule: Rule) -> Pattern | None:
+    """A part of the axis ``dim`` (``slice``), or all parts, one after the other (``split``).
+
+    Where all are as long and begin at multiples of that, the axis is cut within these periods.
+    """
+    sizes = call.inputs[0]
+    [axis] = call.axes("dim", len(sizes), 0) or [0]
+    lengths = {made[axis] for made in call.outputs}
+    period = lengths.pop()
+    draft = Draft(call)
+    words = _without(len(sizes), axis)
+    start, step = call.value("start", 0), call.value("step", 1)
+    if start < 0:
+        start += sizes[axis]
+    if not lengths and period and step == 1 and sizes[axis] % period == 0 == start % period:
+        words[axis] = f"axis{axis}"
+        draft.means([words[axis]], Meaning(period=0 if period == sizes[axis] else period))
+    draft.shared(words, [0], range(len(call.outputs)))
+    return draft.finished([[0]])
+
+
+def _beginning(call: Call) -> Draft:
+    draft = Draft(call)
+    draft.inputs[0] = [f"axis{i}" for i in range(len(call.inputs[0]))]
+    return draft
+
+
+def _without(rank: int, *axes: int) -> list[str]:
+    return [NONE if i in axes else f"axis{i}" for i in range(rank)]
+
+
+def joined(call: Call, rule: Rule) -> Pattern | None:
+    """``cat`` along ``dim`` of tensors; where all are as long, the axis is cut within each."""
+    rank = len(call.outputs[0])
+    [axis] = call.axes("dim", rank, 0) or [0]
+    tensors = [j for j in call.tensors("tensors") if len(call.inputs[j]) == rank]
+    words = _without(rank, axis)
+    draft = Draft(call)
+    lengths = {call.inputs[j][axis] for j in tensors}
+    if len(lengths) == 1:
+        words[axis] = f"axis{axis}"
+        draft.means([words[axis]], Meaning(period=0 if len(tensors) == 1 else lengths.pop()))
+    draft.shared(words, tensors, [0])
+    return draft.finished([tensors])
+
+
+def stacked(call: Call, rule: Rule) -> Pattern | None:
+    """``stack`` along a new axis ``dim``."""
+    rank = len(call.outputs[0])
+    [axis] = call.axes("dim", rank, 0) or [0]
+    words = _without(rank, axis)
+    draft = Draft(call)
+    draft.outputs[0] = words
+    draft.shared([w for i, w in enumerate(words) if i != axis], range(call.n_tensors), [])
+    return draft.finished([range(call.n_tensors)])
+
+
+def put_back(call: Call, rule: Rule) -> Pattern | None:
+    """The gradient of ``select`` and ``slice``: zeros, and the argument at its place in ``dim``."""
+    rank = len(call.outputs[0])
+    [axis] = call.axes("dim", rank) or [0]
+    words = _without(rank, axis)
+    draft = Draft(call)
+    if rule.options.get("drops", False):
+        draft.outputs[0] = words
+        draft.shared([w for i, w in enumerate(words) if i != axis], [0], [])
+        return draft.finished([[0]])
+    period, start = call.inputs[0][axis], call.value("start", 0)
+    if start < 0:
+        start += call.outputs[0][axis]
+    if (
+        period
+        and call.value("step", 1) == 1
+        and 0 == call.outputs[0][axis] % period == start % period
+    ):
+        words[axis] = f"axis{axis}"
+        draft.means([words[axis]], Meaning(period=period))
+    draft.shared(words, [0], [0])
+    return draft.finished([[0]])
+
+
+def repeat(call: Call, rule: Rule) -> Pattern | None:
+    """Copies one after the other along each axis: the axis is the place within a copy."""
+    rank, given = len(call.outputs[0]), call.inputs[0]
+    draft = Draft(call)
+    words = [f"axis{i}" for i in range(rank)]
+    for i, size in enumerate(given, rank - len(given)):
+        if size > 1 and call.outputs[0][i] != size:
+            draft.means([words[i]], Meaning(period=size))
+    draft.shared(words, [0], [0])
+    return draft.finished([[0]])
+
+
+def padded(call: Call, rule: Rule) -> Pattern | None:
+    """``constant_pad_nd``: axes with nothing before or after them are themselves."""
+    pads, rank = call.value("pad"), len(call.outputs[0])
+    words = [f"axis{i}" for i in range(rank)]
+    for i in range(len(pads) // 2):
+        if pads[2 * i] or pads[2 * i + 1]:
+            words[rank - 1 - i] = NONE
+    draft = Draft(call)
+    draft.shared(words, [0], [0])
+    return draft.finished([[0]] if call.value("value", 0) == 0 else ())
