@@ -107,7 +107,7 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...]) -> Iterator[Ranked
         yield Ranked(mesh, labels, solver, labels.fits(memory))
     if len(mesh.axes) > 1:
         return
-    for state in ("whole", "flat"):
+    for state in (("whole",), ("flat",)):
         only = Solver(setting, [roles_only(space.structure, ("batch",), state)])
         try:
             labels = only.solve(weights[0])

@@ -14,23 +14,22 @@ from loadmaster.strategies.sharding.structure import Structure
 
 Mask = NDArray[np.bool_]
 
-#: Roles of dimensions by which tensor parallelism cuts; with sequence parallelism also "token".
+#: Roles of dimensions by which tensor parallelism cuts.
 TENSOR = ("feature", "head", "expert")
 
 
-def roles_only(structure: Structure, roles: Collection[str], state: str = "whole") -> Mask:
+def roles_only(structure: Structure, roles: Collection[str], state: Collection[str]) -> Mask:
     """Only labels of some roles: bool [n_nodes, most labels].
 
-    An op that updates, its slots and its parameter have the labels of the role ``state``, where
-    they may, else they are whole. Every other op may also be whole, or work on partial sums.
+    An op that updates, its slots and its parameter have labels of the roles ``state``, and are
+    whole where they have none. Every other op may also be whole, or work on partial sums.
     """
     ways = structure.ways
     most = ways.label.shape[1]
     model = _rows(ways.role, most, {"whole", "partial", *roles})
-    held = _rows(ways.role, most, {state})
+    held = _rows(ways.role, most, state)
     held[~held.any(axis=1), 0] = True
-    of_state = structure.in_update[:, None]
-    mask: Mask = np.where(of_state, held[structure.way], model[structure.way])
+    mask: Mask = np.where(structure.in_update[:, None], held[structure.way], model[structure.way])
     return mask
 
 
