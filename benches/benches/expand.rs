@@ -8,7 +8,8 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use loadmaster_benches::{Layered, Options};
 use loadmaster_core::expand::block::{Block, replace};
-use loadmaster_core::expand::replicas::{Added, Copies, Home, Links, expand};
+use loadmaster_core::expand::copies::{Added, Copies, Home, Links, Terms, expand};
+use loadmaster_core::expand::ways::Way;
 use loadmaster_core::opgraph::{OpColumns, OpGraph};
 use loadmaster_core::roles::{Facts, roles};
 
@@ -39,19 +40,22 @@ fn model() -> OpGraph {
     OpGraph::new(columns).expect("a generated graph is valid")
 }
 
-/// Every op in every replica, sharing by rows.
+/// Every op in every replica, sharing by rows; what stays is whole.
 fn copies(model: &OpGraph) -> Copies {
     let edges = model.columns().src.len();
+    let terms =
+        |bytes: &[u64]| Terms { first: (0..=OPS as u32).collect(), way: vec![1; OPS], bytes: bytes.to_vec() };
     Copies {
-        rows: vec![4; REPLICAS],
-        home: vec![Home::Each; OPS],
-        by_rows: vec![true; OPS],
-        even: vec![false; OPS],
-        whole_accessed: vec![0; OPS],
-        whole_output: vec![0; OPS],
-        whole_resident: model.columns().resident.clone(),
+        k: REPLICAS,
+        ways: vec![Way::new(1, vec![0; REPLICAS], vec![1; REPLICAS]), Way::of_rows(&[4; REPLICAS])],
+        homes: vec![Home::new((0..REPLICAS as u32).collect())],
+        home: vec![0; OPS],
+        work: vec![1; OPS],
+        resident: vec![0; OPS],
+        accessed: terms(&model.columns().accessed),
+        output: terms(&model.columns().output_bytes),
         stays: vec![true; edges],
-        along: vec![true; edges],
+        edge: vec![1; edges],
     }
 }
 
@@ -60,7 +64,7 @@ fn nothing() -> (Added, Links) {
         place: vec![],
         is_before: vec![],
         serves: vec![],
-        replica: vec![],
+        device: vec![],
         collective: vec![],
         kind: vec![],
         flops: vec![],

@@ -137,20 +137,27 @@ class _LabelColumns(TypedDict):
     pair: NDArray[np.float64]
 
 class _Copies(TypedDict):
+    way_size: _Sizes
+    way_start: _Sizes
+    way_end: _Sizes
+    homes: _Ids
     home: _Ids
-    by_rows: NDArray[np.bool_]
-    even: NDArray[np.bool_]
-    whole_accessed: _Sizes
-    whole_output: _Sizes
-    whole_resident: _Sizes
+    work: _Ids
+    resident: _Ids
+    accessed_first: _Ids
+    accessed_way: _Ids
+    accessed_bytes: _Sizes
+    output_first: _Ids
+    output_way: _Ids
+    output_bytes: _Sizes
     stays: NDArray[np.bool_]
-    along: NDArray[np.bool_]
+    edge: _Ids
 
 class _Added(TypedDict):
     place: _Ids
     is_before: NDArray[np.bool_]
     serves: _Ids
-    replica: _Ids
+    device: _Ids
     collective: _Ids
     kind: _Ids
     flops: _Sizes
@@ -658,9 +665,9 @@ def summed_edges(
     """Which edges carry what must be summed over replicas, from the model to the optimizer."""
 
 def expand(
-    graph: OpGraph, names: _Names, rows: _Sizes, copies: _Copies, added: _Added, links: _Links
+    graph: OpGraph, names: _Names, k: int, copies: _Copies, added: _Added, links: _Links
 ) -> tuple[OpGraph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Copies the ops of a model into replicas, with ops added between them."""
+    """Copies the ops of a model to devices, with ops added between them."""
 
 def replace_op(graph: OpGraph, names: _Names, at: int, **columns: Unpack[_Block]) -> OpGraph:
     """Puts a block of ops in the place of an op."""

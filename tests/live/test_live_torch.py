@@ -25,6 +25,7 @@ from torch_models import LSTM, BertMini, Model, ResNet18, example  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.model import arguments  # noqa: E402
 
 GRAPHS = SHARED / "graphs"
 TRACES = GRAPHS.parent / "artifacts" / "torch"
@@ -130,7 +131,7 @@ def test_a_captured_lenet_is_the_one_in_the_data():
     model.forward = lambda x: model["m"](x)
     graph = lm.capture(
         model, images, loss=F.cross_entropy, targets=classes,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, 1e-4, momentum=0.9),
     )  # fmt: skip
     data = lm.read(GRAPHS / "lenet_train_b256.json.gz")
     assert ops(graph) - ops(data) == {"aten.detach.default": 7}
@@ -143,6 +144,30 @@ def test_a_captured_lenet_is_the_one_in_the_data():
         assert left <= {"aten.detach.default", "aten.ones_like.default"}, column
     controls = [Counter((g.tensor < 0).tolist())[True] for g in (graph, data)]
     assert controls[0] == controls[1]
+    assert calls(graph) == calls(lm.read("example:lenet"))
+
+
+def calls(graph):
+    """How often each kind of op that gives a tensor is called with what; of tensors the shapes."""
+    outputs = [text.partition(";")[0] for text in graph.outputs]
+    return Counter(
+        (kind, json.dumps(arguments.renumbered(call, outputs.__getitem__)))
+        for kind, call, output in zip(graph.kinds, graph.args, graph.outputs, strict=True)
+        if call is not None and kind != "aten.detach.default" and output != "none"
+    )
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_calls_take_what_their_edges_say(name, train):
+    make, inputs, _ = MODELS[name]
+    graph = captured(make(), inputs, train=train)
+    read = [[] for _ in graph.names]
+    for src, dst in zip(graph.src[graph.tensor >= 0], graph.dst[graph.tensor >= 0], strict=True):
+        read[dst].append(int(src))
+    for op, call in enumerate(graph.args):
+        assert (call is None) == graph.placeholder[op]
+        assert call is None or list(dict.fromkeys(arguments.tensors(call))) == read[op]
 
 
 RECORDED = {
@@ -544,6 +569,7 @@ def test_shape_propagation_is_enough_for_aten_graphs():
 
     traced = make_fx(lambda x, w: (x @ w).relu_().sum(0))(torch.rand(3, 4), torch.rand(4, 5))
     kept = lm.read(traced)
+    assert kept.args[2:] == [[[{"op": 0}, {"op": 1}]], [[{"op": 2}]], [[{"op": 3}, [0]]]]
     for node in traced.graph.nodes:
         node.meta.clear()
     with pytest.raises(InputError, match="give example_inputs"):

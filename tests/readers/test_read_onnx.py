@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.model import arguments  # noqa: E402
 from loadmaster.readers.onnx import read, to_columns  # noqa: E402
 
 ARTIFACTS = folders.ARTIFACTS / "onnx"
@@ -274,6 +275,59 @@ def test_views_share_the_storage_of_the_op_that_owns_it():
     assert columns.sources("v2") == ["v1"]
     assert columns("s", "kind") == "parameter"
     assert columns("s", "param_bytes") == 16
+
+
+def calls(nodes, inputs, initializers=(), **options):
+    """The calls of a model's nodes, with names for ops."""
+    columns = to_columns(make_model(nodes, inputs, initializers, **options), name="net")["ops"]
+    return {
+        name: arguments.renumbered(call, columns["name"].__getitem__)
+        for name, call in zip(columns["name"], columns["args"], strict=True)
+        if call is not None
+    }
+
+
+def test_calls_have_tensors_attributes_and_the_defaults_of_the_opset():
+    nodes = [
+        node("Conv", "x w", "c", strides=[2, 2]),
+        node("Softmax", "c", "s"),
+        node("Clip", "s - high", "y"),
+    ]
+    given = {"x": f32(1, 3, 8, 8), "high": f32()}
+    found = calls(nodes, given, [weight("w", 4, 3, 1, 1)])
+    assert found == {
+        "c": [
+            [{"op": "x"}, {"op": "w"}],
+            {"auto_pad": "NOTSET", "group": 1, "strides": [2, 2]},
+        ],
+        "s": [[{"op": "c"}], {"axis": -1}],
+        "y": [[{"op": "s"}, None, {"op": "high"}]],
+    }
+    older = calls(nodes, given, [weight("w", 4, 3, 1, 1)], opset=11)
+    assert older["s"] == [[{"op": "c"}], {"axis": 1}]
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_axes_are_keywords_whether_attribute_or_input(opset):
+    nodes, axes = [node("Unsqueeze", "x axes", "y")], [const("axes", [0, 2])]
+    if opset < 13:
+        nodes, axes = [node("Unsqueeze", "x", "y", axes=[0, 2])], []
+    found = calls(nodes, {"x": f32(3, 4)}, axes, opset=opset)["y"]
+    assert found[0] == [{"op": "x"}, {"op": "axes"}][: 1 + len(axes)]
+    assert found[1] == {"axes": [0, 2]}
+
+
+def test_data_is_not_told():
+    weights = [weight("w", 9), const("rows", list(range(65)))]
+    nodes = [
+        node("Gather", "w rows", "y"),
+        node("com.example.Op", "y", "z", text=b"a", t=weights[0]),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = calls(nodes, {}, weights)
+    assert found["y"] == [[{"op": "w"}, {"op": "rows"}], {"axis": 0, "indices": None}]
+    assert found["z"] == [[{"op": "y"}], {"text": "a", "t": None}]
 
 
 def test_computed_shapes_are_control_edges_and_resolve():

@@ -24,6 +24,7 @@ pytest.importorskip("google.protobuf")
 import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
+from loadmaster.model import arguments
 from loadmaster.readers import tensorflow_protos as protos
 from loadmaster.readers.onnx_costs import Op, Tensor
 from loadmaster.readers.tensorflow import profile, read
@@ -105,6 +106,83 @@ class Made:
             if silent:
                 warnings.simplefilter("ignore")
             return lm.read(graph, **options)
+
+
+def constant(made, name, values, packed=True, dtype=I32):
+    """A constant of integers, packed or as a list."""
+    array = np.array(values, "<i4" if dtype == I32 else "<i8")
+    made.node(name, "Const", shapes=(array.shape,), dtype=dtype)
+    tensor = made.graph.node[-1].attr["value"].tensor
+    tensor.dtype = dtype
+    shape_of(tensor.tensor_shape, array.shape)
+    if packed:
+        tensor.tensor_content = array.tobytes()
+    else:
+        (tensor.int_val if dtype == I32 else tensor.int64_val).extend(array.ravel().tolist())
+    return made
+
+
+def call(graph, name):
+    """What an op is called with, by names."""
+    return arguments.renumbered(graph.args[graph.index(name)], graph.names.__getitem__)
+
+
+@pytest.mark.parametrize(("packed", "dtype"), [(True, I32), (False, I32), (True, 9), (False, 9)])
+def test_axes_and_shapes_that_are_constants_are_keywords(tmp_path, packed, dtype):
+    made = Made().node("x", "Placeholder", dtype=F32)
+    for name, values in {
+        "axes": [0, -1],
+        "rows": [[1, 2], [0, 0]],
+        "last": 1,
+        "many": [0] * 65,
+    }.items():
+        constant(made, name, values, packed, dtype)
+    made.node("sum", "Sum", "x axes").node("pad", "Pad", "x rows").node("view", "Reshape", "x many")
+    made.node("joined", "ConcatV2", "x pad last", shapes=((2, 8),))
+    graph = made.read(tmp_path)
+    assert call(graph, "sum") == [[{"op": "x"}, {"op": "axes"}], {"T": "DT_FLOAT", "axis": [0, -1]}]
+    assert call(graph, "pad")[1]["paddings"] == [[1, 2], [0, 0]]
+    assert call(graph, "view")[1]["shape"] is None, "data is not told"
+    assert call(graph, "joined")[0] == [{"op": "x"}, {"op": "pad"}, {"op": "last"}]
+    assert call(graph, "joined")[1]["axis"] == 1
+    assert graph.args[graph.index("axes")] is None
+
+
+def test_the_last_number_of_a_constant_stands_for_those_that_follow(tmp_path):
+    made = constant(Made().node("x", "Placeholder", dtype=F32), "begin", [3, 5, 5], packed=False)
+    del made.graph.node[-1].attr["value"].tensor.int_val[2:]
+    made.node("size", "Placeholder", dtype=I32).node("part", "Slice", "x begin size")
+    assert call(made.read(tmp_path), "part")[1] == {"T": "DT_FLOAT", "begin": [3, 5, 5]}
+
+
+def test_a_constant_that_is_damaged_says_nothing(tmp_path):
+    made = constant(Made().node("x", "Placeholder", dtype=F32), "perm", [1, 0])
+    made.graph.node[-1].attr["value"].tensor.tensor_content = b"abc"
+    made.node("t", "Transpose", "x perm")
+    assert call(made.read(tmp_path), "t")[1]["perm"] is None
+
+
+def test_attributes_of_every_type_are_keywords(tmp_path):
+    made = Made().node("x", "Placeholder", dtype=F32)
+    made.node("y", "Op", "x", padding="SAME", strides=[1, 2], shape=[-1, 3])
+    attributes = made.graph.node[-1].attr
+    attributes["epsilon"].f, attributes["training"].b, attributes["zero"].i = 0.5, False, 0
+    attributes["unknown"].shape.unknown_rank = True
+    attributes["types"].list.type.extend([F32, I32])
+    attributes["scales"].list.f.extend([0.25, 4])
+    attributes["flags"].list.b.append(True)
+    attributes["weights"].tensor.dtype = F32
+    attributes["shapes"].list.shape.add().dim.add(size=4)
+    attributes["nothing"].SetInParent()
+    assert call(made.read(tmp_path), "y") == [
+        [{"op": "x"}],
+        {
+            "T": "DT_FLOAT", "epsilon": 0.5, "flags": [True], "nothing": None, "padding": "SAME",
+            "scales": [0.25, 4.0], "shape": [-1, 3], "shapes": [[4]], "strides": [1, 2],
+            "training": False, "types": ["DT_FLOAT", "DT_INT32"], "unknown": None,
+            "weights": None, "zero": 0,
+        },
+    ]  # fmt: skip
 
 
 def edges(graph, control=None):

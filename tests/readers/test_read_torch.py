@@ -257,6 +257,76 @@ def test_tied_weights_are_one_parameter(tmp_path):
     assert graph.param_bytes.sum() == 2 * 144
 
 
+def test_what_ops_are_called_with(tmp_path):
+    open_ = "2*Symbol('s0', positive=True, integer=True)"
+    call = node("z", "aten.full_like.default", "y")
+    call["inputs"] = [
+        {"name": name, "arg": argument, "kind": kind}
+        for name, argument, kind in (
+            ("self", {"as_tensor": {"name": "y"}}, 1),
+            ("fill_value", {"as_float": 0.5}, 1),
+            ("sizes", {"as_sym_ints": [{"as_int": 3}, {"as_name": "n"}, {"as_name": "?"}]}, 1),
+            ("size", {"as_sym_int": {"as_name": "n"}}, 1),
+            ("flags", {"as_bools": [True, False]}, 1),
+            ("bias", {"as_optional_tensor": {"as_none": True}}, 1),
+            (
+                "indices",
+                {"as_optional_tensors": [{"as_none": True}, {"as_tensor": {"name": "x"}}]},
+                1,
+            ),
+            ("rows", {"as_nested_tensors": [[{"name": "x"}], []]}, 1),
+            ("data", {"as_ints": list(range(65))}, 1),
+            ("dtype", {"as_scalar_type": 13}, 2),
+            ("layout", {"as_layout": 7}, 2),
+            ("memory_format", {"as_memory_format": 2}, 2),
+            ("device", {"as_device": {"type": "cuda", "index": 1}}, 2),
+            ("generator", {"as_custom_obj": {"name": "g", "class_fqn": "c"}}, 2),
+        )
+    ]
+    document = linear()
+    graph = document["graph_module"]["graph"]
+    graph["nodes"][1] = call
+    graph["sym_int_values"] = {"n": size(open_), "m": size(-1)}
+    found = lm.read(archive(tmp_path / "net.pt2", document), batch=8)
+    y = {"op": 2}
+    assert found.args == [
+        None,
+        None,
+        [[{"op": 1}, {"op": 0}]],
+        [
+            [
+                y,
+                0.5,
+                [3, 16, None],
+                16,
+                [True, False],
+                None,
+                [None, {"op": 1}],
+                [[{"op": 1}], []],
+                None,
+            ],
+            {
+                "dtype": "torch.bfloat16",
+                "layout": "torch.strided",
+                "memory_format": "torch.channels_last",
+                "device": "cuda:1",
+                "generator": None,
+            },
+        ],
+    ]
+
+
+def test_older_files_do_not_say_which_arguments_are_keywords(tmp_path):
+    document = linear()
+    call = document["graph_module"]["graph"]["nodes"][1]
+    call["inputs"] = [
+        {"name": "self", "arg": argument("y")},
+        {"name": "memory_format", "arg": {"as_memory_format": 1}},
+    ]
+    graph = lm.read(archive(tmp_path / "net.pt2", document), batch=8)
+    assert graph.args[3] == [[{"op": 2}], {"memory_format": "torch.contiguous_format"}]
+
+
 def test_several_results_are_taken_apart(tmp_path):
     document = program(
         {"x": ("user_input", "x")},
@@ -279,6 +349,9 @@ def test_several_results_are_taken_apart(tmp_path):
                for s, d, t in zip(graph.src, graph.dst, graph.tensor, strict=True)}  # fmt: skip
     assert tensors["split", "a"] == tensors["a", "y"] != tensors["split", "b"]
     assert column(graph, "output_bytes")["top"] == 4 + 8, "both results, read or not"
+    assert graph.args[1:6] == [
+        [[{"op": 0}, 2]], [[{"op": 1}, 0]], [[{"op": 1}, 1]], [[{"op": 3}, 1]], [[{"op": 4}, 0]]
+    ]  # fmt: skip
 
 
 def test_buffers_written_back_are_in_place_and_stay_with_their_update(tmp_path):
@@ -295,6 +368,7 @@ def test_buffers_written_back_are_in_place_and_stay_with_their_update(tmp_path):
     graph = lm.read(archive(tmp_path / "net.pt2", document))
     assert graph.names == ["norm.count", "x", "next", "y", "copy__default"]
     assert column(graph, "alias_of")["copy__default"] == 0
+    assert graph.args[4] == [[{"op": 0}, {"op": 2}]]
     assert graph.colocation == ["norm.count", "", "", "", "norm.count"]
     assert {("next", "copy__default", 8), ("y", "copy__default", None)} <= edges(graph), (
         "after it was read"
@@ -799,8 +873,8 @@ def test_each_result_of_an_op_is_a_storage_of_its_own():
     graph = AtenGraph()
     x = graph.placeholder("x", "input", f32(4))
     values, indices = graph.op("aten.topk.default", [x, 2], [f32(2), long(2)])
-    values = graph.getitem(values, name="values")
-    indices = graph.getitem(indices, name="indices")
+    values = graph.getitem(values, 0, name="values")
+    indices = graph.getitem(indices, 1, name="indices")
     graph.op("aten.relu_.default", [values], [f32(2)], name="relu", writes=[values],
              in_place=True)  # fmt: skip
     graph.op("aten.index_select.default", [x, 0, indices], [f32(2)], name="reads_indices")

@@ -7,6 +7,7 @@ Calls that see the same share one form: a graph of repeated layers has few.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions import forming
-from loadmaster.dimensions.factors import Axes
+from loadmaster.dimensions.factors import Axes, Run
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
 from loadmaster.dimensions.naming import named
@@ -125,42 +126,54 @@ def _looks(
     graph: OpGraph, tensors: Tensors, patterns: Sequence[Pattern | None]
 ) -> tuple[list[int], list[Look]]:
     """What calls see of each tensor, as an index into distinct looks."""
-    start = [0]
-    for shape in tensors.shapes:
-        start.append(start[-1] + len(shape))
+    axes, start = _joined(tensors, patterns)
+    # Tensors whose axes are the same have the same factors, and so the same look.
+    alike: dict[tuple[int, ...], int] = {}
+    of_tensor = [
+        alike.setdefault(tuple([axes.find(axis) for axis in range(*ends)]), len(alike))
+        for ends in itertools.pairwise(start)
+    ]
+    distinct = [
+        [(i, f) for i, axis in enumerate(each) for f in axes.factors(axis)] for each in alike
+    ]
+    roles = named(graph, tensors, patterns, [distinct[i] for i in of_tensor])
+    looks: dict[Look, int] = {}
+    number = [
+        looks.setdefault(
+            Look(
+                tuple([(axis, axes.size[factor]) for axis, factor in some]),
+                tuple([roles.get(factor, "") for _, factor in some]),
+            ),
+            len(looks),
+        )
+        for some in distinct
+    ]
+    return [number[i] for i in of_tensor], list(looks)
+
+
+def _joined(tensors: Tensors, patterns: Sequence[Pattern | None]) -> tuple[Axes, list[int]]:
+    """The axes of all tensors, one after the other, joined as patterns say; where each begins."""
+    start = list(itertools.accumulate(map(len, tensors.shapes), initial=0))
     axes = Axes([size for shape in tensors.shapes for size in shape])
     known: dict[tuple[object, ...], list[Tie]] = {}
     for op, pattern in enumerate(patterns):
         if pattern is None:
             continue
-        slots = tensors.of_call(op)
-        key = (id(pattern), *(tensors.shapes[t] for t in slots))
-        ties = known.get(key)
-        if ties is None:
-            ties = known[key] = forming.ties(pattern, key[1:])  # type: ignore[arg-type]
-        for tie in ties:
-            if not tie.joined:
-                continue
-            runs = [
-                (start[slots[p.tensor]] + p.first, start[slots[p.tensor]] + p.end, p.low, p.high)
-                for p in tie.places
-            ]
-            for run in runs[1:]:
-                axes.join(runs[0], run)
-    factors = [
-        [(axis, factor) for axis in range(len(shape)) for factor in axes.factors(start[t] + axis)]
-        for t, shape in enumerate(tensors.shapes)
-    ]
-    roles = named(graph, tensors, patterns, factors)
-    looks: dict[Look, int] = {}
-    look_of = []
-    for some in factors:
-        look = Look(
-            tuple((axis, axes.size[factor]) for axis, factor in some),
-            tuple(roles.get(factor, "") for _, factor in some),
-        )
-        look_of.append(looks.setdefault(look, len(looks)))
-    return look_of, list(looks)
+        seen = tensors.of_call(op)
+        shapes = [tensors.shapes[t] for t in seen]
+        key = (id(pattern), *shapes)
+        if key not in known:
+            known[key] = [tie for tie in forming.ties(pattern, shapes) if tie.joined]
+        for tie in known[key]:
+            one: Run | None = None
+            for place in tie.places:
+                at = start[seen[place.tensor]]
+                run = (at + place.first, at + place.end, place.low, place.high)
+                if one is None:
+                    one = run
+                else:
+                    axes.join(one, run)
+    return axes, start
 
 
 def _forms(

@@ -3,9 +3,9 @@
 Each axis of each tensor begins as one factor. Two runs of axes that have the same elements in the
 same order, the sides of a reshape or the axes that are one dimension of an op, get their common
 refinement: both are taken apart wherever one of them is, and the parts are one from then on. So
-what a view does to an activation reaches the weight that made it. Where the places do not divide each
-other (6 x 4 against 8 x 3), nothing is taken apart. Union-find over factors that are leaves of
-trees: near O(axes). Axes of size 1 have no factors.
+what a view does to an activation reaches the weight that made it. Where the places do not divide
+each other (6 x 4 against 8 x 3), nothing is taken apart. Union-find over factors that are leaves
+of trees: near O(axes). Axes of size 1 have no factors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Axes:
         self._above = list(range(len(self.size)))
         self._parts: dict[int, tuple[int, int]] = {}
 
-    def _find(self, axis: int) -> int:
+    def find(self, axis: int) -> int:
+        """The axis that stands for an axis: two that are one have the same."""
         above = self._above
         while (up := above[axis]) != axis:
             above[axis] = above[up]
@@ -43,27 +44,29 @@ class Axes:
 
     def factors(self, axis: int) -> list[int]:
         """The factors of an axis, major to minor. The same number is the same factor."""
-        axis = self._find(axis)
+        axis = self.find(axis)
         if axis in self._parts:
             major, minor = self._parts[axis]
             return self.factors(major) + self.factors(minor)
         return [axis] if self.size[axis] > 1 else []
 
     def _strides(self, run: Run) -> dict[int, int]:
-        """The factors of a run by how many elements lie between two neighbours, major to minor."""
+        """The factors of a run by how many elements lie between two neighbours, from the last."""
         first, end, low, high = run
-        factors = [factor for axis in range(first, end) for factor in self.factors(axis)]
-        sizes = [self.size[factor] for factor in factors]
-        strides = list(itertools.accumulate(sizes[:0:-1], int.__mul__, initial=1))[::-1]
-        return {
-            stride // low: factor
-            for stride, factor in zip(strides, factors, strict=False)
-            if low <= stride < high
-        }
+        found = {}
+        stride = 1
+        for axis in range(end - 1, first - 1, -1):
+            for factor in reversed(self.factors(axis)):
+                if low <= stride < high:
+                    found[stride // low] = factor
+                stride *= self.size[factor]
+        return found
 
-    def take_apart(self, run: Run, stride: int) -> None:
-        """Takes a run of axes apart before its last ``stride`` elements, if that divides."""
-        for below, factor in self._strides((run[0], run[1], 1, run[3])).items():
+    def take_apart(self, axis: int, stride: int) -> None:
+        """Takes an axis apart before its last ``stride`` elements, if that divides."""
+        if stride in (1, self.size[axis]):
+            return
+        for below, factor in self._strides((axis, axis + 1, 1, self.size[axis])).items():
             above = below * self.size[factor]
             if below < stride < above and stride % below == 0 and above % stride == 0:
                 self._split(factor, stride // below)
@@ -76,7 +79,7 @@ class Axes:
 
     def join(self, one: Run, other: Run) -> None:
         """Makes two runs of axes one, as far as they divide each other."""
-        a, b = self._find(one[0]), self._find(other[0])
+        a, b = self.find(one[0]), self.find(other[0])
         is_axis = one[1] - one[0] == other[1] - other[0] == one[2] == other[2] == 1
         is_axis = is_axis and self.size[a] == self.size[b] == one[3] == other[3]
         if is_axis and a == b:
@@ -86,15 +89,17 @@ class Axes:
         elif is_axis and a not in self._parts:
             self._above[a] = b
         elif self._refine(one, other) and is_axis:
-            self._above[self._find(b)] = self._find(a)
+            self._above[self.find(b)] = self.find(a)
 
     def _refine(self, one: Run, other: Run) -> bool:
         """Takes both apart wherever one is; whether they are then the same throughout."""
-        for run in (one, other):
-            self.take_apart(run, run[2])
-            self.take_apart(run, run[3])
+        for first, end, *strides in (one, other):
+            for stride in strides if end == first + 1 else ():
+                self.take_apart(first, stride)
         while True:
             a, b = self._strides(one), self._strides(other)
+            if a == b:
+                return True
             total = {max((s * self.size[f] for s, f in x.items()), default=1) for x in (a, b)}
             if len(total) > 1:
                 return False
@@ -102,7 +107,7 @@ class Axes:
             if not any(self._split_within(strides, chains) for strides in (a, b)):
                 break
         for low, _ in chains:
-            self._above[self._find(b[low])] = self._find(a[low])
+            self._above[self.find(b[low])] = self.find(a[low])
         return a.keys() == b.keys()
 
     def _split_within(self, strides: dict[int, int], chains: list[tuple[int, int]]) -> bool:

@@ -73,13 +73,14 @@ def _fault(entries: Sequence[Any], n: int) -> str:
     level = list(chain.from_iterable(call[0] for call in calls))
     level += chain.from_iterable(given.values() for given in keywords)
     texts = list(chain.from_iterable(keywords))
-    for _ in range(DEEPEST):
+    for _ in range(DEEPEST + 1):
         if fault := _fault_of_values(level, n, texts):
             return fault
         texts = []
-        level = list(chain.from_iterable(value for value in level if type(value) is list))
-        if not level:
+        lists = [value for value in level if type(value) is list]
+        if not lists:
             return ""
+        level = list(chain.from_iterable(lists))
     return f"has more than {DEEPEST} lists within lists"
 
 

@@ -25,6 +25,9 @@ _CHARACTER = re.compile(r"\\.|[^\\]", re.S)
 _WORD = re.compile(r"[./][^./]*")
 _SPECIAL = re.compile(r"[\\*# ]")
 
+#: The pieces of the word ``**``.
+_ANY = {(".", "", ""), ("/", "", "")}
+
 #: A number at the end of a word, as layers have: ``layers.3``, ``cell_3``, ``block3``.
 _NUMBER = re.compile(r"\d+(?=[./]|\Z)")
 
@@ -52,6 +55,16 @@ def family(key: str, kept: Sequence[int]) -> str | None:
     return pattern
 
 
+def layerless(name: str) -> str:
+    """The pattern of a path or name with ``*`` for all its numbers.
+
+    >>> layerless("h.11.ln_2"), layerless("")
+    ('h.*.ln_*', '.')
+    """
+    key = _key(name)
+    return written(family(key, ()) or escaped_pattern(key))
+
+
 def written(pattern: str) -> str:
     """A pattern of a key without the separator that the key begins with, where that is possible.
 
@@ -65,6 +78,12 @@ def written(pattern: str) -> str:
 def _key(text: str) -> str:
     """A path or name with a separator before every word."""
     return text if text[:1] in ("/", ".") else f".{text}"
+
+
+def _words(text: str) -> list[str]:
+    """The words of a path, name or pattern, each with the separator before it."""
+    words: list[str] = _WORD.findall(_key(text))
+    return words
 
 
 def _pieces(pattern: str) -> tuple[str, ...]:
@@ -119,25 +138,21 @@ class Selector:
 
     @cached_property
     def _words(self) -> tuple[tuple[str, ...], ...]:
-        words: list[str] = _WORD.findall(_key(self.pattern))
-        return tuple(_pieces(word) for word in words)
+        return tuple(map(_pieces, _words(self.pattern)))
 
-    def fits(self, key: str) -> bool:
-        """Whether a path or name matches the pattern. O(words of both)."""
-        words: list[str] = _WORD.findall(_key(key))
+    def fits(self, words: Sequence[str]) -> bool:
+        """Whether the words of a path or name match the pattern. O(words of both)."""
+        if not _ANY & set(self._words):
+            return len(words) == len(self._words) and all(map(fits, words, self._words))
         reached = {0}
         for pieces in self._words:
-            if pieces in ((".", "", ""), ("/", "", "")):
+            if pieces in _ANY:
                 reached = set(range(min(reached), len(words) + 1))
             else:
                 reached = {i + 1 for i in reached if i < len(words) and fits(words[i], pieces)}
             if not reached:
                 return False
         return len(words) in reached
-
-    def fits_kind(self, kind: str) -> bool:
-        """Whether a kind of op matches."""
-        return self.kind is None or fits(kind, _pieces(self.kind))
 
 
 class Places:
@@ -169,37 +184,44 @@ class Places:
         self._order = np.argsort(self.key, kind="stable")
         self._first = np.searchsorted(self.key[self._order], np.arange(len(self.keys) + 1))
         self._index = keys
-        self._known: dict[str, list[int]] = {}
+        self._words = list(map(_words, keys))
+        self._keys_of: dict[str, list[int]] = {}
+        self._kinds_of: dict[str, NDArray[np.bool_]] = {}
 
     def __len__(self) -> int:
         return len(self.key)
 
     def matching(self, selector: Selector) -> NDArray[np.int64]:
         """The items that a selector means, key by key."""
-        if selector.pattern not in self._known:
-            self._known[selector.pattern] = self._keys_of(selector)
-        parts = [
-            self._order[self._first[k] : self._first[k + 1]] for k in self._known[selector.pattern]
-        ]
-        at = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        at = self._at(selector)
         if selector.kind is not None:
-            kinds = np.array([selector.fits_kind(kind) for kind in self.kinds], dtype=bool)
-            at = at[kinds[self.kind[at]]]
+            if selector.kind not in self._kinds_of:
+                pieces = _pieces(selector.kind)
+                found = [fits(kind, pieces) for kind in self.kinds]
+                self._kinds_of[selector.kind] = np.array(found, dtype=bool)
+            at = at[self._kinds_of[selector.kind][self.kind[at]]]
         return at if selector.ordinal is None else at[self.ordinal[at] == selector.ordinal]
 
-    def _keys_of(self, selector: Selector) -> list[int]:
-        if len(exact := _pieces(_key(selector.pattern))) == 1:
-            return [self._index[exact[0]]] if exact[0] in self._index else []
-        return [i for i, key in enumerate(self.keys) if selector.fits(key)]
+    def _at(self, selector: Selector) -> NDArray[np.int64]:
+        """The items whose path or name a selector means."""
+        pattern = selector.pattern
+        if pattern not in self._keys_of:
+            exact = _pieces(_key(pattern))
+            if len(exact) == 1:
+                self._keys_of[pattern] = [self._index[e] for e in exact if e in self._index]
+            else:
+                fitting = [i for i, words in enumerate(self._words) if selector.fits(words)]
+                self._keys_of[pattern] = fitting
+        first = self._first
+        parts = [self._order[first[k] : first[k + 1]] for k in self._keys_of[pattern]]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def near(self, selector: Selector) -> str:
         """The end of a message on a selector that means nothing: what it may have been to mean."""
         import difflib
 
-        if self.matching(Selector(selector.pattern)).size:
-            have = [k for k in self._known[selector.pattern]]
-            at = np.concatenate([self._order[self._first[k] : self._first[k + 1]] for k in have])
-            there = Counter(self.kinds[k] for k in self.kind[at].tolist())
+        if len(at := self._at(selector)):
+            there = Counter(self.kinds[kind] for kind in self.kind[at].tolist())
             said = ", ".join(kind for kind, _ in there.most_common(6))
             return f"; the kinds of ops there are {said}"
         names = [key.removeprefix(".") for key in self.keys]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.recipe import Recipe
 
 #: The roles of the ops of a graph that runs; a program's ``role`` is an index into them. "compute"
 #: and "update" (the optimizer's) do the user's work. A "slice" hands parts of a tensor to the parts
@@ -64,6 +65,8 @@ class Program:
         Ops that were split, in this order.
     notes : tuple of str
         What the user should know.
+    recipe : Recipe or None
+        What was split how, where a recipe says it.
     """
 
     source: OpGraph
@@ -77,6 +80,7 @@ class Program:
     role: NDArray[np.uint8]
     splits: tuple[Split, ...] = ()
     notes: tuple[str, ...] = ()
+    recipe: Recipe | None = None
 
     @classmethod
     def of(cls, graph: OpGraph) -> Program:
@@ -113,6 +117,7 @@ class Program:
             np.where(own | ~self.own[of], later.role, self.role[of]).astype(np.uint8),
             self.splits + later.splits,
             self.notes + later.notes,
+            later.recipe or self.recipe,
         )
 
     def with_graph(self, source: OpGraph, graph: OpGraph) -> Program:

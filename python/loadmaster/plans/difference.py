@@ -14,9 +14,13 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import SpecChange, recipe_in_words, spec_changes
 
 #: Most moves that are listed, and simulated with the move alone taken back.
 MAX_MOVES = 12
+
+#: Most changes of specs that are listed.
+MAX_SPECS = 24
 
 #: Module paths are shortened so that at most so many differ, and to at most this depth.
 MAX_PARTS = 40
@@ -91,6 +95,10 @@ class Difference:
         Those of most time, at most 12.
     other_moves : int
         Ops that moved otherwise.
+    recipes : tuple of two str
+        Meshes and labels in words; empty: a plan without a recipe.
+    specs : tuple of SpecChange
+        What lies otherwise, by module, where both plans have recipes.
     """
 
     methods: tuple[str, str]
@@ -104,6 +112,8 @@ class Difference:
     loads: tuple[Load, ...]
     moves: tuple[Move, ...]
     other_moves: int
+    recipes: tuple[str, str] = ("", "")
+    specs: tuple[SpecChange, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -146,14 +156,31 @@ class Difference:
             [
                 f"step time    {before} by {self.methods[0]} -> {after} by {self.methods[1]}: "
                 f"{self.speedup:.3g} x as fast, {_signed(self.gain, 'faster', 'slower')}",
+                *self._recipe_lines(),
                 f"lower bound  {bounds}",
                 f"moved        {sent} between devices",
                 f"ops          {self.moved_ops} of {self.ops} on another device, "
                 f"{self.reordered} more in another order",
+                *self._spec_lines(),
                 *aligned(rows),
                 *self._move_lines(),
             ]
         )
+
+    def _recipe_lines(self) -> list[str]:
+        if not any(self.recipes):
+            return []
+        texts = dict.fromkeys(text or "none" for text in self.recipes)
+        return [f"recipe       {' -> '.join(texts)}"]
+
+    def _spec_lines(self) -> list[str]:
+        if not self.specs:
+            return []
+        head = ("module", "axis", "of it", "before", "after")
+        shown = self.specs[:MAX_SPECS]
+        rows = [(one.module, one.axis, one.what, one.before, one.after) for one in shown]
+        left = len(self.specs) - len(shown)
+        return [*aligned([head, *rows]), *([f"and {left} more that lie otherwise"] if left else [])]
 
     def _move_lines(self) -> list[str]:
         if not self.moves:
@@ -212,7 +239,13 @@ def difference(before: Plan, after: Plan) -> Difference:
         loads=_loads(before, after),
         moves=moves,
         other_moves=len(changed) - sum(move.ops for move in moves),
+        recipes=(_recipe(before), _recipe(after)),
+        specs=spec_changes(before, after),
     )
+
+
+def _recipe(plan: Plan) -> str:
+    return "" if plan.recipe is None else recipe_in_words(plan)
 
 
 @dataclass(frozen=True)

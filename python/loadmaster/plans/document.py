@@ -2,8 +2,8 @@
 
 A document holds the graph, the cluster and the costs that the plan was made for, so that the plan
 can be explained and simulated on any machine. Hashes tell whether a plan is for another graph or
-cluster. Where the user's graph was transformed, version 2 holds both graphs and the program's
-columns. Version 1 held the transformed graph alone.
+cluster. Where the user's graph was transformed, version 2 holds both graphs, the program's columns,
+and the recipe if there is one. Version 1 held the transformed graph alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from loadmaster.judge.simulation import reduced_assignment
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLUMNS, ROLES, Program, Split
+from loadmaster.model.recipe import Recipe
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.version_1 import constraints_of_version_1
 from loadmaster.rules.constraints import Constraints
@@ -71,6 +72,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "cluster": plan.cluster.to_toml(),
         "graph": plan.graph.to_document(),
         **({} if program.is_plain else {"program": _program_document(problem)}),
+        **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
     }
 
 
@@ -195,6 +197,8 @@ class _Reader:
             source_costs = self._costs(described["costs"], graph, cluster)
         elif "splits" in document:
             program = replace(program, splits=self._splits(document["splits"]))
+        if "recipe" in document:
+            program = replace(program, recipe=self._recipe(document["recipe"], graph, cluster))
         return Problem.make(
             program,
             cluster,
@@ -202,6 +206,14 @@ class _Reader:
             seed=checks.seed(document["seed"]),
             source_costs=source_costs,
         )
+
+    def _recipe(self, document: Any, graph: OpGraph, cluster: Cluster) -> Recipe:
+        """The recipe, if it speaks of this graph and this cluster."""
+        with naming(f"{self.source} is damaged"):
+            recipe = Recipe.from_document(document)
+            recipe.mesh.on(cluster)
+            recipe.words(graph)
+        return recipe
 
     def _costs(self, costs: Any, graph: OpGraph, cluster: Cluster) -> Costs:
         expect = self.expect

@@ -20,6 +20,9 @@ from loadmaster.plans.plan import Plan
 #: More bytes than any plan needs.
 _ENDLESS = 2**62
 
+#: What bytes may be there for: attributes of a footprint.
+USES = ("parameters", "gradients", "state", "activations", "collectives", "workspace")
+
 #: The first part of the module path of an optimizer's state.
 _OPTIMIZER = "optim"
 
@@ -35,10 +38,14 @@ class Footprint:
         What it has, less what is reserved.
     parameters : int
         Parameters, buffers and constants, with copies that are sent here.
-    optimizer : int
-        Gradients of weights, optimizer state, and what the optimizer computes.
+    gradients : int
+        Of weights.
+    state : int
+        Of the optimizer, and what it computes.
     activations : int
         Inputs, and all other tensors.
+    collectives : int
+        What collectives put out: buffers of gradients that are summed, of parameters gathered.
     workspace : int
         Of the ops that run then.
     """
@@ -46,14 +53,21 @@ class Footprint:
     device: str
     capacity: int
     parameters: int
-    optimizer: int
+    gradients: int
+    state: int
     activations: int
+    collectives: int
     workspace: int
 
     @property
     def used(self) -> int:
         """All of it: the peak."""
-        return self.parameters + self.optimizer + self.activations + self.workspace
+        return sum(getattr(self, use) for use in USES)
+
+    @property
+    def optimizer(self) -> int:
+        """Gradients of weights, and the optimizer's state."""
+        return self.gradients + self.state
 
     @property
     def free(self) -> int:
@@ -62,7 +76,8 @@ class Footprint:
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        return {**asdict(self), "used": self.used, "free": self.free}
+        more = {"optimizer": self.optimizer, "used": self.used, "free": self.free}
+        return {**asdict(self), **more}
 
 
 def footprints(plan: Plan) -> tuple[Footprint, ...]:
@@ -96,6 +111,7 @@ class _Uses:
         self.state = graph.placeholder & np.array([kind != "input" for kind in graph.kinds])
         #: Whether what an op keeps or makes is the optimizer's.
         self.optimizer = np.where(graph.placeholder, slot, graph.updates).astype(bool)
+        self.collective = graph.is_member
         self.source: dict[int, int] = {}
         #: Sizes of the weight gradients that an op makes.
         self.gradients: dict[int, set[int]] = defaultdict(set)
@@ -109,19 +125,23 @@ class _Uses:
 
     def kind(self, op: int, size: int) -> str:
         """The use of a tensor of some size that an op makes or keeps."""
-        if self.optimizer[op] or size in self.gradients[op]:
-            return "optimizer"
+        if self.collective[op]:
+            return "collectives"
+        if size in self.gradients[op]:
+            return "gradients"
+        if self.optimizer[op]:
+            return "state"
         return "parameters" if self.state[op] else "activations"
 
 
 def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
     graph = plan.program.graph
-    held = {"parameters": 0, "optimizer": 0, "activations": 0, "workspace": 0}
+    held = dict.fromkeys(USES, 0)
     kept = graph.resident
     for op in np.flatnonzero((plan.running_devices == device) & (kept > 0)).tolist():
         # An op that is no placeholder keeps weights of its own.
         is_input = graph.kinds[op] == "input"
-        kind = "optimizer" if uses.optimizer[op] else "activations" if is_input else "parameters"
+        kind = "state" if uses.optimizer[op] else "activations" if is_input else "parameters"
         held[kind] += int(kept[op])
     peak = int(plan.memory.peak[device])
     if peak > sum(held.values()):

@@ -29,6 +29,7 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program, Split
+from loadmaster.model.recipe import Recipe
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
@@ -144,6 +145,11 @@ class Plan:
     def splits(self) -> tuple[Split, ...]:
         """Ops that were split (name, dimension, number of parts), in this order."""
         return self.program.splits
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What is split how, in terms of modules; None: no recipe says it."""
+        return self.program.recipe
 
     @cached_property
     def running_devices(self) -> NDArray[np.int32]:

@@ -15,6 +15,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -55,6 +56,7 @@ def summary(plan: Plan) -> str:
         f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
+        *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
         *_offers(plan),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
@@ -248,6 +250,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "provenance": plan.provenance,
         **simulation_document(plan.schedule, plan.cluster),
         "constraints": plan.constraints.to_document(),
+        **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         "notes": list(plan.notes),
         "verdict": verdict(plan),
     }

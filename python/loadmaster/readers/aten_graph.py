@@ -7,13 +7,17 @@ make something new, and control edges keep a write behind the reads before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
 from loadmaster.readers.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
+from loadmaster.readers.told_arguments import told
+
+#: Positional arguments and keywords of a call: values, lists of them, plain ones.
+Given = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +49,7 @@ class AtenGraph(GraphColumns):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(f"{OPS} args")
         self.unknown: Counter[str] = Counter()  # kinds
         self._sizeless: Counter[str] = Counter()  # element types
         self._n_tensors = self._n_storages = 0
@@ -85,13 +89,14 @@ class AtenGraph(GraphColumns):
         writes: Sequence[Value] = (),
         in_place: bool = False,
         work: Cost | None = None,
+        call: Given | None = None,
     ) -> list[Value | None]:
         """An op, and its results.
 
         ``inputs`` are the arguments of its schema in order: values, lists of them, plain ones.
         ``view_of`` is the value whose storage the results show. ``writes`` are the values that the
         op changes; with ``in_place`` it returns the first of them. ``work``, where given, is the
-        op's cost instead of its kind's.
+        op's cost instead of its kind's. ``call`` is how the op was called, if not by ``inputs``.
         """
         read = list(_values(inputs))
         shared = view_of or (writes[0] if in_place else None)
@@ -109,6 +114,7 @@ class AtenGraph(GraphColumns):
             bytes_accessed=work.bytes, output_bytes=0 if shared else sum(t.nbytes for t in made),
             view=int(view_of is not None), alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
+            args=told(*(call or (inputs, {})), _op_of),
         )  # fmt: skip
         before = {op for value in read for op in (value.op, value.owner, value.written)}
         for value in read:
@@ -122,11 +128,13 @@ class AtenGraph(GraphColumns):
             t if t is None else Value(op, t, shared.owner, shared.storage, written) for t in outputs
         ]
 
-    def getitem(self, value: Value, *, name: str, module: str = "", phase: str = "f") -> Value:
-        """Takes one result out of several: it forwards its producer's tensor."""
+    def getitem(
+        self, value: Value, index: int, *, name: str, module: str = "", phase: str = "f"
+    ) -> Value:
+        """Takes one result, by its index, out of several: it forwards its producer's tensor."""
         op = self._add(
             name=name, kind="getitem", module=module, phase=phase, view=1, alias_of=value.owner,
-            output=str(value.tensor),
+            output=str(value.tensor), args=told([value, index], {}, _op_of),
         )  # fmt: skip
         self._connect(value, op)
         return replace(value, op=op)
@@ -210,7 +218,7 @@ class AtenGraph(GraphColumns):
 
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(OPS.split(), 0), "module": "", "phase": "f", "alias_of": -1,
+    **dict.fromkeys(OPS.split(), 0), "module": "", "phase": "f", "alias_of": -1, "args": None,
 }  # fmt: skip
 
 
@@ -222,6 +230,10 @@ def _values(arguments: Sequence[Any]) -> Iterator[Value]:
             if isinstance(each, Value) and each not in seen:
                 seen.add(each)
                 yield each
+
+
+def _op_of(argument: Any) -> int | None:
+    return argument.op if isinstance(argument, Value) else None
 
 
 def _tensor_of(argument: Any) -> Any:

@@ -14,7 +14,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import Cost, Tensor, is_in_place, is_known, is_view, written
-from loadmaster.readers.aten_graph import AtenGraph, Value
+from loadmaster.readers.aten_graph import AtenGraph, Given, Value
 from loadmaster.readers.open_dims import Dim, close, size_of
 from loadmaster.readers.symbolic import evaluate, symbols_of
 
@@ -38,6 +38,13 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """An argument that is a size of the program, which may be an expression."""
+
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
 class Placeholder:
     """A value that is there at the start; ``tied_to`` names another with the same storage."""
 
@@ -52,6 +59,7 @@ class Placeholder:
 @dataclass(frozen=True, slots=True)
 class Node:
     """An op. ``arguments`` stand in its schema's order: `Ref`, lists, `Program`, plain values.
+    ``call`` has them as positional ones and keywords, with `Open` for sizes.
 
     ``results`` are the values it gives out, by name; a value that nothing reads has no name.
     ``several`` says that they come as a tuple or list, and a ``getitem`` takes each out. ``work``
@@ -62,6 +70,7 @@ class Node:
     kind: str
     arguments: Sequence[Any]
     results: Sequence[tuple[str, Sized | None]]
+    call: Given
     several: bool = False
     module: str = ""
     phase: str = "f"
@@ -334,14 +343,15 @@ class _Lowering:
             writes=changed,
             in_place=in_place,
             work=node.work or self._work(node, inputs),
+            call=self._call(node),
         )
         op = self.graph.n_ops - 1
         self._lowered.ops[node.name], self._lowered.changed[op] = op, changed
-        for (name, _), value in zip(node.results, results, strict=True):
+        for index, ((name, _), value) in enumerate(zip(node.results, results, strict=True)):
             if name and value is not None:
                 if node.several:
                     value = self.graph.getitem(
-                        value, name=name, module=node.module, phase=node.phase
+                        value, index, name=name, module=node.module, phase=node.phase
                     )
                 self._bind(name, value)
 
@@ -413,6 +423,29 @@ class _Lowering:
         if isinstance(argument, (list, tuple)):
             return [self._argument(each, op) for each in argument]
         return argument
+
+    def _call(self, node: Node) -> Given:
+        """How a node calls its op, values and sizes in place."""
+        positional, keywords = node.call
+        return (
+            [self._given(argument, node.name) for argument in positional],
+            {name: self._given(argument, node.name) for name, argument in keywords.items()},
+        )
+
+    def _given(self, argument: Any, op: str) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [self._given(each, op) for each in argument]
+        if isinstance(argument, Open):
+            return self._told(argument.size)
+        return self._argument(argument, op)
+
+    def _told(self, size: Size) -> int | None:
+        """A size among arguments; None if it is known only at run time."""
+        known = {s: n for s, n in self._symbols.items() if s not in self._at_run_time}
+        try:
+            return evaluate(str(size), known)
+        except (KeyError, ValueError):
+            return None
 
     def sized(self, meta: Sized) -> Tensor:
         """The tensor, with numbers for its symbols."""

@@ -17,10 +17,12 @@ from typing import Any
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
+from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers.columns import FLOAT_NAMES, GraphColumns
+from loadmaster.readers.columns import FLOAT_NAMES, OPS, GraphColumns
 from loadmaster.readers.messages import check_messages
 from loadmaster.readers.names import unique
+from loadmaster.readers.onnx_calls import Calls
 from loadmaster.readers.onnx_costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx_shapes import (
     Walker,
@@ -103,12 +105,12 @@ def to_columns(
         [i for i in graph.input if i.name not in stored], batch, shapes or {}
     )
     walker = Walker(onnx, model, symbols)
-    columns = _Columns()
+    columns, calls = _Columns(), Calls(onnx, walker.opsets)
     _add_initializers(columns, walker, graph)
     for value, tensor in inputs.items():
         columns.add([value], [tensor], name=value, kind="input")
     for position, node in enumerate(in_order(graph)):
-        _add_node(columns, walker, node, position)
+        _add_node(columns, walker, calls, node, position)
     notes = walker.notes()
     warn(*notes)
     assumed = [*(f"{symbol} = {size}" for symbol, size in sorted(symbols.items())), *notes]
@@ -299,7 +301,7 @@ class _Columns(GraphColumns):
     """The graph as it grows: one entry per op and per edge, in the order of the file."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(f"{OPS} args")
         self.values: dict[str, _Value] = {}
         self.tensors: dict[str, Tensor] = {}
         self._n_tensors = 0
@@ -315,6 +317,7 @@ class _Columns(GraphColumns):
         module: str = "",
         work: Cost | None = None,
         alias_of: int = -1,
+        args: Call | None = None,
     ) -> int:
         """Append an op that produces the named values; its index."""
         index = len(self.ops["name"])
@@ -332,6 +335,7 @@ class _Columns(GraphColumns):
             "view": int(alias_of >= 0),
             "alias_of": alias_of,
             "output": ";".join("none" if t is None else str(t) for t in tensors),
+            "args": args,
         }
         for column, entry in row.items():
             self.ops[column].append(entry)
@@ -384,7 +388,7 @@ def _add_initializers(columns: _Columns, walker: Walker, graph: Any) -> None:
         columns.add([name], [tensor], name=name, kind="parameter", module=_module(name))
 
 
-def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> None:
+def _add_node(columns: _Columns, walker: Walker, calls: Calls, node: Any, position: int) -> None:
     name = node_name(node, position)
     module = _module(node.name, node)
     result = walker.visit(node, columns.tensors, name)
@@ -394,9 +398,10 @@ def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> No
     view = is_view(op) and bool(node.input) and bool(node.input[0])
     kind = "constant" if op.kind == "Constant" else op.kind
     alias_of = columns.owner(node.input[0]) if view else -1
+    sources = [columns.values[value].producer if value else None for value in node.input]
     index = columns.add(
         node.output, op.outs, name=name, kind=kind, module=module, work=result.cost,
-        alias_of=alias_of,
+        alias_of=alias_of, args=None if kind == "constant" else calls.of(node, op, sources),
     )  # fmt: skip
     if view:
         data, rest = [node.input[0]], [v for v in node.input[1:] if v]
@@ -406,11 +411,11 @@ def _add_node(columns: _Columns, walker: Walker, node: Any, position: int) -> No
         data, rest = [*values_read(node), *inside], []
     for value in data:
         columns.connect(value, index)
-    sources = {columns.values[v].producer for v in data}
+    before = {columns.values[v].producer for v in data}
     for value in rest:
         producer = columns.values[value].producer
-        if producer not in sources and columns.is_computed(value):
-            sources.add(producer)
+        if producer not in before and columns.is_computed(value):
+            before.add(producer)
             columns.order(value, index)
 
 

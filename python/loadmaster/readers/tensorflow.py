@@ -26,6 +26,7 @@ from loadmaster.model.profile import Profile
 from loadmaster.readers.columns import GraphColumns, without_flops
 from loadmaster.readers.measured import add_times, only
 from loadmaster.readers.onnx_costs import Cost, Op, Tensor
+from loadmaster.readers.tensorflow_calls import call_of
 from loadmaster.readers.tensorflow_costs import (
     HANDLES,
     NEXT_ITERATIONS,
@@ -56,7 +57,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _SESSION_ENDS = ("Assign", "AssignVariableOp", "VarIsInitializedOp", "SaveV2", "RestoreV2")
 _OP_COLUMNS = (
     "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of colocation "
-    "output workspace"
+    "output workspace args"
 )
 
 
@@ -302,7 +303,12 @@ class _Reading:
             "alias_of": self.index[self._reads[op][0][0][0]] if view or changes else -1,
             "output": ";".join(map(str, outs)),
             "workspace": ran.workspace if ran is not None and not placeholder else 0,
+            "args": None if placeholder else call_of(node, self._nodes, self._sources(op)),
         }
+
+    def _sources(self, op: str) -> list[list[int]]:
+        """The ops that made each input."""
+        return [[self.index[source] for source, _ in ports] for ports in self._reads[op]]
 
     def _is_view(self, op: str) -> bool:
         """Whether an op shows one storage: a ``Merge`` of two branches shows two."""

@@ -20,9 +20,11 @@ from loadmaster.base.files import read_bytes
 _MESSAGES = {
     "Dim": "size 1 int64",
     "TensorShape": "dim 2 *Dim, unknown_rank 3 bool",
-    "Tensor": "dtype 1 DataType, tensor_shape 2 TensorShape",
-    "AttrList": "s 2 *bytes, i 3 *int64, type 6 *DataType, shape 7 *TensorShape",
-    "AttrValue": "list 1 AttrList, s 2 bytes, i 3 int64, b 5 bool, type 6 DataType, "
+    "Tensor": "dtype 1 DataType, tensor_shape 2 TensorShape, tensor_content 4 bytes, "
+    "int_val 7 *int32, int64_val 10 *int64",
+    "AttrList": "s 2 *bytes, i 3 *int64, f 4 *float, b 5 *bool, type 6 *DataType, "
+    "shape 7 *TensorShape",
+    "AttrValue": "list 1 AttrList, s 2 bytes, i 3 int64, f 4 float, b 5 bool, type 6 DataType, "
     "shape 7 TensorShape, tensor 8 Tensor",
     "NodeDef": "name 1 string, op 2 string, input 3 *string, device 4 string, attr 5 {}AttrValue",
     "Versions": "producer 1 int32",
@@ -44,6 +46,8 @@ _MESSAGES = {
     "CostGraph": "node 1 *CostNode",
     "RunMetadata": "step_stats 1 StepStats, cost_graph 2 CostGraph",
 }
+#: Messages of which one field is set: the name that these fields go by.
+_ONE_OF = {"AttrValue": "value"}
 #: Element types as texts name them, from number 0 on; references are 100 further on.
 _DATA_TYPES = (
     "INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 "
@@ -173,11 +177,15 @@ def _classes() -> dict[str, Any]:
         types.value.add(name=f"DT_{name}_REF", number=number)
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
+        if name in _ONE_OF:
+            message.oneof_decl.add(name=_ONE_OF[name])
         for field, number, mark, kind in _FIELD.findall(fields):
             if mark == "{}":
                 _add_map(message, field, kind)
                 kind = f"{name}.{_entry(field)}"
-            _add_field(message, field, int(number), kind, repeated=bool(mark))
+            added = _add_field(message, field, int(number), kind, repeated=bool(mark))
+            if name in _ONE_OF:
+                added.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
@@ -195,7 +203,7 @@ def _add_map(message: Any, field: str, kind: str) -> None:
     _add_field(entry, "value", 2, kind)
 
 
-def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool = False) -> None:
+def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool = False) -> Any:
     field = message.field.add(name=name, number=number)
     field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
     scalar = getattr(field, f"TYPE_{kind.upper()}", None)
@@ -204,6 +212,18 @@ def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool =
         field.type_name = f".{_PACKAGE}.{kind}"
     else:
         field.type = scalar
+    return field
+
+
+def data_type(number: int) -> str:
+    """The name of an element type; of a reference, that of what it refers to.
+
+    >>> data_type(1), data_type(101)
+    ('DT_FLOAT', 'DT_FLOAT')
+    """
+    names = _DATA_TYPES.split()
+    known = number % _REFERENCE
+    return f"DT_{names[known]}" if known < len(names) else str(number)
 
 
 # ---- without parsing --------------------------------------------------------------------------

@@ -29,13 +29,7 @@ from loadmaster.readers.aten_program import (
     to_graph,
 )
 from loadmaster.readers.nn_modules import innermost
-
-# Spelling of an element type by its number in the schema.
-_DTYPES = {
-    1: "u8", 2: "i8", 3: "i16", 4: "i32", 5: "i64", 6: "f16", 7: "f32", 8: "f64", 9: "c32",
-    10: "c64", 11: "c128", 12: "b8", 13: "bf16", 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2",
-    31: "f8e4m3fnuz", 32: "f8e5m2fnuz", 33: "f8e8m0", 34: "u32", 35: "u64",
-}  # fmt: skip
+from loadmaster.readers.torch_export_calls import DTYPES, call_of, tensor_names
 
 
 def read(
@@ -179,10 +173,11 @@ def _program(graph: Mapping[str, Any]) -> Program:
     metas = {name: _meta(value) for name, value in graph["tensor_values"].items()}
     program = Program()
     for argument in graph["inputs"]:
-        for name in _tensor_names(argument):
+        for name in tensor_names(argument):
             program.placeholders.append(Placeholder(name, name, "input", metas[name]))
+    sizes = {name: _told(value) for name, value in (graph.get("sym_int_values") or {}).items()}
     for node in graph["nodes"]:
-        program.nodes.append(_node(node, metas))
+        program.nodes.append(_node(node, metas, sizes))
     return program
 
 
@@ -190,7 +185,7 @@ _STRIDED = 7  # the layout's number in the schema
 
 
 def _meta(value: Mapping[str, Any]) -> Sized:
-    dtype = _DTYPES.get(value["dtype"], f"type{value['dtype']}")
+    dtype = DTYPES.get(value["dtype"], f"type{value['dtype']}")
     sizes = tuple(map(_size, value["sizes"]))
     if value.get("layout", _STRIDED) != _STRIDED:
         return Sized(dtype, sizes)
@@ -209,9 +204,14 @@ def _size(value: Mapping[str, Any]) -> Size:
     return str(value["as_expr"]["expr_str"])
 
 
-def _node(node: Mapping[str, Any], metas: Mapping[str, Sized]) -> Node:
+def _told(value: Mapping[str, Any]) -> str:
+    """The number or the expression that an integer of the program is."""
+    return str(value["as_expr"]["expr_str"] if "as_expr" in value else value["as_int"])
+
+
+def _node(node: Mapping[str, Any], metas: Mapping[str, Sized], sizes: Mapping[str, Size]) -> Node:
     outputs = node["outputs"]
-    names = [name for output in outputs for name in _tensor_names(output)]
+    names = [name for output in outputs for name in tensor_names(output)]
     several = len(outputs) > 1 or any("as_tensor" not in output for output in outputs)
     kind = str(node["target"]).removeprefix("torch.ops.")
     if node.get("is_hop_single_tensor_return") is False:
@@ -222,34 +222,17 @@ def _node(node: Mapping[str, Any], metas: Mapping[str, Sized]) -> Node:
         kind=kind,
         arguments=[_argument(entry["arg"], metas) for entry in node["inputs"]],
         results=[("" if "_unused_" in n else n, metas.get(n)) for n in names],
+        call=call_of(node["inputs"], sizes),
         several=several,
         module=innermost(str((node.get("metadata") or {}).get("nn_module_stack", ""))),
     )
-
-
-def _tensor_names(argument: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors in an argument, in order."""
-    [(kind, value)] = argument.items()
-    if kind == "as_tensor":
-        return [str(value["name"])]
-    if kind == "as_tensors":
-        return [str(each["name"]) for each in value]
-    if kind == "as_nested_tensors":
-        return [str(each["name"]) for row in value for each in row]
-    if kind == "as_optional_tensor":
-        return _tensor_names(value)
-    if kind == "as_optional_tensors":
-        return [name for each in value for name in _tensor_names(each)]
-    if kind == "as_string_to_argument":
-        return [name for each in value.values() for name in _tensor_names(each)]
-    return []
 
 
 def _argument(argument: Mapping[str, Any], metas: Mapping[str, Sized]) -> Any:
     [(kind, value)] = argument.items()
     if kind == "as_graph":
         return _program(value["graph"])
-    names = _tensor_names(argument)
+    names = tensor_names(argument)
     if kind == "as_tensor" or (kind == "as_optional_tensor" and names):
         return Ref(names[0])
     if kind == "as_optional_tensors":
@@ -285,7 +268,7 @@ def _signature(
     for spec in signature["output_specs"]:
         [(role, entry)] = spec.items()
         argument = entry["arg"]
-        names = [str(argument["name"])] if "name" in argument else _tensor_names(argument)
+        names = [str(argument["name"])] if "name" in argument else tensor_names(argument)
         targets = [str(text) for key, text in entry.items() if key != "arg"]
         outputs += [(role, name, targets[0] if targets else "") for name in names]
     return stored, outputs

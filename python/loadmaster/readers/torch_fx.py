@@ -16,9 +16,11 @@ from loadmaster.base.errors import InputError, importing
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.aten_costs import is_in_place
+from loadmaster.readers.aten_graph import Given
 from loadmaster.readers.aten_program import (
     Lowered,
     Node,
+    Open,
     Placeholder,
     Program,
     Ref,
@@ -231,6 +233,11 @@ def _sized(value: Any) -> Sized | None:
     )
 
 
+def _is_size(value: Any) -> bool:
+    """Whether a value is a symbol, or an expression of symbols, for an integer."""
+    return hasattr(value, "node") and hasattr(value, "__index__")
+
+
 def _size(value: Any) -> Size:
     return value if isinstance(value, int) else str(value.node.expr)
 
@@ -319,6 +326,7 @@ class _Reading:
                 kind=_kind(node),
                 arguments=self._arguments(node),
                 results=results,
+                call=self._call(node),
                 several=several,
                 module=_module_of(node),
                 phase="b" if _is_backward(node) else "f",
@@ -350,6 +358,24 @@ class _Reading:
             held = [*called.named_parameters(), *called.named_buffers()]
             arguments += [Ref(self._hold(f"{node.target}.{path}", t)) for path, t in held]
         return arguments
+
+    def _call(self, node: Any) -> Given:
+        """How a node calls its op, with what its arguments stand for."""
+        keywords = {name: self._given(argument) for name, argument in node.kwargs.items()}
+        return [self._given(argument) for argument in node.args], keywords
+
+    def _given(self, argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [self._given(each) for each in argument]
+        if getattr(argument, "op", "") == "get_attr":
+            return self._held(argument)
+        if not hasattr(argument, "op"):
+            return argument
+        value = self._result(argument)
+        if _sized(value) is not None or _is_several(value):
+            values = list(self._flat(argument))
+            return values if _is_several(value) else values[0]
+        return Open(_size(value)) if _is_size(value) else value
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
 from loadmaster.readers.aten_costs import Tensor, bare, is_view, written
-from loadmaster.readers.aten_graph import AtenGraph, Value
+from loadmaster.readers.aten_graph import AtenGraph, Given, Value
 from loadmaster.readers.torch_tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -223,7 +223,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for tensor in outputs:
                 self.counter(tensor)
             return
-        inputs = [self._argument(argument) for argument in arguments]
+        given = [self._argument(argument) for argument in args]
+        named = {name: self._argument(argument) for name, argument in kwargs.items()}
+        inputs = given + [named.get(argument.name) for argument in schema[len(given) :]]
         kind = str(func)
         positions = [] if is_view(kind) else self._written(func, kind, inputs)
         changes = [
@@ -231,7 +233,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         ]
         if not outputs and not changes:
             return
-        op = self._add(kind, inputs, result, outputs, changes)
+        op = self._add(kind, inputs, result, outputs, changes, (given, named))
         if self._listener is not None:
             written_to = [arguments[position] for position in positions]
             self._listener.called(op, (func, args, kwargs), result, written_to, self.phase)
@@ -240,7 +242,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._progress(self.phase, self.graph.n_ops)
 
     def _add(
-        self, kind: str, inputs: Sequence[Any], result: Any, outputs: Any, changes: Sequence[Value]
+        self,
+        kind: str,
+        inputs: Sequence[Any],
+        result: Any,
+        outputs: Any,
+        changes: Sequence[Value],
+        call: Given,
     ) -> int:
         read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
@@ -257,15 +265,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             view_of=None if changed else shared,
             writes=[*changed, *(value for value in changes if value not in changed)],
             in_place=bool(changed),
+            call=call,
         )
         op = self.graph.n_ops - 1
         if parameter is not None:
             self.graph.share_device(parameter, op)
-        for tensor, value in zip(flat, results, strict=True):
+        for index, (tensor, value) in enumerate(zip(flat, results, strict=True)):
             if value is None:
                 continue
             if not isinstance(result, torch.Tensor):
-                value = self.graph.getitem(value, name="getitem", module=module, phase=self.phase)
+                value = self.graph.getitem(
+                    value, index, name="getitem", module=module, phase=self.phase
+                )
             self._bind(tensor, value)
             if parameter is not None:
                 self._updates.setdefault(value.storage, parameter)

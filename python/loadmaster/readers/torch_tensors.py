@@ -15,10 +15,22 @@ DTYPES: dict[str, str] = {
 }  # fmt: skip
 
 
+_NAMES = {spelling: name for name, spelling in DTYPES.items()}
+
+
 def dtype_name(dtype: Any) -> str:
     """The spelling of a ``torch.dtype``; its own name for one that is not known here."""
     name = str(dtype).removeprefix("torch.")
     return DTYPES.get(name, name)
+
+
+def torch_name(dtype: str) -> str:
+    """The name of a ``torch.dtype`` by its spelling.
+
+    >>> torch_name("bf16")
+    'torch.bfloat16'
+    """
+    return f"torch.{_NAMES.get(dtype, dtype)}"
 
 
 def layout(tensor: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:

@@ -20,7 +20,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.plans.footprint import Footprint, footprints, largest_op
+from loadmaster.plans.footprint import USES, Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
@@ -111,13 +111,9 @@ class Fit:
     def __str__(self) -> str:
         graph, cluster = self.plan.graph.name or "graph", self.plan.cluster.name or "cluster"
         lines = [f"{graph} on {cluster}: {self._verdict()}"]
-        head = (
-            "device", "capacity", "parameters", "gradients, optimizer", "activations", "workspace",
-            "left",
-        )  # fmt: skip
-        rows: list[tuple[str, ...]] = [head]
+        rows: list[tuple[str, ...]] = [("device", "capacity", *USES, "left")]
         for f in self.footprints:
-            parts = (f.capacity, f.parameters, f.optimizer, f.activations, f.workspace)
+            parts = (f.capacity, *(getattr(f, use) for use in USES))
             left = f"{format_bytes(f.free)} free" if f.free >= 0 else ""
             rows.append(
                 (f.device, *map(format_bytes, parts), left or f"{format_bytes(-f.free)} SHORT")

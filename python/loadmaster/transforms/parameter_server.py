@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,12 @@ from loadmaster.model.roles import Roles
 from loadmaster.model.shapes import Shape, format_output, parse_output
 from loadmaster.transforms.base import AGGREGATE, build, elements
 from loadmaster.transforms.shares import (
+    amounts,
     batch_size,
     only_gradients,
     own_weights,
-    whole_bytes,
 )
+from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
 
 
 def with_parameter_server(graph: OpGraph, k: int, rows: tuple[int, ...]) -> Program:
@@ -95,8 +95,8 @@ class _Replicas:
         core, serves, replica, added = fast.expand(
             graph._core,
             columns["name"],
-            np.array(self.rows, dtype=np.uint64),
-            self._copies(own),
+            k,
+            self._copies(),
             sums,
             self._links(),
         )
@@ -124,19 +124,17 @@ class _Replicas:
             role=role,
         )
 
-    def _copies(self, own: NDArray[np.uint64]) -> fast._Copies:
+    def _copies(self) -> fast._Copies:
         """Columns of :func:`loadmaster.fast.expand` per op and edge."""
         graph, many = self.graph, self.roles.many
-        whole_accessed, whole_output = whole_bytes(graph, self.roles, own)
+        ways = Ways(self.k)
+        by_rows = ways.of_rows(self.rows)
         return {
-            "home": np.where(many, -1, -2),
-            "by_rows": many,
-            "even": np.zeros_like(many),
-            "whole_accessed": whole_accessed,
-            "whole_output": whole_output,
-            "whole_resident": own,
+            **ways.columns(),
+            **homes_of_copies(np.where(many, -1, -2), self.k),
+            **amounts(graph, self.roles, np.where(many, by_rows, WHOLE)),
             "stays": ~many[graph.src] | many[graph.dst],
-            "along": many[graph.src] & ~self.roles.gradient,
+            "edge": np.where(many[graph.src] & ~self.roles.gradient, by_rows, WHOLE),
         }
 
     def _sums(self) -> fast._Added:
@@ -151,7 +149,7 @@ class _Replicas:
             "place": self.sum_source,
             "is_before": np.zeros(n, dtype=bool),
             "serves": self.sum_source,
-            "replica": np.full(n, -1),
+            "device": np.full(n, -1),
             "collective": np.full(n, -1),
             "kind": np.zeros(n, dtype=np.int64),
             "flops": np.array(added, dtype=np.uint64),
@@ -168,25 +166,16 @@ class _Replicas:
         pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
         into, first = np.unique(pairs, axis=0, return_index=True)
         sums = graph.n_ops * k + np.arange(len(self.summed))
-        rows: list[tuple[NDArray[Any], ...]] = []
+        found = Links()
         for r in range(k):
             of = into[:, 1]
             ids, size = self.summed[of] + r * stride, self.sum_bytes[of]
-            rows.append((crossing[first], into[:, 0] * k + r, sums[of], ids, size))
+            found.add(crossing[first], into[:, 0] * k + r, sums[of], ids, size)
             waits = graph.src[waiting] * k + r, graph.dst[waiting] * k
-            rows.append((waiting, *waits, tensor[waiting], np.zeros(len(waiting), dtype=np.uint64)))
+            found.add(waiting, *waits, tensor[waiting], np.zeros(len(waiting), dtype=np.uint64))
         read, ids = sums[self.sum_of], k * stride + self.sum_of
-        rows.append((crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing]))
-        # Edges are in the order of the model's: an op tells its arguments apart by that order.
-        place, src, dst, ids, size = map(np.concatenate, zip(*rows, strict=True))
-        order = np.argsort(place, kind="stable")
-        return {
-            "place": place[order],
-            "src": src[order],
-            "dst": dst[order],
-            "tensor": ids[order],
-            "bytes": size[order],
-        }
+        found.add(crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing])
+        return found.columns()
 
 
 class _Texts:

@@ -29,7 +29,8 @@ from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.base import build
 from loadmaster.transforms.batch_norm import statistics
 from loadmaster.transforms.gradients import Buckets, Updates
-from loadmaster.transforms.shares import only_gradients, own_weights, proportional, whole_bytes
+from loadmaster.transforms.shares import amounts, only_gradients, proportional
+from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class _Replicas:
         if not self.is_sharded:
             self.shard = np.full_like(self.shard, -1)
         self.is_flat = self.is_sharded and how.shards == "flat"
+        #: Which ops every replica does an equal part of.
+        self.is_even = (self.shard >= 0) & self.is_flat
         self.is_by_parameter = self.is_sharded and how.shards == "parameters"
         #: Per set, the replica that does it, where only one does.
         self.owner = self.updates.owners(graph, self.k)
@@ -177,20 +180,19 @@ class _Replicas:
         links = self._links()
         texts = _Texts(graph, self.collectives)
         columns = texts.columns()
-        members = self._members(links.made)
+        members = self._members()
         rows = np.array(how.rows, dtype=np.uint64)
-        copies = self._copies()
         core, serves, replica, added = fast.expand(
-            graph._core, columns["name"], rows, copies, members, links.columns()
+            graph._core, columns["name"], k, self._copies(), members, links.columns()
         )
         texts.fill(serves, replica, np.where(added >= 0, added // k, -1))
         is_copy = added < 0
         part = np.append(rows / rows.sum(), 1.0)
         role = user_roles(graph)[serves]
         role[~is_copy] = COLLECTIVE
-        shared = copies["by_rows"] & ~only_gradients(graph, self.roles)
+        shared = self.roles.many & ~only_gradients(graph, self.roles)
         share = part[np.where(is_copy & shared[serves], replica, k)]
-        share[is_copy & copies["even"][serves]] = 1.0 / k
+        share[is_copy & self.is_even[serves]] = 1.0 / k
         return build(
             graph,
             core,
@@ -224,43 +226,45 @@ class _Replicas:
 
     def _copies(self) -> fast._Copies:
         """Columns of :func:`loadmaster.fast.expand` per op and edge."""
-        graph, roles = self.graph, self.roles
-        own = own_weights(graph)
-        whole_accessed, whole_output = whole_bytes(graph, roles, own)
-        in_shard = self.shard >= 0
+        graph, roles, k = self.graph, self.roles, self.k
+        ways = Ways(k)
+        by_rows, evenly = ways.of_rows(self.how.rows), ways.of_rows((1,) * k)
+        of_op = np.where(self.is_even, evenly, np.where(roles.many, by_rows, WHOLE))
+        along = np.where(roles.many[graph.src] & ~roles.gradient, by_rows, WHOLE)
         stays = np.ones(graph.n_edges, dtype=bool)
         stays[self.buckets.edges] = False
         return {
-            "home": self.home,
-            "by_rows": roles.many,
-            "even": in_shard & self.is_flat,
-            "whole_accessed": whole_accessed,
-            "whole_output": whole_output,
-            "whole_resident": own,
+            **ways.columns(),
+            **homes_of_copies(self.home, k),
+            **amounts(graph, roles, of_op),
             "stays": stays,
-            "along": roles.many[graph.src] & ~roles.gradient,
+            "edge": np.where(self.is_even[graph.src], evenly, along),
         }
 
-    def _members(self, made: NDArray[np.uint64]) -> fast._Added:
-        """Columns of the members of collectives; ``made``: bytes that each of them allocates."""
+    def _members(self) -> fast._Added:
+        """Columns of the members of collectives."""
         k, all_of_them = self.k, self.collectives
 
         def each(values: list[int]) -> NDArray[np.int64]:
             return np.repeat(np.array(values, dtype=np.int64), k)
 
         kinds = {kind: code for code, kind in enumerate(fast.COLLECTIVES)}
-        nothing = np.zeros_like(made)
+        nothing = np.zeros_like(self.made)
         return {
             "place": each([one.place for one in all_of_them]),
             "is_before": each([one.is_before for one in all_of_them]) > 0,
             "serves": each([one.serves for one in all_of_them]),
-            "replica": np.tile(np.arange(k), len(all_of_them)),
+            "device": np.tile(np.arange(k), len(all_of_them)),
             "collective": each([*range(len(all_of_them))]),
             "kind": each([kinds[one.kind] for one in all_of_them]),
             "flops": nothing,
             "accessed": nothing,
-            "output": made,
+            "output": self.made,
         }
+
+    def _make(self, member: NDArray[np.int64], size: NDArray[np.uint64]) -> None:
+        """More bytes that members make."""
+        np.add.at(self.made, member - self.graph.n_ops * self.k, size)
 
     # -- edges -----------------------------------------------------------------------------------
 
@@ -272,17 +276,19 @@ class _Replicas:
         """The ends of links at the members of collectives in replica ``r``."""
         return (self.graph.n_ops + collectives.astype(np.int64)) * self.k + r
 
-    def _links(self) -> _Links:
-        """The edges of collectives, and the bytes that each member makes."""
+    def _links(self) -> Links:
+        """The edges of collectives."""
         # Ids of replica r are the model's plus r strides; those of what members make come after.
         self.stride = int(self.roles.tensor.max(initial=-1)) + 1
-        found = _Links(self.graph.n_ops * self.k, len(self.collectives) * self.k)
+        found = Links()
+        #: Bytes that each member of a collective makes.
+        self.made = np.zeros(len(self.collectives) * self.k, dtype=np.uint64)
         fresh = self._summed(found, self.k * self.stride)
         fresh = self._joined(found, fresh)
         self._normed(found, fresh)
         return found
 
-    def _summed(self, found: _Links, fresh: int) -> int:
+    def _summed(self, found: Links, fresh: int) -> int:
         """Edges of gradients to members of their bucket, and from there to the optimizer."""
         graph, buckets = self.graph, self.buckets
         edges, gradient = buckets.edges, buckets.gradient
@@ -306,10 +312,10 @@ class _Replicas:
             ids = fresh + r * len(size) + read
             found.add(at, member[read], self._copy(graph.dst[at], r), ids, size[read])
             read = np.unique(read)
-            found.make(member[read], size[read])
+            self._make(member[read], size[read])
         return fresh + self.k * len(buckets.tensor)
 
-    def _joined(self, found: _Links, fresh: int) -> int:
+    def _joined(self, found: Links, fresh: int) -> int:
         """Edges from what wrote a parameter to the member that gathers it."""
         updates, n = self.updates, len(self.updates.parameter)
         size = self.graph.param_bytes[updates.parameter]
@@ -326,7 +332,7 @@ class _Replicas:
                 found.add(place, writer, member, fresh + r * n + mine, bytes_)
         return fresh + self.k * n
 
-    def _normed(self, found: _Links, fresh: int) -> None:
+    def _normed(self, found: Links, fresh: int) -> None:
         """A batch norm waits for its statistics, and they for what it reads."""
         graph, n = self.graph, len(self.norms)
         number = np.full(graph.n_ops, -1)
@@ -341,39 +347,7 @@ class _Replicas:
             place, ids = np.full(n, graph.n_edges), fresh + r * n + np.arange(n)
             member = self._member(first + np.arange(n), r)
             found.add(place, member, self._copy(self.norms, r), ids, self.norm_bytes)
-            found.make(member, self.norm_bytes)
-
-
-class _Links:
-    """Edges to and from members as they are found, and the bytes that members make.
-
-    ``first`` is the end of links at the first member, ``n`` the number of members.
-    """
-
-    def __init__(self, first: int, n: int) -> None:
-        self.made = np.zeros(n, dtype=np.uint64)
-        self._first = first
-        self._rows: list[tuple[NDArray[Any], ...]] = []
-
-    def add(self, *row: NDArray[Any]) -> None:
-        """The place of each edge among the model's, its ends, its tensor and bytes."""
-        self._rows.append(row)
-
-    def make(self, member: NDArray[np.int64], size: NDArray[np.uint64]) -> None:
-        """More bytes that members make."""
-        np.add.at(self.made, member - self._first, size)
-
-    def columns(self) -> fast._Links:
-        """In the order of the model's edges, by which an op tells its arguments apart."""
-        place, src, dst, tensor, size = map(np.concatenate, zip(*self._rows, strict=True))
-        order = np.argsort(place, kind="stable")
-        return {
-            "place": place[order],
-            "src": src[order],
-            "dst": dst[order],
-            "tensor": tensor[order],
-            "bytes": size.astype(np.uint64)[order],
-        }
+            self._make(member, self.norm_bytes)
 
 
 class _Texts:

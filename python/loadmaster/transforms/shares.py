@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from loadmaster.model.batch import batch_of
 from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.model.roles import Roles
 from loadmaster.model.shapes import parse_output
+from loadmaster.transforms.ways import WHOLE
 
 
 def batch_size(graph: OpGraph) -> int | None:
@@ -76,6 +78,54 @@ def whole_bytes(
         read <= graph.bytes_accessed, read, np.minimum(written, graph.bytes_accessed)
     )
     return accessed, output
+
+
+class Amounts(TypedDict):
+    """What ops do, keep, access and output, as :func:`loadmaster.fast.expand` takes it."""
+
+    work: NDArray[np.int64]
+    resident: NDArray[np.int64]
+    accessed_first: NDArray[np.int64]
+    accessed_way: NDArray[np.int64]
+    accessed_bytes: NDArray[np.uint64]
+    output_first: NDArray[np.int64]
+    output_way: NDArray[np.int64]
+    output_bytes: NDArray[np.uint64]
+
+
+def amounts(graph: OpGraph, roles: Roles, way: NDArray[np.int64]) -> Amounts:
+    """What copies of ops do and have, if each op is shared in some way.
+
+    What is replicated is shared but for what each replica has whole.
+    """
+    own = own_weights(graph)
+    accessed, output = (
+        np.where(roles.many, bytes_, np.uint64(0)) for bytes_ in whole_bytes(graph, roles, own)
+    )
+    first, ways, accessed_bytes = _part_and_rest(way, accessed, graph.bytes_accessed)
+    _, _, output_bytes = _part_and_rest(way, output, graph.output_bytes)
+    return {
+        "work": way,
+        "resident": np.where(roles.many & (own > 0), WHOLE, way),
+        "accessed_first": first,
+        "accessed_way": ways,
+        "accessed_bytes": accessed_bytes,
+        "output_first": first,
+        "output_way": ways,
+        "output_bytes": output_bytes,
+    }
+
+
+def _part_and_rest(
+    way: NDArray[np.int64], whole: NDArray[np.uint64], total: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+    """Two terms per op: the bytes that each copy has whole, and the rest. Where they begin, the way
+    and the bytes of each.
+    """
+    n = len(total)
+    ways = np.stack([np.full(n, WHOLE), way], axis=1).ravel()
+    rest = total - np.minimum(whole, total)
+    return np.arange(0, 2 * n + 1, 2), ways, np.stack([whole, rest], axis=1).ravel()
 
 
 def only_gradients(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:

@@ -1,46 +1,63 @@
-//! Replicas of drawn models, and blocks of ops in the place of one: valid as if a user had given them.
+//! Copies of drawn models on devices, and blocks of ops in the place of one: valid as if a user had given them.
 
 mod common;
 
 use common::{Model, config, models};
 use loadmaster_core::Error;
 use loadmaster_core::expand::block::{self, Block};
-use loadmaster_core::expand::replicas::{Added, Copies, Expanded, Home, Links, Shares, expand};
+use loadmaster_core::expand::copies::{Added, Copies, Expanded, Home, Links, Terms, expand};
+use loadmaster_core::expand::ways::Way;
 use loadmaster_core::graph::MAX_ITEMS;
 use loadmaster_core::opgraph::{OpColumns, OpGraph};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Rows of replicas, and a number per op that says where it is and how it is shared.
+/// Rows of devices, and a number per op that says where it is and how it is shared.
 fn ways(max_ops: usize) -> impl Strategy<Value = (Vec<u64>, Vec<u8>)> {
     (vec(1u64..9, 1..5), vec(any::<u8>(), max_ops))
 }
 
+const WHOLE: u32 = 0;
+
+/// On each device; on one that all read, for the first few; on the first and the last; on none.
+fn homes(k: usize) -> Vec<Home> {
+    let only = (0..k.min(8) as u32).map(|d| Home::new(vec![d; k]));
+    let ends = (0..k as u32).map(|d| if d == 0 { 0 } else { k as u32 - 1 }).collect();
+    std::iter::once(Home::new((0..k as u32).collect()))
+        .chain(only)
+        .chain([Home::new(ends), Home::common(k)])
+        .collect()
+}
+
 fn copies(model: &OpGraph, rows: &[u64], how: &[u8]) -> Copies {
     let (c, n, k) = (model.columns(), model.n_ops(), rows.len());
-    let home = |u: usize| match how[u] % 8 {
-        0 => Home::Common,
-        1 => Home::Only(u32::from(how[u] / 8) % k as u32),
-        _ => Home::Each,
+    let homes = homes(k);
+    let home = |u: usize| if how[u] % 8 < 3 { u32::from(how[u] / 8) % homes.len() as u32 } else { 0 };
+    let way = |u: usize| u32::from(how[u].is_multiple_of(2));
+    let of_ops = || (0..n).map(way).collect::<Vec<u32>>();
+    // Two terms per op: half of it is whole on each device.
+    let two = |bytes: &[u64]| Terms {
+        first: (0..=n as u32).map(|u| 2 * u).collect(),
+        way: (0..n).flat_map(|u| [WHOLE, way(u)]).collect(),
+        bytes: bytes.iter().flat_map(|&b| [b / 2, b - b / 2]).collect(),
     };
-    let each = |u: usize| home(u) == Home::Each;
-    let of_source = |e: usize| c.src[e] as usize;
     Copies {
-        rows: rows.to_vec(),
+        k,
+        ways: vec![Way::new(1, vec![0; k], vec![1; k]), Way::of_rows(rows)],
         home: (0..n).map(home).collect(),
-        by_rows: (0..n).map(|u| each(u) && how[u].is_multiple_of(2)).collect(),
-        even: (0..n).map(|u| each(u) && how[u].is_multiple_of(3)).collect(),
-        whole_accessed: vec![0; n],
-        whole_output: c.output_bytes.iter().map(|bytes| bytes / 2).collect(),
-        whole_resident: vec![0; n],
+        homes,
+        work: of_ops(),
+        resident: of_ops(),
+        accessed: two(&c.accessed),
+        output: two(&c.output_bytes),
         stays: (0..c.src.len()).map(|e| e % 5 > 0).collect(),
-        along: (0..c.src.len()).map(|e| how[of_source(e)].is_multiple_of(4)).collect(),
+        edge: (0..c.src.len()).map(|e| u32::from(how[c.src[e] as usize].is_multiple_of(4))).collect(),
     }
 }
 
 /// A collective between the ends of each edge with data that does not stay.
 fn collectives(model: &OpGraph, copies: &Copies) -> (Added, Links) {
-    let (c, k) = (model.columns(), copies.rows.len());
+    let (c, k) = (model.columns(), copies.k);
     let ids = c.tensor.as_ref().expect("given");
     let gone: Vec<usize> = (0..c.src.len()).filter(|&e| !copies.stays[e] && ids[e] >= 0).collect();
     let members: Vec<(usize, usize)> = gone.iter().flat_map(|&e| (0..k).map(move |r| (e, r))).collect();
@@ -50,7 +67,7 @@ fn collectives(model: &OpGraph, copies: &Copies) -> (Added, Links) {
         place: members.iter().map(|&(e, _)| c.src[e] as u32).collect(),
         is_before: vec![false; a],
         serves: members.iter().map(|&(e, _)| c.src[e] as u32).collect(),
-        replica: members.iter().map(|&(_, r)| r as i32).collect(),
+        device: members.iter().map(|&(_, d)| d as i32).collect(),
         collective: (0..a).map(|i| (i / k) as i64).collect(),
         kind: vec![0; a],
         flops: vec![0; a],
@@ -88,29 +105,31 @@ proptest! {
     #![proptest_config(config(256))]
 
     #[test]
-    fn replicas_are_valid_and_share_what_there_is(model in models(16), (rows, how) in ways(16)) {
+    fn copies_are_valid_and_share_what_there_is(model in models(16), (rows, how) in ways(16)) {
         let Some((copies, made)) = expanded(&model, &rows, &how) else { return Ok(()) };
         made.graph.validated().expect("as if a user had given it");
         let (c, source) = (made.graph.columns(), model.graph.columns());
-        let (n, k) = (made.graph.n_ops(), rows.len());
+        let n = made.graph.n_ops();
         prop_assert!(made.serves.iter().zip(&made.added).all(|(_, &i)| i >= -1));
         for u in 0..model.graph.n_ops() {
             let own: Vec<usize> =
                 (0..n).filter(|&v| made.added[v] < 0 && made.serves[v] == u as i32).collect();
-            prop_assert_eq!(own.len(), if copies.home[u] == Home::Each { k } else { 1 });
+            let home = &copies.homes[copies.home[u] as usize];
+            prop_assert_eq!(own.len(), home.devices().len());
             prop_assert!(own.windows(2).all(|pair| pair[1] == pair[0] + 1), "copies are neighbours");
-            let sum: u64 = own.iter().map(|&v| c.output_bytes[v]).sum();
-            let (total, whole) = (source.output_bytes[u], copies.whole_output[u]);
-            let is_shared = copies.even[u] || copies.by_rows[u];
-            let more = if copies.even[u] { 0 } else { whole * (own.len() as u64 - 1) };
-            prop_assert_eq!(sum, if is_shared { total + more } else { total * own.len() as u64 });
-            for (r, &v) in own.iter().enumerate() {
-                let replica = match copies.home[u] {
-                    Home::Each => r as i32,
-                    Home::Only(only) => only as i32,
-                    Home::Common => -1,
-                };
-                prop_assert_eq!(made.replica[v], replica);
+            let sum = |column: &[u64]| own.iter().map(|&v| column[v]).sum::<u64>();
+            let (kept, rest) = (source.output_bytes[u] / 2, source.output_bytes[u].div_ceil(2));
+            let many = own.len() as u64;
+            if copies.work[u] == WHOLE {
+                prop_assert_eq!(sum(&c.output_bytes), many * (kept + rest));
+                prop_assert_eq!(sum(&c.flops), many * source.flops[u]);
+            } else if many == rows.len() as u64 {
+                prop_assert_eq!(sum(&c.output_bytes), many * kept + rest);
+                prop_assert_eq!(sum(&c.flops), source.flops[u]);
+                prop_assert_eq!(sum(&c.resident), source.resident[u]);
+            }
+            for (&d, &v) in home.devices().iter().zip(&own) {
+                prop_assert_eq!(made.device[v], if home.is_common() { -1 } else { d as i32 });
                 prop_assert_eq!(c.view[v], source.view[u]);
             }
         }
@@ -123,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn one_replica_that_shares_all_is_the_graph_itself(model in models(16)) {
+    fn one_device_that_shares_all_has_the_graph_itself(model in models(16)) {
         let n = model.graph.n_ops();
         let mut copies = copies(&model.graph, &[3], &vec![2; n]);
         copies.stays.fill(true);
@@ -188,8 +207,8 @@ proptest! {
 
     #[test]
     fn shares_add_up(total in any::<u64>(), rows in vec(1u64..1 << 40, 1..9)) {
-        let shares = Shares::new(&rows);
-        let parts: Vec<u64> = (0..rows.len()).map(|part| shares.of(total, part)).collect();
+        let way = Way::of_rows(&rows);
+        let parts: Vec<u64> = (0..rows.len()).map(|part| way.of(total, part)).collect();
         prop_assert_eq!(parts.iter().map(|&part| u128::from(part)).sum::<u128>(), u128::from(total));
         let size: u128 = rows.iter().map(|&row| u128::from(row)).sum();
         for (part, &row) in parts.iter().zip(&rows) {
@@ -197,10 +216,19 @@ proptest! {
             prop_assert!((exact..=exact + 1).contains(&u128::from(*part)));
         }
     }
+
+    #[test]
+    fn bounds_that_repeat_or_are_empty_give_the_same_or_nothing(total in any::<u64>(), size in 1u64..1 << 40) {
+        let half = size / 2;
+        let way = Way::new(size, vec![0, 0, half, size, 0], vec![half, half, size, size, size]);
+        prop_assert_eq!(way.of(total, 0), way.of(total, 1));
+        prop_assert_eq!(u128::from(way.of(total, 0)) + u128::from(way.of(total, 2)), u128::from(total));
+        prop_assert_eq!((way.of(total, 3), way.of(total, 4)), (0, total));
+    }
 }
 
 #[test]
-fn replicas_past_the_largest_graph_are_refused() {
+fn copies_past_the_largest_graph_are_refused() {
     let columns = OpColumns {
         name: vec!["a".into(), "b".into()],
         view: vec![false; 2],

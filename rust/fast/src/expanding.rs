@@ -1,9 +1,10 @@
-//! Roles of ops, replicas, and a block of ops in the place of one.
+//! Roles of ops, copies on several devices, and a block of ops in the place of one.
 
 use std::sync::Arc;
 
 use loadmaster_core::expand::block::{self, Block};
-use loadmaster_core::expand::replicas::{Added, Copies, Home, Links, expand as expand_core};
+use loadmaster_core::expand::copies::{Added, Copies, Home, Links, Terms, expand as expand_core};
+use loadmaster_core::expand::ways::Way;
 use loadmaster_core::opgraph::OpGraph as CoreOpGraph;
 use loadmaster_core::roles::{Facts, roles as core_roles, summed};
 use numpy::{IntoPyArray, PyArray1};
@@ -14,11 +15,26 @@ use pyo3::types::PyDict;
 use crate::convert;
 use crate::graph::{GivenColumns, Ids, OpGraph, kinds};
 
-/// Columns of [`expand`] per op of the source, per edge, per added op and per link.
-const COPIES: &[&str] =
-    &["home", "by_rows", "even", "whole_accessed", "whole_output", "whole_resident", "stays", "along"];
+/// Columns of [`expand`]: ways, homes, per op of the source, terms and per edge; per added op; per link.
+const COPIES: &[&str] = &[
+    "way_size",
+    "way_start",
+    "way_end",
+    "homes",
+    "home",
+    "work",
+    "resident",
+    "accessed_first",
+    "accessed_way",
+    "accessed_bytes",
+    "output_first",
+    "output_way",
+    "output_bytes",
+    "stays",
+    "edge",
+];
 const ADDED: &[&str] =
-    &["place", "is_before", "serves", "replica", "collective", "kind", "flops", "accessed", "output"];
+    &["place", "is_before", "serves", "device", "collective", "kind", "flops", "accessed", "output"];
 const LINKS: &[&str] = &["place", "src", "dst", "tensor", "bytes"];
 
 /// Columns of [`replace_op`].
@@ -137,39 +153,43 @@ pub fn summed_edges<'py>(
     Ok(found.into_pyarray(py))
 }
 
-/// A graph of replicas; per op of it, int32: the op of the source that it is a copy of or serves, its
-/// replica (-1: none), and which of the added ops it is (-1: a copy).
-type Replicated<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
+/// A graph of copies; per op of it, int32: the op of the source that it is a copy of or serves, its
+/// device (-1: none), and which of the added ops it is (-1: a copy).
+type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 
-/// Copies the ops of a model into replicas, with ops added between them.
+/// Copies the ops of a model to devices, with ops added between them.
 ///
-/// O(k (V + E)) for k replicas. Ops keep their order; the copies of an op are neighbours.
+/// O(k (V + E)) for k devices. Ops keep their order; the copies of an op are neighbours.
 ///
 /// Parameters
 /// ----------
 /// graph : OpGraph
 /// names
 ///     ``names[i]`` is what messages call the op ``i`` of the new graph. Asked for by messages alone.
-/// rows : uint64 [k]
-///     Parts of the batch that each replica works on.
+/// k : int
+///     Number of devices.
 /// copies : mapping of columns
-///     Per op: ``home`` (-1: each replica has a copy, -2: there is one copy, in no replica; else the
-///     only replica that has it), ``by_rows`` and ``even`` (bool: shared by rows, or evenly),
-///     ``whole_accessed``, ``whole_output``, ``whole_resident`` (bytes that each share by rows has
-///     whole). Per edge: ``stays`` (bool: is copied), ``along`` (bool: its bytes go by rows).
+///     Ways to share an amount: ``way_size`` [w], ``way_start``, ``way_end`` [w * k]: device d has of
+///     way i what lies between ``way_start[i * k + d]`` and ``way_end[i * k + d]`` of ``way_size[i]``.
+///     ``homes`` [h * k]: per home and device, the device whose copies its ops read; one that reads its
+///     own has copies. Per op: ``home`` (-1: there is one copy, on no device), ``work`` and
+///     ``resident`` (the ways of its FLOPs and workspace, and of what it keeps). What its copies access
+///     and output are sums of terms: ``accessed_first`` [n_ops + 1], ``accessed_way`` and
+///     ``accessed_bytes`` per term, and the same of ``output``. Per edge: ``stays`` (bool: is copied),
+///     ``edge`` (the way of its bytes).
 /// added : mapping of columns
 ///     Per added op: ``place`` (the op that it stands next to), ``is_before`` (bool), ``serves``,
-///     ``replica``, ``collective`` (-1: none), ``kind``, ``flops``, ``accessed``, ``output``.
+///     ``device`` (-1: none), ``collective`` (-1: none), ``kind``, ``flops``, ``accessed``, ``output``.
 /// links : mapping of columns
 ///     Per edge that is no copy: ``place`` (the edge that it stands for, ascending; the number of
-///     edges: none), ``src``, ``dst`` (``op * k + replica``, or ``n_ops * k + i`` for the added op
-///     ``i``), ``tensor`` (in replica r the source's id plus r times one more than the largest; free
+///     edges: none), ``src``, ``dst`` (``op * k + device``, or ``n_ops * k + i`` for the added op
+///     ``i``), ``tensor`` (on device d the source's id plus d times one more than the largest; free
 ///     past k times that), ``bytes``.
 ///
 /// Returns
 /// -------
 /// OpGraph, int32 [n], int32 [n], int32 [n]
-///     Per op: the op of ``graph`` that it is a copy of or serves; its replica, -1: none; which of the
+///     Per op: the op of ``graph`` that it is a copy of or serves; its device, -1: none; which of the
 ///     added ops it is, -1: none.
 ///
 /// Examples
@@ -177,78 +197,131 @@ type Replicated<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 /// >>> import numpy as np, loadmaster as lm
 /// >>> from loadmaster import fast
 /// >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1], "bytes": [8]})
-/// >>> each, none = np.ones(2, dtype=bool), np.empty(0, dtype=np.int64)
-/// >>> copies = {"home": np.array([-1, -1]), "by_rows": each, "even": ~each}
-/// >>> copies |= {"stays": each[:1], "along": each[:1]}
-/// >>> whole = ["whole_accessed", "whole_output", "whole_resident"]
-/// >>> copies |= dict.fromkeys(whole, np.zeros(2, dtype=np.uint64))
-/// >>> added = {"is_before": each[:0]} | dict.fromkeys(["place", "serves", "replica"], none)
+/// >>> zeros, none, stays = np.zeros(2, dtype=np.int64), np.empty(0, dtype=np.int64), np.array([True])
+/// >>> copies = {"way_size": zeros[:1] + 2, "way_start": np.array([0, 1]), "way_end": np.array([1, 2])}
+/// >>> copies |= {"homes": np.array([0, 1]), "home": zeros, "work": zeros, "resident": zeros}
+/// >>> for amount in ("accessed", "output"):
+/// ...     copies |= {f"{amount}_first": np.zeros(3, dtype=np.int64)}
+/// ...     copies |= {f"{amount}_way": none, f"{amount}_bytes": none}
+/// >>> copies |= {"stays": stays, "edge": zeros[:1]}
+/// >>> added = {"is_before": stays[:0]} | dict.fromkeys(["place", "serves", "device"], none)
 /// >>> added |= dict.fromkeys(["collective", "kind", "flops", "accessed", "output"], none)
 /// >>> links = dict.fromkeys(["place", "src", "dst", "tensor", "bytes"], none)
-/// >>> names, rows = ["a0", "a1", "b0", "b1"], np.array([4, 4])
-/// >>> twice, serves, replica, _ = fast.expand(g._core, names, rows, copies, added, links)
-/// >>> twice.column("bytes").tolist(), serves.tolist(), replica.tolist()
+/// >>> twice, serves, device, _ = fast.expand(g._core, ["a0", "a1", "b0", "b1"], 2, copies, added, links)
+/// >>> twice.column("bytes").tolist(), serves.tolist(), device.tolist()
 /// ([4, 4], [0, 0, 1, 1], [0, 1, 0, 1])
 #[pyfunction]
 pub fn expand<'py>(
     graph: &Bound<'py, OpGraph>,
     names: &Bound<'py, PyAny>,
-    rows: &Bound<'py, PyAny>,
+    k: usize,
     copies: &Bound<'py, PyDict>,
     added: &Bound<'py, PyDict>,
     links: &Bound<'py, PyDict>,
-) -> PyResult<Replicated<'py>> {
+) -> PyResult<Placed<'py>> {
     let (py, source) = (graph.py(), Arc::clone(&graph.get().core));
     let (n, m) = (source.n_ops(), source.columns().src.len());
-    let rows = convert::sizes("rows", rows)?;
-    if rows.is_empty() || rows.contains(&0) {
-        return Err(PyValueError::new_err("rows: wants at least one value, each at least 1"));
+    if k == 0 {
+        return Err(PyValueError::new_err("k: wants at least one device"));
     }
-    let copies = copies_of(copies, rows, n, m)?;
-    let added = added_of(added, copies.rows.len(), n)?;
-    let links = links_of(links, (n + m) * copies.rows.len(), n * copies.rows.len() + added.place.len(), m)?;
+    let copies = copies_of(copies, k, n, m)?;
+    let added = added_of(added, k, n)?;
+    let links = links_of(links, (n + m) * k, n * k + added.place.len(), m)?;
     let made = py.detach(|| expand_core(&source, &copies, &added, &links));
     let made = made.map_err(|error| graph.get().name(error))?;
     Ok((
         OpGraph::made(made.graph, names),
         made.serves.into_pyarray(py),
-        made.replica.into_pyarray(py),
+        made.device.into_pyarray(py),
         made.added.into_pyarray(py),
     ))
 }
 
-/// The columns of copies of `n` ops and `m` edges.
-fn copies_of(columns: &Bound<'_, PyDict>, rows: Vec<u64>, n: usize, m: usize) -> PyResult<Copies> {
+/// The columns of copies of `n` ops and `m` edges on `k` devices.
+fn copies_of(columns: &Bound<'_, PyDict>, k: usize, n: usize, m: usize) -> PyResult<Copies> {
     let given = GivenColumns::new("copies", Some(columns), COPIES)?;
-    let flags = |name: &str, n| sized(name, given.required(name, convert::flags)?, n);
-    let bytes = |name: &str| sized(name, given.required(name, convert::sizes)?, n);
-    let home = ranged("home", given.required("home", convert::integers)?, n, -2, rows.len())?;
+    let numbers = |name: &str| given.required(name, convert::integers);
+    let ways = ways_of(&given, k)?;
+    let way = |name: &str, n| Ok::<_, PyErr>(unsigned(ranged(name, numbers(name)?, n, 0, ways.len())?));
+    let mut homes = homes_of(numbers("homes")?, k)?;
+    let common = homes.len();
+    homes.push(Home::common(k));
+    let home = ranged("home", numbers("home")?, n, -1, common)?;
     Ok(Copies {
-        rows,
-        home: home.into_iter().map(home_of).collect(),
-        by_rows: flags("by_rows", n)?,
-        even: flags("even", n)?,
-        whole_accessed: bytes("whole_accessed")?,
-        whole_output: bytes("whole_output")?,
-        whole_resident: bytes("whole_resident")?,
-        stays: flags("stays", m)?,
-        along: flags("along", m)?,
+        k,
+        home: home.into_iter().map(|code| u32::try_from(code).unwrap_or(common as u32)).collect(),
+        homes,
+        work: way("work", n)?,
+        resident: way("resident", n)?,
+        accessed: terms_of(&given, "accessed", n, ways.len())?,
+        output: terms_of(&given, "output", n, ways.len())?,
+        stays: sized("stays", given.required("stays", convert::flags)?, m)?,
+        edge: way("edge", m)?,
+        ways,
     })
 }
 
-/// The columns of ops that are added to `n` ops in `k` replicas.
+/// Ways to share something among `k` devices.
+fn ways_of(given: &GivenColumns<'_, '_>, k: usize) -> PyResult<Vec<Way>> {
+    let size = given.required("way_size", convert::sizes)?;
+    let bound = |name: &str| sized(name, given.required(name, convert::sizes)?, size.len() * k);
+    let (start, end) = (bound("way_start")?, bound("way_end")?);
+    let parts = start.chunks(k).zip(end.chunks(k));
+    let way = |(&size, (start, end)): (&u64, (&[u64], &[u64]))| {
+        if size == 0 || start.iter().zip(end).any(|(start, end)| start > end || *end > size) {
+            return Err(PyValueError::new_err("way_start, way_end: want bounds that ascend up to way_size"));
+        }
+        Ok(Way::new(size, start.to_vec(), end.to_vec()))
+    };
+    size.iter().zip(parts).map(way).collect()
+}
+
+/// Where the copies are that the ops of `k` devices read.
+fn homes_of(at: Vec<i64>, k: usize) -> PyResult<Vec<Home>> {
+    let n = at.len();
+    if !n.is_multiple_of(k) {
+        return Err(PyValueError::new_err(format!("homes: {n} values are no rows of {k}")));
+    }
+    let at = unsigned(ranged("homes", at, n, 0, k)?);
+    let home = |row: &[u32]| {
+        let has = row.iter().all(|&d| row[d as usize] == d);
+        let reason = "homes: a device reads the copies of one that has none";
+        if has { Ok(Home::new(row.to_vec())) } else { Err(PyValueError::new_err(reason)) }
+    };
+    at.chunks(k).map(home).collect()
+}
+
+/// The terms of `n` ops that are shared in `ways` ways.
+fn terms_of(given: &GivenColumns<'_, '_>, name: &str, n: usize, ways: usize) -> PyResult<Terms> {
+    let named = |column: &str| format!("{name}_{column}");
+    let numbers = |name: &str| given.required(name, convert::integers);
+    let way = numbers(&named("way"))?;
+    let count = way.len();
+    let first = ranged(&named("first"), numbers(&named("first"))?, n + 1, 0, count + 1)?;
+    if first[0] != 0 || first[n] != count as i64 || first.windows(2).any(|pair| pair[0] > pair[1]) {
+        let reason = format!("{name}_first: wants to ascend from 0 to the number of terms, {count}");
+        return Err(PyValueError::new_err(reason));
+    }
+    Ok(Terms {
+        first: unsigned(first),
+        way: unsigned(ranged(&named("way"), way, count, 0, ways)?),
+        bytes: sized(&named("bytes"), given.required(&named("bytes"), convert::sizes)?, count)?,
+    })
+}
+
+/// The columns of ops that are added to `n` ops on `k` devices.
 fn added_of(columns: &Bound<'_, PyDict>, k: usize, n: usize) -> PyResult<Added> {
     let given = GivenColumns::new("added", Some(columns), ADDED)?;
     let numbers = |name: &str| given.required(name, convert::integers);
     let place = numbers("place")?;
     let a = place.len();
     let sizes = |name: &str| sized(name, given.required(name, convert::sizes)?, a);
-    let replica = ranged("replica", numbers("replica")?, a, -1, k)?;
+    let device = ranged("device", numbers("device")?, a, -1, k)?;
     Ok(Added {
         place: unsigned(ranged("place", place, a, 0, n)?),
         is_before: sized("is_before", given.required("is_before", convert::flags)?, a)?,
         serves: unsigned(ranged("serves", numbers("serves")?, a, 0, n)?),
-        replica: replica.into_iter().map(|r| r as i32).collect(),
+        device: device.into_iter().map(|d| d as i32).collect(),
         collective: ranged("collective", numbers("collective")?, a, -1, a)?,
         kind: sized("kind", given.required("kind", kinds)?, a)?,
         flops: sizes("flops")?,
@@ -274,14 +347,6 @@ fn links_of(columns: &Bound<'_, PyDict>, ids: usize, ends: usize, m: usize) -> P
         tensor: ranged("tensor", numbers("tensor")?, l, -1, ids + l)?,
         bytes: sized("bytes", given.required("bytes", convert::sizes)?, l)?,
     })
-}
-
-fn home_of(code: i64) -> Home {
-    match code {
-        -2 => Home::Common,
-        -1 => Home::Each,
-        replica => Home::Only(replica as u32),
-    }
 }
 
 /// Puts a block of ops in the place of an op.

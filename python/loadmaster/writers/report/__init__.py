@@ -19,6 +19,7 @@ from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.summary import title
 from loadmaster.running.measured import Measured
 from loadmaster.running.summary import lead
@@ -30,6 +31,7 @@ from loadmaster.writers.report.beside import (
     ratio_rows,
 )
 from loadmaster.writers.report.contents import contents, facts, provenance_rows
+from loadmaster.writers.report.recipe import BYTES, byte_rows, module_rows
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5
@@ -40,7 +42,8 @@ def write_report(
 ) -> None:
     """Writes a plan, or a measured run of one, as one HTML page.
 
-    A timeline of devices and channels over memory, the chain of causes behind the step time to walk
+    Of a plan with a recipe, first what it makes of each module, and what fills each device. Then a
+    timeline of devices and channels over memory, the chain of causes behind the step time to walk
     through, utilisation, the coarsened graph coloured by device, the bound, other methods, and
     where the times come from. Clicking, dragging and scrolling zoom. The same plan gives the same
     bytes.
@@ -102,6 +105,7 @@ def _page(plan: Plan, comparison: Comparison | None, measured: Measured | None, 
         title=html.escape(title(plan)),
         facts=_definitions(facts(plan)),
         provenance=_table(("from", "of the time", "ops"), provenance_rows(plan)),
+        recipe=_recipe(plan),
         methods=_failures(comparison),
         beside=_beside(measured),
         css=parts["css"],
@@ -148,6 +152,18 @@ def _beside(measured: Measured | None) -> str:
     body = "".join(f"<h3>{name}</h3>{_table(head, some)}" for name, head, some in tables)
     return (
         f'<section><h2>Predicted and measured</h2>{headline}<div id="beside"></div>{body}</section>'
+    )
+
+
+def _recipe(plan: Plan) -> str:
+    """The section on what is split how; empty where no recipe says it."""
+    if plan.recipe is None:
+        return ""
+    modules = _table(*module_rows(plan))
+    peak = _table(BYTES, byte_rows(plan))
+    return (
+        f"<section><h2>What is split how</h2><p>{html.escape(recipe_in_words(plan))}</p>{modules}"
+        f"<h3>Where the bytes go, at each device's peak as simulated</h3>{peak}</section>"
     )
 
 

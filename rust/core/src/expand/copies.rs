@@ -1,4 +1,4 @@
-//! Copies of ops in replicas, and ops that are added between them. O(k (V + E)) for k replicas.
+//! Copies of ops on several devices, and ops that are added between them. O(k (V + E)) for k devices.
 //!
 //! Ops keep their order, and the copies of an op are neighbours. An op that is added stands right
 //! before or right after the copies of an op. Edges keep the order of the source's, by which an op
@@ -6,41 +6,92 @@
 
 use crate::csr::Csr;
 use crate::error::Error;
+use crate::expand::ways::Way;
 use crate::graph::MAX_ITEMS;
 use crate::opgraph::{OpColumns, OpGraph};
 
-/// Which replicas have a copy of an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
-    /// Each has its own.
-    Each,
-    /// One replica. The others read what it makes.
-    Only(u32),
-    /// There is one copy, which is in no replica.
-    Common,
+/// Which devices have a copy of an op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Per device, the device whose copy its ops read.
+    at: Vec<u32>,
+    /// The devices that have one.
+    devices: Vec<u32>,
+    /// Per device, which of the copies its ops read.
+    slot: Vec<u32>,
+    /// Whether the copy is on no device.
+    is_common: bool,
+}
+
+impl Home {
+    /// From the device whose copy the ops of each device read. A device that reads its own has one.
+    ///
+    /// # Panics
+    /// A device that has none is read from.
+    pub fn new(at: Vec<u32>) -> Self {
+        let devices: Vec<u32> = (0..at.len() as u32).filter(|&d| at[d as usize] == d).collect();
+        let slot = |d: &u32| devices.binary_search(d).expect("has a copy") as u32;
+        Self { slot: at.iter().map(slot).collect(), at, devices, is_common: false }
+    }
+
+    /// There is one copy, which is on no device.
+    pub fn common(k: usize) -> Self {
+        Self { is_common: true, ..Self::new(vec![0; k]) }
+    }
+
+    /// The devices that have a copy; one that is on no device counts as on device 0.
+    pub fn devices(&self) -> &[u32] {
+        &self.devices
+    }
+
+    /// Whether there is one copy, on no device.
+    pub fn is_common(&self) -> bool {
+        self.is_common
+    }
+}
+
+/// Amounts that are sums of differently shared ones.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Where those of each op begin, and one past the last of all.
+    pub first: Vec<u32>,
+    /// How each is shared: an index into [`Copies::ways`].
+    pub way: Vec<u32>,
+    /// What is shared.
+    pub bytes: Vec<u64>,
 }
 
 /// What becomes of the ops and edges of a graph.
 #[derive(Clone, Debug)]
 pub struct Copies {
-    /// Parts of the batch that each replica works on.
-    pub rows: Vec<u64>,
-    /// Per op, where it is.
-    pub home: Vec<Home>,
-    /// Per op, whether its replicas have shares of its work by `rows`.
-    pub by_rows: Vec<bool>,
-    /// Per op, whether its copies have equal shares of all that it is.
-    pub even: Vec<bool>,
-    /// Of ops that are shared by rows, the bytes that every copy accesses, outputs and keeps whole.
-    pub whole_accessed: Vec<u64>,
-    /// See `whole_accessed`.
-    pub whole_output: Vec<u64>,
-    /// See `whole_accessed`.
-    pub whole_resident: Vec<u64>,
+    /// Number of devices.
+    pub k: usize,
+    /// The ways in which something is shared.
+    pub ways: Vec<Way>,
+    /// The sets of devices on which ops are.
+    pub homes: Vec<Home>,
+    /// Per op, which of `homes` it has.
+    pub home: Vec<u32>,
+    /// Per op, how its FLOPs and its workspace are shared.
+    pub work: Vec<u32>,
+    /// Per op, how the bytes are shared that stay for the whole step.
+    pub resident: Vec<u32>,
+    /// What the copies of each op access.
+    pub accessed: Terms,
+    /// What the copies of each op output.
+    pub output: Terms,
     /// Per edge, whether it is copied. Else links stand for it.
     pub stays: Vec<bool>,
-    /// Per edge, whether its bytes go by `rows`.
-    pub along: Vec<bool>,
+    /// Per edge, how its bytes are shared.
+    pub edge: Vec<u32>,
+}
+
+impl Copies {
+    /// What a device has of the terms of an op.
+    fn of_terms(&self, terms: &Terms, op: usize, device: usize) -> u64 {
+        let of = terms.first[op] as usize..terms.first[op + 1] as usize;
+        of.map(|t| self.ways[terms.way[t] as usize].of(terms.bytes[t], device)).sum()
+    }
 }
 
 /// Ops that are added; one value per op in each column.
@@ -52,8 +103,8 @@ pub struct Added {
     pub is_before: Vec<bool>,
     /// The op of the source that it serves.
     pub serves: Vec<u32>,
-    /// The replica that it is in, -1: none.
-    pub replica: Vec<i32>,
+    /// The device that it is on, -1: none.
+    pub device: Vec<i32>,
     /// The collective that it is a member of, -1: none, and that collective's kind.
     pub collective: Vec<i64>,
     /// See `collective`.
@@ -66,8 +117,8 @@ pub struct Added {
     pub output: Vec<u64>,
 }
 
-/// Edges that are no copies. An end is `op * k + replica` for the copy of an op in that replica, and
-/// `n_ops * k + i` for the added op `i`.
+/// Edges that are no copies. An end is `op * k + device` for the copy of an op that ops of a device read,
+/// and `n_ops * k + i` for the added op `i`.
 #[derive(Clone, Debug)]
 pub struct Links {
     /// The edge of the source that each stands for; the number of edges: none. Ascending.
@@ -76,114 +127,70 @@ pub struct Links {
     pub src: Vec<u64>,
     /// Consumer.
     pub dst: Vec<u64>,
-    /// Tensor id: in replica `r`, the source's id plus `r` times one more than the largest of them. -1:
+    /// Tensor id: on device `d`, the source's id plus `d` times one more than the largest of them. -1:
     /// no data. Ids from `k` times that on are free.
     pub tensor: Vec<i64>,
     /// Bytes of the tensor.
     pub bytes: Vec<u64>,
 }
 
-/// A graph of replicas, and what each of its ops is.
+/// A graph of copies, and what each of its ops is.
 #[derive(Clone, Debug)]
 pub struct Expanded {
     /// The graph.
     pub graph: OpGraph,
     /// The op of the source that each op is a copy of or serves.
     pub serves: Vec<i32>,
-    /// The replica that each op is in, -1: none.
-    pub replica: Vec<i32>,
+    /// The device that each op is on, -1: none.
+    pub device: Vec<i32>,
     /// Which of the added ops each op is, -1: a copy.
     pub added: Vec<i32>,
 }
 
-/// Shares of `total` by parts that end at `ends`: whole numbers that add up to it.
-#[derive(Clone, Debug)]
-pub struct Shares {
-    ends: Vec<u64>,
-}
-
-impl Shares {
-    /// In proportion to `rows`.
-    pub fn new(rows: &[u64]) -> Self {
-        let mut ends = vec![0u64];
-        ends.extend(rows.iter().scan(0u64, |sum, row| {
-            *sum = sum.saturating_add(*row);
-            Some(*sum)
-        }));
-        Self { ends }
-    }
-
-    /// Of the first `part` parts together, rounded up.
-    fn up_to(&self, total: u64, part: usize) -> u64 {
-        let (end, size) = (self.ends[part], self.ends[self.ends.len() - 1]);
-        let (whole, rest) = (total / size, total % size);
-        // In two steps, so that most products fit in 64 bits.
-        let more = match rest.checked_mul(end).and_then(|product| product.checked_add(size - 1)) {
-            Some(product) => product / size,
-            None => ((u128::from(rest) * u128::from(end)).div_ceil(u128::from(size))) as u64,
-        };
-        whole * end + more
-    }
-
-    /// Of one part.
-    pub fn of(&self, total: u64, part: usize) -> u64 {
-        if total == 0 { 0 } else { self.up_to(total, part + 1) - self.up_to(total, part) }
-    }
-}
-
 /// Where the new ops are.
 struct Numbers<'a> {
-    k: usize,
-    home: &'a [Home],
+    copies: &'a Copies,
     /// The first copy of each op.
     first: Vec<u32>,
     /// Each added op.
     added: Vec<u32>,
 }
 
-impl Numbers<'_> {
-    /// The copy of an op that an op in a replica reads, and that copy's replica.
-    fn read_in(&self, op: usize, replica: usize) -> (u32, usize) {
-        match self.home[op] {
-            Home::Each => (self.first[op] + replica as u32, replica),
-            Home::Only(only) => (self.first[op], only as usize),
-            Home::Common => (self.first[op], 0),
-        }
+impl<'a> Numbers<'a> {
+    fn home(&self, op: usize) -> &'a Home {
+        &self.copies.homes[self.copies.home[op] as usize]
     }
 
-    /// The copy of an op that is in a replica or in none.
-    fn copy_in(&self, op: usize, replica: usize) -> Option<u32> {
-        match self.home[op] {
-            Home::Only(only) if only as usize != replica => None,
-            _ => Some(self.read_in(op, replica).0),
-        }
+    /// The copy of an op that an op of a device reads, and that copy's device.
+    #[inline(always)]
+    fn read_on(&self, op: usize, device: usize) -> (u32, usize) {
+        let home = self.home(op);
+        (self.first[op] + home.slot[device], home.at[device] as usize)
     }
 
-    /// The replicas in which an op has copies.
-    fn replicas(&self, op: usize) -> std::ops::Range<usize> {
-        match self.home[op] {
-            Home::Each => 0..self.k,
-            Home::Only(only) => only as usize..only as usize + 1,
-            Home::Common => 0..1,
-        }
+    /// The copy of an op that is on a device or on none.
+    fn copy_on(&self, op: usize, device: usize) -> Option<u32> {
+        let (copy, at) = self.read_on(op, device);
+        (at == device || self.home(op).is_common).then_some(copy)
     }
 
     /// The op at an end of a link.
     fn end(&self, end: u64) -> u32 {
-        let (op, replica) = (end as usize / self.k, end as usize % self.k);
+        let k = self.copies.k;
+        let (op, device) = (end as usize / k, end as usize % k);
         match self.first.get(op) {
-            Some(_) => self.read_in(op, replica).0,
-            None => self.added[end as usize - self.first.len() * self.k],
+            Some(_) => self.read_on(op, device).0,
+            None => self.added[end as usize - self.first.len() * k],
         }
     }
 }
 
-/// The graph of replicas.
+/// The graph of copies.
 ///
 /// # Errors
-/// A cycle; more ops or edges than a graph may have, if each replica had all of them.
+/// A cycle; more ops or edges than a graph may have, if each device had all of them.
 pub fn expand(source: &OpGraph, copies: &Copies, added: &Added, links: &Links) -> Result<Expanded, Error> {
-    let k = copies.rows.len();
+    let k = copies.k;
     for (what, each, more) in
         [("ops", source.n_ops(), added.place.len()), ("edges", source.columns().src.len(), links.place.len())]
     {
@@ -206,20 +213,18 @@ struct Making<'a> {
     source: &'a OpColumns,
     copies: &'a Copies,
     added: &'a Added,
-    by_rows: Shares,
-    even: Shares,
     numbers: Numbers<'a>,
     /// Added ops by the op that they stand before (even rows) or after (odd rows).
     beside: Csr<u32>,
     columns: OpColumns,
     serves: Vec<i32>,
-    replica: Vec<i32>,
+    device: Vec<i32>,
     which: Vec<i32>,
 }
 
 impl<'a> Making<'a> {
     fn new(source: &'a OpGraph, copies: &'a Copies, added: &'a Added) -> Self {
-        let (n, k) = (source.n_ops(), copies.rows.len());
+        let (n, k) = (source.n_ops(), copies.k);
         let places = added.place.iter().zip(&added.is_before).enumerate();
         let rows = places.map(|(i, (&op, &before))| (2 * op as usize + usize::from(!before), i as u32));
         let beside = Csr::from_pairs(2 * n, rows);
@@ -236,18 +241,11 @@ impl<'a> Making<'a> {
             source: source.columns(),
             copies,
             added,
-            by_rows: Shares::new(&copies.rows),
-            even: Shares::new(&vec![1; k]),
-            numbers: Numbers {
-                k,
-                home: &copies.home,
-                first: Vec::with_capacity(n),
-                added: vec![0; added.place.len()],
-            },
+            numbers: Numbers { copies, first: Vec::with_capacity(n), added: vec![0; added.place.len()] },
             beside,
             columns,
             serves: Vec::with_capacity(ops),
-            replica: Vec::with_capacity(ops),
+            device: Vec::with_capacity(ops),
             which: Vec::with_capacity(ops),
         }
     }
@@ -259,7 +257,7 @@ impl<'a> Making<'a> {
             let at = i as usize;
             self.numbers.added[at] = self.serves.len() as u32;
             self.serves.push(added.serves[at] as i32);
-            self.replica.push(added.replica[at]);
+            self.device.push(added.device[at]);
             self.which.push(i as i32);
             c.flops.push(added.flops[at]);
             c.accessed.push(added.accessed[at]);
@@ -273,33 +271,28 @@ impl<'a> Making<'a> {
     fn copy(&mut self, op: usize) {
         let (source, copies) = (self.source, self.copies);
         self.numbers.first.push(self.serves.len() as u32);
-        for r in self.numbers.replicas(op) {
+        let home = self.numbers.home(op);
+        let (work, resident) =
+            (&copies.ways[copies.work[op] as usize], &copies.ways[copies.resident[op] as usize]);
+        for &device in &home.devices {
+            let d = device as usize;
             self.serves.push(op as i32);
-            self.replica.push(if copies.home[op] == Home::Common { -1 } else { r as i32 });
+            self.device.push(if home.is_common { -1 } else { device as i32 });
             self.which.push(-1);
-            let share = |total: u64, whole: u64| {
-                if copies.even[op] {
-                    self.even.of(total, r)
-                } else if copies.by_rows[op] {
-                    self.by_rows.of(total.saturating_sub(whole), r) + whole
-                } else {
-                    total
-                }
-            };
             let c = &mut self.columns;
-            c.flops.push(share(source.flops[op], 0));
-            c.accessed.push(share(source.accessed[op], copies.whole_accessed[op]));
-            c.output_bytes.push(share(source.output_bytes[op], copies.whole_output[op]));
-            c.resident.push(share(source.resident[op], copies.whole_resident[op]));
-            c.workspace.push(share(source.workspace[op], 0));
+            c.flops.push(work.of(source.flops[op], d));
+            c.accessed.push(copies.of_terms(&copies.accessed, op, d));
+            c.output_bytes.push(copies.of_terms(&copies.output, op, d));
+            c.resident.push(resident.of(source.resident[op], d));
+            c.workspace.push(work.of(source.workspace[op], d));
         }
     }
 
     fn finish(mut self, links: &Links) -> Result<Expanded, Error> {
         self.join_ops();
         self.join_edges(links);
-        let Self { columns, serves, replica, which, .. } = self;
-        Ok(Expanded { graph: OpGraph::made(columns)?, serves, replica, added: which })
+        let Self { columns, serves, device, which, .. } = self;
+        Ok(Expanded { graph: OpGraph::made(columns)?, serves, device, added: which })
     }
 
     /// The columns that name other ops, and those of sets and kinds.
@@ -307,15 +300,15 @@ impl<'a> Making<'a> {
         let (source, added, numbers) = (self.source, self.added, &self.numbers);
         let c = &mut self.columns;
         let is_any = added.collective.iter().any(|&group| group >= 0);
-        for (i, (&serves, &replica)) in self.serves.iter().zip(&self.replica).enumerate() {
-            let (op, r) = (serves as usize, replica.max(0) as usize);
+        for (i, (&serves, &device)) in self.serves.iter().zip(&self.device).enumerate() {
+            let (op, d) = (serves as usize, device.max(0) as usize);
             let which = usize::try_from(self.which[i]).ok();
             let is_copy = which.is_none();
             let named = |column: &[i64]| usize::try_from(column[op]).ok().filter(|_| is_copy);
-            let alias = named(&source.alias_of).and_then(|of| numbers.copy_in(of, r));
+            let alias = named(&source.alias_of).and_then(|of| numbers.copy_on(of, d));
             c.alias_of.push(alias.map_or(-1, i64::from));
             c.near.push(named(&source.near).map_or(-1, |near| i64::from(numbers.first[near])));
-            let set = named(&source.colocation).map_or(-1, |set| (set * numbers.k + r) as i64);
+            let set = named(&source.colocation).map_or(-1, |set| (set * self.copies.k + d) as i64);
             c.colocation.push(set);
             c.view.push(is_copy && source.view[op]);
             c.placeholder.push(is_copy && source.placeholder[op]);
@@ -331,7 +324,7 @@ impl<'a> Making<'a> {
         let m = self.source.src.len();
         let ids = self.source.tensor.as_deref().unwrap_or(&self.source.src);
         let stride = ids.iter().max().map_or(0, |&last| last + 1);
-        let mut found = Edges::with_capacity(m * self.numbers.k + links.place.len());
+        let mut found = Edges::with_capacity(m * self.copies.k + links.place.len());
         let mut next = 0;
         let mut link_up_to = |found: &mut Edges, place: usize| {
             while links.place.get(next).is_some_and(|&at| at as usize <= place) {
@@ -356,16 +349,13 @@ impl<'a> Making<'a> {
     fn copy_edge(&self, e: usize, id: i64, stride: i64, found: &mut Edges) {
         let (src, dst, total) =
             (self.source.src[e] as usize, self.source.dst[e] as usize, self.source.bytes[e]);
-        for r in self.numbers.replicas(dst) {
-            let (from, home) = self.numbers.read_in(src, r);
-            let ends = (from, self.numbers.read_in(dst, r).0);
-            let bytes = match id {
-                i64::MIN..0 => 0,
-                _ if self.copies.even[src] => self.even.of(total, home),
-                _ if self.copies.along[e] => self.by_rows.of(total, home),
-                _ => total,
-            };
-            found.push(ends, if id < 0 { -1 } else { id + home as i64 * stride }, bytes);
+        let way = &self.copies.ways[self.copies.edge[e] as usize];
+        for &device in &self.numbers.home(dst).devices {
+            let device = device as usize;
+            let (from, at) = self.numbers.read_on(src, device);
+            let ends = (from, self.numbers.read_on(dst, device).0);
+            let (tensor, bytes) = if id < 0 { (-1, 0) } else { (id + at as i64 * stride, way.of(total, at)) };
+            found.push(ends, tensor, bytes);
         }
     }
 }

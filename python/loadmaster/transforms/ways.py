@@ -1,0 +1,92 @@
+"""What expansions are told: ways to share amounts, where ops are, edges that are no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+
+#: The way in which every device has all of it.
+WHOLE = 0
+
+
+class WayColumns(TypedDict):
+    """The columns of ways that :func:`loadmaster.fast.expand` takes."""
+
+    way_size: NDArray[np.uint64]
+    way_start: NDArray[np.uint64]
+    way_end: NDArray[np.uint64]
+
+
+class Ways:
+    """Ways in which ``k`` devices share an amount, each once. The first is :data:`WHOLE`."""
+
+    def __init__(self, k: int) -> None:
+        self._index: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
+        self.of_bounds(1, [0] * k, [1] * k)
+
+    def of_bounds(self, size: int, start: Sequence[int], end: Sequence[int]) -> int:
+        """Device d has what lies between ``start[d]`` and ``end[d]`` of ``size``."""
+        return self._index.setdefault((size, tuple(start), tuple(end)), len(self._index))
+
+    def of_rows(self, rows: Sequence[int]) -> int:
+        """Each device has a part in proportion to its rows."""
+        ends = np.cumsum(rows).tolist()
+        return self.of_bounds(ends[-1], [0, *ends[:-1]], ends)
+
+    def columns(self) -> WayColumns:
+        """As :func:`loadmaster.fast.expand` takes them."""
+        size, start, end = zip(*self._index, strict=True)
+        return {
+            "way_size": np.array(size, dtype=np.uint64),
+            "way_start": np.array(start, dtype=np.uint64).ravel(),
+            "way_end": np.array(end, dtype=np.uint64).ravel(),
+        }
+
+
+class HomeColumns(TypedDict):
+    """Where ops are, as :func:`loadmaster.fast.expand` takes it."""
+
+    homes: NDArray[np.int64]
+    home: NDArray[np.int64]
+
+
+def homes_of_copies(only: NDArray[np.int64], k: int) -> HomeColumns:
+    """Where ops are that one device has, or each: -1; or that are on no device: -2."""
+    device = np.arange(k)
+    homes = np.concatenate([device, np.repeat(device, k)])
+    return {"homes": homes, "home": np.where(only == -2, -1, only + 1)}
+
+
+class Links:
+    """Edges that are no copies, as they are found.
+
+    An end is ``op * k + device`` for the copy of an op that a device reads, and ``n_ops * k + i``
+    for the added op ``i``.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, *row: NDArray[Any]) -> None:
+        """The place of each edge among the model's, its ends, its tensor and bytes."""
+        self._rows.append(row)
+
+    def columns(self) -> fast._Links:
+        """In the order of the model's edges, by which an op tells its arguments apart."""
+        empty = [(np.empty(0, dtype=np.int64),) * 5]
+        place, src, dst, tensor, size = map(
+            np.concatenate, zip(*(self._rows or empty), strict=True)
+        )
+        order = np.argsort(place, kind="stable")
+        return {
+            "place": place[order],
+            "src": src[order],
+            "dst": dst[order],
+            "tensor": tensor[order],
+            "bytes": size.astype(np.uint64)[order],
+        }
