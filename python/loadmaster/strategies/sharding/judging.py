@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 import loadmaster.fast as fast
@@ -31,7 +33,10 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     orders = ranks(fast.m_topo(placed.graph)), np.arange(placed.graph.n_ops, dtype=np.int32)
     best = placed.objective.best(judged(placed, Assignment(at, order)) for order in orders)
     best = best.noted(*program.notes)
-    return in_time_for_collectives(best) if is_near and best.fits else best
+    if is_near and best.fits:
+        best = in_time_for_collectives(best)
+    estimate = found.labels.seen.step_time
+    return replace(best, assignment=replace(best.assignment, estimate=estimate))
 
 
 def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
