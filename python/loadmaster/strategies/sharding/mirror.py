@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.dimensions.form import REPLICATE
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
@@ -268,9 +269,16 @@ class _Mirrored:
         structure, a = self.structure, self.structure.arguments
         root, traffic = a.root[rows], a.traffic[rows]
         phase = np.where(traffic == WEIGHT, structure.phase[a.reader[rows]], -1)
-        code = joint(root, a.output[rows], want, phase, come[0], come[1])
+        same = joint(root, a.output[rows], phase, come[0], come[1])
+        # What wants a part takes it from the whole, where something wants that.
+        whole = np.full(int(same.max()) + 1, -1, dtype=np.int64)
+        is_whole = np.flatnonzero(want == REPLICATE)
+        whole[same[is_whole]] = is_whole
+        by = np.where(whole[same] >= 0, whole[same], np.arange(len(rows)))
+        want, kind, left = want[by], kind[by], left[by]
+        code = joint(same, want)
         some = firsts(code)
-        on_axis = left[some] / self._fraction(axis)[rows[some]]
+        on_axis = left[some] / self._fraction(axis)[rows[by[some]]]
         reader = structure.op[a.reader[rows]].astype(np.float64)
         first_use = np.full(len(some), np.inf)
         np.minimum.at(first_use, code, reader)
