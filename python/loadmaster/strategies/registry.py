@@ -50,6 +50,9 @@ Method = Literal[
     "round-robin",
     "single",
     "data-parallel",
+    "sharded",
+    "megatron",
+    "fsdp",
 ]
 
 #: The method that plans are made by unless another is named. Methods that start from where a search

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.dimensions.form import REPLICATE
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
@@ -190,20 +191,29 @@ class _Mirrored:
         return np.rint(found).astype(np.uint64)
 
     def _exchanges(self) -> None:
-        """What parts exchange while they run comes after them, and before what reads them."""
-        a = self.structure.arguments
-        for axis, bytes_ in enumerate(self.part.exchanged):
-            nodes = np.flatnonzero((bytes_ > 0) & self.runs)
-            if not len(nodes):
-                continue
-            traffic = self.setting.traffic[axis]
-            seconds = np.array([traffic.seconds(ALL_REDUCE, b) for b in bytes_[nodes].tolist()])
-            made = self._op(seconds, axis, 2.0 * self.structure.op[nodes] + 1)
-            self._link(self.at[nodes], made)
-            of = np.full(self.structure.n, -1, dtype=np.int64)
-            of[nodes] = made
-            reads = np.flatnonzero(of[a.root] >= 0)
-            self._link(of[a.root[reads]], self.at[a.reader[reads]])
+        """What parts sum while they run comes after them, and before what reads them; what they
+        need of their neighbours comes before them.
+        """
+        structure, a = self.structure, self.structure.arguments
+        for axis, traffic in enumerate(self.setting.traffic):
+            for is_sum, bytes_ in enumerate((self.part.halos[axis], self.part.exchanged[axis])):
+                nodes = np.flatnonzero((bytes_ > 0) & self.runs)
+                if not len(nodes):
+                    continue
+                sizes = bytes_[nodes].tolist()
+                seconds = [
+                    traffic.seconds(ALL_REDUCE, b) if is_sum else traffic.neighbour(b)
+                    for b in sizes
+                ]
+                made = self._op(np.array(seconds), axis, 2.0 * structure.op[nodes] + 2 * is_sum - 1)
+                of = np.full(structure.n, -1, dtype=np.int64)
+                of[nodes] = made
+                ends = (a.root, a.reader) if is_sum else (a.reader, a.root)
+                rows = np.flatnonzero((of[ends[0]] >= 0) & self.runs[ends[1]])
+                near, far = of[ends[0][rows]], self.at[ends[1][rows]]
+                own = self.at[nodes]
+                self._link(*((own, made) if is_sum else (made, own)))
+                self._link(*((near, far) if is_sum else (far, near)))
 
     def _reads(self) -> None:
         """What every op reads: from where it was made, or from the last of its conversions."""
@@ -259,9 +269,16 @@ class _Mirrored:
         structure, a = self.structure, self.structure.arguments
         root, traffic = a.root[rows], a.traffic[rows]
         phase = np.where(traffic == WEIGHT, structure.phase[a.reader[rows]], -1)
-        code = joint(root, a.output[rows], want, phase, come[0], come[1])
+        same = joint(root, a.output[rows], phase, come[0], come[1])
+        # What wants a part takes it from the whole, where something wants that.
+        whole = np.full(int(same.max()) + 1, -1, dtype=np.int64)
+        is_whole = np.flatnonzero(want == REPLICATE)
+        whole[same[is_whole]] = is_whole
+        by = np.where(whole[same] >= 0, whole[same], np.arange(len(rows)))
+        want, kind, left = want[by], kind[by], left[by]
+        code = joint(same, want)
         some = firsts(code)
-        on_axis = left[some] / self._fraction(axis)[rows[some]]
+        on_axis = left[some] / self._fraction(axis)[rows[by[some]]]
         reader = structure.op[a.reader[rows]].astype(np.float64)
         first_use = np.full(len(some), np.inf)
         np.minimum.at(first_use, code, reader)

@@ -8,7 +8,7 @@ dimension, the later one takes a part of each part. The time of a part is the co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,14 +49,22 @@ class Part:
         Infinite where there is nothing left to cut.
     exchanged : float64 [n_axes, n]
         Bytes that the parts all-reduce on each axis while they run.
+    halos : float64 [n_axes, n]
+        Bytes that a part gets from a neighbour on each axis before it runs.
     inputs, outputs : float64 [rows]
         Fraction of each argument and output that a part reads and makes.
     """
 
     seconds: Floats
     exchanged: Floats
+    halos: Floats
     inputs: Floats
     outputs: Floats
+
+    def moved(self, axis: int) -> list[tuple[float, float]]:
+        """Per part, bytes that it all-reduces and bytes that it gets from a neighbour on an axis."""
+        columns = self.exchanged[axis].tolist(), self.halos[axis].tolist()
+        return list(zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +172,7 @@ class Parts:
                 found = part
             else:
                 longest = np.maximum(found.seconds, part.seconds)
-                found = Part(longest, found.exchanged, found.inputs, found.outputs)
+                found = replace(found, seconds=longest)
         assert found is not None, "a mesh has places"
         return found
 
@@ -180,7 +188,8 @@ class Parts:
         share, owners, spent = np.ones(n), np.ones(n), np.zeros(n, dtype=bool)
         inputs, outputs = np.ones(len(reads)), np.ones(len(makes))
         is_any = np.zeros(len(reads), dtype=bool)
-        exchanged = np.zeros((len(columns), n))
+        exchanged, halos = np.zeros((len(columns), n)), np.zeros((len(columns), len(reads)))
+        extra = np.zeros(len(reads))
         for axis, column in enumerate(columns):
             cut = np.ones(n, dtype=np.int64)
             for before in range(axis):
@@ -194,7 +203,11 @@ class Parts:
                 return fractions(_divided(sizes, cut[whose]), shares[at], place.at[at])
 
             share *= part(ways.size[way, column])
-            inputs *= part(ways.input_size[in_row, column[reader]], whose=reader)
+            own = part(ways.input_size[in_row, column[reader]], whose=reader)
+            extra = extra * own + inputs * ways.halo[in_row, column[reader]]
+            halos *= own
+            halos[axis] = inputs * ways.sent[in_row, column[reader]]
+            inputs *= own
             outputs *= part(ways.output_size[out_row, column[maker]], whose=maker)
             is_any |= ways.inputs[in_row, column[reader]] == ANY
             is_owner = ways.label[way, column] == OWNER
@@ -207,8 +220,11 @@ class Parts:
         whole = np.bincount(reader, read, n), np.bincount(maker, made, n)
         of_part = np.bincount(reader, read * inputs, n), np.bincount(maker, made * outputs, n)
         scale = accessed_share(self.accessed[nodes], whole, of_part, share)
-        seconds = self._seconds(nodes, share * owners, scale * owners, place.type) / owners
-        return Part(np.where(spent, np.inf, seconds), exchanged, inputs, outputs)
+        halo = np.bincount(reader, read * extra, n) / np.maximum(self.accessed[nodes], 1.0)
+        work = share * owners, (scale + halo) * owners
+        seconds = self._seconds(nodes, *work, place.type) / owners
+        near = np.stack([np.bincount(reader, read * of_axis, n) for of_axis in halos])
+        return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
 
     def _seconds(self, nodes: Ints, share: Floats, scale: Floats, type_: int) -> Floats:
         """Seconds on a device type of parts that do a share of the FLOPs and access a share of the

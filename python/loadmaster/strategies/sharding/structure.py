@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import Form
-from loadmaster.model.graph import BUFFER, INPUT, PARAMETER, OpGraph
+from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.ways import Ways
 from loadmaster.transforms.gradients import Updates
@@ -84,6 +84,8 @@ class Structure:
     way : int64 [n]
         The row of each node in :attr:`ways`.
     ways : Ways
+    in_update : bool [n]
+        Whether a node is updated, a slot of an optimizer, or an op that updates one parameter.
     arguments : Arguments
     """
 
@@ -93,6 +95,7 @@ class Structure:
     node: NDArray[np.int64]
     way: NDArray[np.int64]
     ways: Ways
+    in_update: NDArray[np.bool_]
     arguments: Arguments
 
     @classmethod
@@ -110,7 +113,7 @@ class Structure:
         first = firsts(way)
         forms = [(dimensions.forms[form[i]], bool(in_update[i])) for i in first.tolist()]
         arguments = _arguments(dimensions, node)
-        return cls(dimensions, updates, op, node, way, Ways.of(forms), arguments)
+        return cls(dimensions, updates, op, node, way, Ways.of(forms), in_update, arguments)
 
     @property
     def graph(self) -> OpGraph:
@@ -243,6 +246,3 @@ def _arguments(dimensions: Dimensioned, node: NDArray[np.int64]) -> Arguments:
         traffic,
         (owner[reader] >= 0) & (itself[root] == owner[reader]),
     )
-
-
-__all__ = ["ACTIVATION", "BUFFER", "GRADIENT", "PARAMETER", "WEIGHT", "Arguments", "Structure"]

@@ -188,7 +188,12 @@ class _Building:
         columns = self.columns[:, nodes]
         columns[self.axis] = np.arange(len(nodes)) - np.repeat(starts[:-1], count)
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
-        exchange = [self.traffic.seconds(ALL_REDUCE, b) for b in part.exchanged[self.axis].tolist()]
+        exchange = np.array(
+            [
+                self.traffic.seconds(ALL_REDUCE, summed) + self.traffic.neighbour(near)
+                for summed, near in part.moved(self.axis)
+            ]
+        )
         makes, maker = self.parts.made.of(nodes)
         made = self.parts.made.bytes[makes]
         whole = np.bincount(maker, made, len(nodes))

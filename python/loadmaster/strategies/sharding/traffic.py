@@ -11,6 +11,8 @@ by what is in it.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +86,19 @@ class Traffic:
             ways = [self.links.collective(fast.COLLECTIVES[code], row, key[1]) for row in groups]
             self._known[key] = sharing * max(seconds for _, seconds, _ in ways)
         return self._known[key]
+
+    def neighbour(self, size: float) -> float:
+        """Seconds in which every device gets so many bytes from the next one of its group."""
+        if size <= 0:
+            return 0.0
+        return self._hop[0] + size * self._hop[1]
+
+    @cached_property
+    def _hop(self) -> tuple[float, float]:
+        """Latency and seconds per byte between the neighbours that are furthest apart."""
+        pairs = [pair for row in self.groups.tolist() for pair in pairwise(row)]
+        routes = [self.links.route(a, b) for a, b in pairs]
+        return max(route[0] for route in routes), max(1 / route[1] for route in routes)
 
     def bucketed(self, code: int, size: float, bucket: float = BUCKET_BYTES) -> float:
         """Seconds of a tensor's share of a bucket of so many bytes; its own if it is larger."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, REPLICATE, Factor, Form
-from loadmaster.transforms.lays import lays_of, part_weights
+from loadmaster.transforms.lays import halo, lays_of, part_weights
 
 #: The label of an op that every device of an axis does whole.
 WHOLE = 0
@@ -45,6 +45,12 @@ class Ways:
         The lay wanted of each argument, and that of each output.
     input_size, output_size : int64 [rows, most]
         As ``size``, of the tensors.
+    halo, sent : float64 [rows of inputs, most]
+        What a part needs of an argument from its neighbours, and from the one that has more of it:
+        as a fraction of the argument.
+    role : tuple of tuple of str
+        What each label cuts is in the model: the cut's role; "whole", "flat", "owner"; "partial":
+        nothing, and all the work is done on partial sums.
     """
 
     n_labels: NDArray[np.int64]
@@ -58,6 +64,9 @@ class Ways:
     outputs: NDArray[np.int32]
     input_size: NDArray[np.int64]
     output_size: NDArray[np.int64]
+    halo: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    role: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, forms: Sequence[tuple[Form, bool]]) -> Ways:
@@ -85,6 +94,12 @@ class Ways:
             np.full(of_outputs, REPLICATE, dtype=np.int32),
             np.zeros(of_inputs, dtype=np.int64),
             np.zeros(of_outputs, dtype=np.int64),
+            np.zeros(of_inputs),
+            np.zeros(of_inputs),
+            tuple(
+                tuple(_role(form, label) for label in row)
+                for (form, _), row in zip(forms, labels, strict=True)
+            ),
         )
         for row, (form, _) in enumerate(forms):
             for column, label in enumerate(labels[row]):
@@ -99,6 +114,10 @@ class Ways:
             self.size[row, column] = cut.size if cut.works else _ALL
             self.limit[row, column] = cut.size
             self.exchanged[row, column] = cut.exchanged
+            for at, factors in enumerate(form.inputs):
+                sides = halo(cut, at, factors)
+                self.halo[self.first_input[row] + at, column] = sum(sides)
+                self.sent[self.first_input[row] + at, column] = max(sides)
         elif label < 0:
             self.size[row, column] = _EVEN
         for lays, sizes, first, lay_of, tensors in (
@@ -130,6 +149,13 @@ def labels_of(form: Form, may_update: bool) -> list[int]:
     if may_update:
         found += [FLAT, OWNER] if _may_be_flat(form) else [OWNER]
     return found
+
+
+def _role(form: Form, label: int) -> str:
+    if label <= 0:
+        return {WHOLE: "whole", FLAT: "flat", OWNER: "owner"}[label]
+    cut = form.cuts[label - 1]
+    return "partial" if not cut.works and not cut.role else cut.role
 
 
 def _may_be_flat(form: Form) -> bool:
