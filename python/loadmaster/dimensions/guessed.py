@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.fitting import fitting
 from loadmaster.dimensions.form import Pattern
@@ -37,13 +39,7 @@ def guessed(graph: OpGraph) -> list[Call | None]:
     >>> guessed(graph)
     [None, [[{'op': 0}, [1], False]]]
     """
-    reads: list[list[int]] = [[] for _ in range(graph.n_ops)]
-    tensor = graph.src if graph.tensor is None else graph.tensor
-    for src, dst, carried in zip(
-        *(c.tolist() for c in (graph.src, graph.dst, tensor)), strict=True
-    ):
-        if carried >= 0:
-            reads[dst].append(src)
+    reads = read_by_edges(graph)
     picks = _picks(graph, reads)
     found: list[Call | None] = []
     for op, (kind, sources) in enumerate(zip(graph.kinds, reads, strict=True)):
@@ -56,6 +52,15 @@ def guessed(graph: OpGraph) -> list[Call | None]:
             call = _told(kind, seen, graph.outputs[op])
             found.append(None if call is None else renumbered(call, sources.__getitem__))
     return found
+
+
+def read_by_edges(graph: OpGraph) -> list[list[int]]:
+    """Per op, the ops whose tensors it reads, in the order of the edges."""
+    reads: list[list[int]] = [[] for _ in range(graph.n_ops)]
+    data = np.ones(graph.n_edges, dtype=bool) if graph.tensor is None else graph.tensor >= 0
+    for src, dst in zip(graph.src[data].tolist(), graph.dst[data].tolist(), strict=True):
+        reads[dst].append(src)
+    return reads
 
 
 def _is_one(graph: OpGraph, source: int, picks: Mapping[int, int]) -> bool:
