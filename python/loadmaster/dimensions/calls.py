@@ -6,6 +6,7 @@ from typing import Any
 
 from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.guessed import guessed, read_by_edges
 from loadmaster.dimensions.tensors import PICK, Output
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.shapes import Shape, parse_output
@@ -18,15 +19,22 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     """Per op, the outputs that its call takes, in order, and its pattern; None: no rule. O(V + E).
 
     What two ops were called with is compared but for the ops that made their tensors, so that each
-    rule is asked once for calls that are alike.
+    rule is asked once for calls that are alike. Of a graph that says no arguments, those that sizes
+    tell are taken. An op of which nobody knows its arguments takes what its edges say.
     """
     n = graph.n_ops
     taken: list[list[Output]] = [[] for _ in range(n)]
     patterns: list[Pattern | None] = [None] * n
     known: dict[tuple[Any, ...], Pattern | None] = {}
     shapes = {text: parse_output(text) for text in set(graph.outputs)}
-    kinds, outputs, args = graph.kinds, graph.outputs, graph.args
-    for op in range(n) if args else ():
+    kinds, outputs = graph.kinds, graph.outputs
+    args = guessed(graph) if graph.args is None else graph.args
+    unknown = [op for op in range(n) if args[op] is None and not graph.placeholder[op]]
+    if unknown:
+        reads = read_by_edges(graph)
+        for op in unknown:
+            taken[op] = [(source, 0) for source in reads[op]]
+    for op in range(n):
         call = args[op]
         if call is None:
             continue
