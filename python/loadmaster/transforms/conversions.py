@@ -214,7 +214,9 @@ class Conversions:
     def bucket(self) -> NDArray[np.int64]:
         """The bucket of each step; what is in no bucket is alone in one of its own."""
         rows, steps = self.rows, self.steps
-        largest = self.layout.ways.ways.amounts(steps.before, self.bytes[steps.row]).max(axis=0)
+        ways, size = self.layout.ways.ways, self.bytes[steps.row]
+        largest = np.maximum(ways.amounts(steps.before, size), ways.amounts(steps.after, size))
+        largest = largest.max(axis=0)
         what = rows.what[steps.row]
         sort = np.where(
             what == WEIGHT, rows.first[steps.row], self.layout.maker[rows.tensor[steps.row]]

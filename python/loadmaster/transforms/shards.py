@@ -131,7 +131,7 @@ class Shards:
 
     def _is_on(self, ops: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each device has a copy of ops: [k, n]."""
-        found: NDArray[np.bool_] = self.homes[self.home[ops]].T == self.devices[:, None]
+        found: NDArray[np.bool_] = np.equal(self.homes[self.home[ops]].T, self.devices[:, None])
         return found
 
     def _new_tensors(self, n: int) -> NDArray[np.int64]:
@@ -398,7 +398,7 @@ class Shards:
                 self._link(always, nowhere, self._end(cut.T), into, tensors, amount[from_])
 
     def _halo_parts(self, axis: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Arguments that need neighbours' rows on an axis, and how much before and after: [2, n]."""
+        """Arguments that need neighbours' rows, and how much before and after: [n], [2, n]."""
         layout, d = self.layout, self.layout.dimensions
         labels, forms = layout.labels[axis], d.forms
         has = np.array([any(cut.halos for cut in form.cuts) for form in forms] + [False])
@@ -465,7 +465,7 @@ class Shards:
         column = self.added.column
         stem, kind = column(4, np.int64), column(5, np.int64)
         # Collectives are numbered in the order of their members.
-        used, number = np.unique(stem, return_inverse=True)
+        number = np.unique(stem, return_inverse=True)[1]
         nothing = np.zeros(self.added.n, dtype=np.uint64)
         return {
             "place": column(0, np.int64),
