@@ -39,7 +39,8 @@ class Part:
     args, keywords
         Of the call, tensors sliced.
     wanting : dict of (int, int)
-        By tensor argument, how much of its halo is outside of the tensor, before and after.
+        By tensor argument, how much of its halo is outside of the tensor, before and after. The
+        last part goes on to the end, whatever is after that.
     places : dict of (int, int column)
         By tensor argument, the axis that is sliced, and where.
     outputs : list of tuple
@@ -193,9 +194,9 @@ def masked(part: Part) -> Outputs:
     """
     random = np.random.default_rng(3)
     whole = _arrays(part.case)
-    first_axis, _ = part.places[0]
+    first_axis, _ = part.places.get(0, (0, None))
     own = np.zeros(whole[0].shape[first_axis], dtype=bool)
-    own[part.begin : part.end] = True
+    own[part.begin : part.end if part.index + 1 < part.of else None] = True
     results = []
     for only_own in (False, True):
         at = iter(range(10**6))
@@ -239,9 +240,9 @@ def _positions(
         step = meaning.steps[tensor]
         before, after = (0, 0) if is_output else meaning.halos[tensor]
         start = begin * step - before
-        stop = (size if end == n else end * step) + after
+        stop = size if end == n else end * step + after
         inside = np.arange(max(start, 0), min(stop, size))
-        return inside, (max(-start, 0), max(stop - size, 0))
+        return inside, (max(min(stop, 0) - start, 0), max(stop - max(start, size), 0))
     if meaning.period:
         blocks = np.arange(0, size, meaning.period)[:, None]
         return (blocks + np.arange(begin, end)).ravel(), (0, 0)
