@@ -33,6 +33,12 @@ _AXIS = 1
 _BYTES = 8
 
 
+def is_batch_norm(graph: OpGraph) -> NDArray[np.bool_]:
+    """Which ops are batch norms in training, or their gradients: bool [n_ops]."""
+    known = {kind: ".".join(kind.split(".")[:2]) in KINDS for kind in set(graph.kinds)}
+    return np.fromiter((known[kind] for kind in graph.kinds), bool, graph.n_ops)
+
+
 def statistics(
     graph: OpGraph, many: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -47,8 +53,7 @@ def statistics(
     """
     ops: list[int] = []
     if "b" in graph.phases or graph.updates.any():
-        called = (".".join(kind.split(".")[:2]) for kind in graph.kinds)
-        ops = [i for i, kind in enumerate(called) if kind in KINDS and many[i]]
+        ops = np.flatnonzero(is_batch_norm(graph) & many).tolist()
     sizes = []
     for i in ops:
         shape = parse_output(graph.outputs[i])[0][1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,19 +130,9 @@ class Buckets:
             roles.tensor[edges], return_index=True, return_inverse=True
         )
         source, size = graph.src[edges[first]], graph.bytes[edges[first]]
-        # How many updates, one after another, come before each op.
-        reads = np.bincount(graph.dst[edges], minlength=graph.n_ops) > 0
-        order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
-        before, _ = fast.levels(fast.Weights(order_only, reads.astype(np.float64)))
-        turn = before[source]
+        turn = turns(graph, edges)[source]
         order = np.lexsort((source, turn))
-        bucket, filled, number = np.zeros(len(order), dtype=np.int64), 0, -1
-        for i, at in enumerate(order.tolist()):
-            bytes_ = int(size[at])
-            if number < 0 or filled + bytes_ > most or turn[at] != turn[order[i - 1]]:
-                number, filled = number + 1, 0
-            filled += bytes_
-            bucket[i] = number
+        bucket = filled(size[order], turn[order], most)
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         return cls(tensor[order], source[order], size[order], bucket, edges, place[of_edge])
@@ -160,3 +151,28 @@ class Buckets:
     def last_source(self) -> NDArray[np.int64]:
         """The op after which each bucket is complete, in the program's order."""
         return self.source[self.first[1:] - 1]
+
+
+def turns(graph: OpGraph, edges: NDArray[Any]) -> NDArray[np.float64]:
+    """How many updates, one after another, come before each op; ``edges`` carry gradients to them.
+
+    O(V + E).
+    """
+    reads = np.bincount(graph.dst[edges], minlength=graph.n_ops) > 0
+    order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
+    before, _ = fast.levels(fast.Weights(order_only, reads.astype(np.float64)))
+    return before
+
+
+def filled(size: NDArray[Any], turn: NDArray[Any], most: int) -> NDArray[np.int64]:
+    """The bucket of each tensor, in the order given; a bucket has at most so many bytes.
+
+    A tensor that is larger is alone. A bucket ends, full or not, where the turn changes.
+    """
+    bucket, filled, number = np.zeros(len(size), dtype=np.int64), 0, -1
+    for i, bytes_ in enumerate(size.tolist()):
+        if number < 0 or filled + bytes_ > most or turn[i] != turn[i - 1]:
+            number, filled = number + 1, 0
+        filled += bytes_
+        bucket[i] = number
+    return bucket

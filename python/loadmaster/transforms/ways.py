@@ -38,6 +38,29 @@ class Ways:
         ends = np.cumsum(rows).tolist()
         return self.of_bounds(ends[-1], [0, *ends[:-1]], ends)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def fractions(self) -> NDArray[np.float64]:
+        """Part of an amount that each device has in each way, float64 [n_ways, k]."""
+        rows = [(np.array(end) - np.array(start)) / size for size, start, end in self._index]
+        return np.array(rows, dtype=np.float64)
+
+    def amounts(self, way: NDArray[np.int64], total: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """What each device has of amounts, as an expansion shares them: uint64 [k, n]."""
+        columns = self.columns()
+        size = columns["way_size"][way]
+        start, end = (
+            columns[name].reshape(len(self), -1)[way].T for name in ("way_start", "way_end")
+        )
+        whole, rest = np.divmod(total, size)
+
+        def up_to(bound: NDArray[np.uint64]) -> NDArray[np.uint64]:
+            return whole * bound + (rest * bound + size - np.uint64(1)) // size
+
+        return up_to(end) - up_to(start)
+
     def columns(self) -> WayColumns:
         """As :func:`loadmaster.fast.expand` takes them."""
         size, start, end = zip(*self._index, strict=True)
