@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from loadmaster.base.units import counted
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import layerless
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import REPLICATE, WHOLE, Mesh
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.told import told_words
 
 #: How module paths of what belongs to an optimizer begin.
 _OPTIM = "optim."
@@ -127,7 +128,7 @@ def _rows(plan: Plan) -> dict[str, _Row]:
     """What is counted of each module, by path."""
     if plan.recipe is None:
         return {}
-    words, graph = plan.recipe.words(plan.graph), plan.graph
+    words, graph = told_words(plan), plan.graph
     rows: dict[str, _Row] = defaultdict(_Row)
     seconds = _seconds(plan)
     runs = graph.reduced.runs
@@ -226,7 +227,7 @@ def recipe_in_words(plan: Plan) -> str:
     assert plan.recipe is not None
     seconds, runs = _seconds(plan), np.flatnonzero(plan.graph.reduced.runs)
     said = []
-    for axis, column in plan.recipe.words(plan.graph).items():
+    for axis, column in told_words(plan).items():
         by_word: dict[str, float] = defaultdict(float)
         for op in runs.tolist():
             by_word[column[op]] += float(seconds[op])
@@ -245,15 +246,13 @@ class SpecChange:
     ----------
     module : str
         As that of a :class:`ModuleSpec`.
-    axis : str
     what : str
         What of it: "ops", the last word of a parameter's name, or "update".
     before, after : str
-        How it lies, in words; "-": the mesh has no such axis.
+        How it lies, in words, on each axis where it is not whole.
     """
 
     module: str
-    axis: str
     what: str
     before: str
     after: str
@@ -263,18 +262,14 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
     """What lies otherwise in the second of two plans with recipes, most time first."""
     if before.recipe is None or after.recipe is None:
         return ()
-    axes = dict.fromkeys((*before.recipe.mesh.names, *after.recipe.mesh.names))
     was, now = _rows(before), _rows(after)
     size = Counter(map(layerless, now))
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for path, row in now.items():
-        old, new = was[path].spec(path, 0.0), row.spec(path, 0.0)
-        for axis in axes:
-            one, other = old.parts_on(axis), new.parts_on(axis)
-            for what in dict.fromkeys((*one, *other)):
-                sides = one.get(what, "-"), other.get(what, "-")
-                if sides[0] != sides[1]:
-                    found[layerless(path), axis, what, *sides].append(path)
+        one, other = _on_axes(before, was[path]), _on_axes(after, row)
+        for what in one:
+            if one[what] != other[what]:
+                found[layerless(path), what, one[what], other[what]].append(path)
     seconds = {key: sum(now[path].seconds for path in paths) for key, paths in found.items()}
     return tuple(
         SpecChange(
@@ -282,3 +277,14 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
         )
         for key in sorted(found, key=lambda key: -seconds[key])
     )
+
+
+def _on_axes(plan: Plan, row: _Row) -> dict[str, str]:
+    """By part of a module, how it lies on all axes."""
+    assert plan.recipe is not None
+    spec = row.spec("", 0.0)
+    said: dict[str, list[str]] = defaultdict(list)
+    for axis in plan.recipe.mesh.names:
+        for what, words in spec.parts_on(axis).items():
+            said[what] += [] if words in (WHOLE, REPLICATE) else [f"{axis} {words}"]
+    return {what: "; ".join(words) or WHOLE for what, words in said.items()}
