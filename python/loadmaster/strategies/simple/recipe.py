@@ -40,10 +40,18 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     if not isinstance(recipe, Recipe):
         raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     mesh = recipe.mesh.on(problem.cluster)
-    placed = problem.transformed(shard(problem.model, recipe))
-    rank = placed.program.rank[placed.reduced.op_of]
-    devices = mesh[np.maximum(rank, 0)]
-    _override(placed, recipe, devices)
+    return on_mesh(problem, shard(problem.model, recipe), mesh)
+
+
+def on_mesh(problem: Problem, program: Program, mesh: NDArray[np.int32]) -> Candidate:
+    """A program of shards with each op on its place of a mesh, in the better of two orders.
+
+    ``mesh`` has the device of each place. An op that may be anywhere is on the first.
+    """
+    placed = problem.transformed(program)
+    devices = mesh[np.maximum(placed.program.rank[placed.reduced.op_of], 0)]
+    if program.recipe is not None:
+        _override(placed, program.recipe, devices)
     found = in_best_order(placed, where_allowed(placed, devices))
     return found.noted(*placed.program.notes)
 
