@@ -6,12 +6,11 @@ whose axes share channels. It is simulated by the judge's own simulator, and giv
 of memory.
 
 Gradients on their way to updates, parameters gathered where they are used, and updated parameters
-go in buckets. At most two buckets of gathered parameters are there before they are used.
+go in buckets. Ops run in the program's order or in Kahn's, whichever is faster. At most two buckets of gathered parameters are there before they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.dimensions.form import REPLICATE
+from loadmaster.judge.problem import ranks
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
@@ -167,10 +167,11 @@ class _Mirrored:
         cluster = _cluster(max(self.mirror.network))
         seconds = np.concatenate(self.seconds)
         problem = fast.Problem(graph, cluster._core, np.stack([seconds, seconds], axis=1))
-        order = np.lexsort((np.arange(self.n), np.concatenate(self.priority)))
-        rank = np.empty(self.n, dtype=np.int32)
-        rank[order] = np.arange(self.n, dtype=np.int32)
-        found = fast.simulate(problem, where.astype(np.int32), rank)
+        order = np.lexsort((np.arange(self.n), np.concatenate(self.priority))).astype(np.int32)
+        devices = where.astype(np.int32)
+        orders = (order, fast.m_topo(graph))
+        tried = [fast.simulate(problem, devices, ranks(order)) for order in orders]
+        found = min(tried, key=lambda schedule: schedule.makespan)
         busy = found.device_busy
         stays = float((self.structure.resident * self._kept()).sum())
         return Seen(
@@ -231,7 +232,7 @@ class _Mirrored:
         some = firsts(code) if len(code) else np.empty(0, dtype=np.int64)
         tensor = self._tensor(size[some])[code]
         src = np.where(self.runs[holder], self.at[holder], -1)
-        left = a.bytes.copy()
+        left = self.setting.parts.tensor.copy()
         for axis in range(len(self.columns)):
             left *= self._fraction(axis)
         for axis, column in enumerate(self.columns):
@@ -369,5 +370,3 @@ def _buckets(
         found[i] = number
     return found
 
-
-__all__ = ["Mirror", "Seen", "Sequence"]

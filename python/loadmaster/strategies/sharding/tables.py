@@ -216,7 +216,8 @@ class _Building:
         made, wanted = self._interned()
         hub_lays = np.array([self._lay(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
         out, into = self._on_other_axes()
-        size = a.bytes * np.minimum(out, into)
+        whole = self.parts.tensor
+        size = whole * np.minimum(out, into)
         is_parameter = structure.stands_for[a.root] == PARAMETER
         role = np.where(a.is_written, np.where(is_parameter, _UPDATED, _WRITTEN), _READ)
         hub = structure.hub
@@ -227,7 +228,7 @@ class _Building:
         of_holder = structure.ways.first_output[structure.way[placeholder]]
         rows = [
             (a.root[alone], a.reader[alone], made[alone], wanted[alone], size[alone], a.traffic[alone], role[alone]),
-            (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, a.bytes[first] * out[first], hubs.traffic, np.full(hubs.n, _READ)),
+            (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, whole[first] * out[first], hubs.traffic, np.full(hubs.n, _READ)),
             (n + hub[shared], a.reader[shared], hub_lays[hub[shared]], wanted[shared], size[shared], a.traffic[shared], role[shared]),
             (placeholder, writer, of_holder, of_writer, structure.resident[placeholder], structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
         ]
