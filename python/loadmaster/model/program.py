@@ -24,7 +24,7 @@ ROLES = ("compute", "slice", "join", "collective", "update")
 COMPUTE, SLICE, JOIN, COLLECTIVE, UPDATE = range(len(ROLES))
 
 #: The columns of a program, one value per op of the graph that runs.
-COLUMNS = ("serves", "part", "parts", "replica", "micro", "share", "role")
+COLUMNS = ("serves", "part", "parts", "replica", "micro", "share", "role", "rank")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Program:
         Part of its origin's work that each op does; 1 for added ops.
     role : uint8 [graph.n_ops]
         What each op is there for: an index into :data:`ROLES`.
+    rank : int32 [graph.n_ops]
+        The device of the recipe's mesh that each op is on, row-major; -1: any device.
     splits : tuple of Split
         Ops that were split, in this order.
     notes : tuple of str
@@ -78,6 +80,7 @@ class Program:
     micro: NDArray[np.int32]
     share: NDArray[np.float64]
     role: NDArray[np.uint8]
+    rank: NDArray[np.int32]
     splits: tuple[Split, ...] = ()
     notes: tuple[str, ...] = ()
     recipe: Recipe | None = None
@@ -115,6 +118,7 @@ class Program:
             np.where(later.micro >= 0, later.micro, before["micro"]).astype(np.int32),
             np.where(own, 1.0, self.share[of] * later.share),
             np.where(own | ~self.own[of], later.role, self.role[of]).astype(np.uint8),
+            np.where(later.rank >= 0, later.rank, self.rank[of]).astype(np.int32),
             self.splits + later.splits,
             self.notes + later.notes,
             later.recipe or self.recipe,
@@ -190,6 +194,7 @@ def _of_whole_ops(n: int) -> Mapping[str, Any]:
         "parts": np.broadcast_to(np.int32(1), n),
         "replica": none,
         "micro": none,
+        "rank": none,
         "share": np.broadcast_to(np.float64(1.0), n),
     }
 

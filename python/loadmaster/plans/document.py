@@ -250,7 +250,7 @@ class _Reader:
         self.expect(tuple(described["roles"]) == ROLES, "an unknown word in roles")
         share = np.array(columns["share"], dtype=np.float64)
         self.expect(share.shape == (n,), "share has the wrong length")
-        self.expect(bool(((share > 0) & (share <= 1)).all()), "share is out of range")
+        self.expect(bool(((share >= 0) & (share <= 1)).all()), "share is out of range")
         parts = self._column("parts", columns["parts"], n, (1, most))
         ranges: dict[str, tuple[int, int | NDArray[np.int64]]] = {
             "serves": (0, source.n_ops - 1),
@@ -259,7 +259,10 @@ class _Reader:
             "replica": (-1, most),
             "micro": (-1, most),
             "role": (0, len(ROLES) - 1),
+            "rank": (-1, most),
         }
+        # Documents from before there were meshes have no ranks.
+        columns = {"rank": [-1] * n, **columns}
         whole: dict[str, Any] = {
             name: self._column(name, columns[name], n, between).astype(
                 np.uint8 if name == "role" else np.int32

@@ -165,9 +165,9 @@ def turns(graph: OpGraph, edges: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def filled(size: NDArray[Any], turn: NDArray[Any], most: int) -> NDArray[np.int64]:
-    """The bucket of each tensor, of ``most`` bytes, in the order given. One that is larger is alone.
+    """The bucket of each tensor, in the order given; a bucket has at most so many bytes.
 
-    A bucket ends, full or not, where the turn changes.
+    A tensor that is larger is alone. A bucket ends, full or not, where the turn changes.
     """
     bucket, filled, number = np.zeros(len(size), dtype=np.int64), 0, -1
     for i, bytes_ in enumerate(size.tolist()):

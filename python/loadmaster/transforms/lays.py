@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,16 @@ def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _state_lay(label: int, factors: Sequence[Factor]) -> int:
     return REPLICATE if label == FLAT and all(size == 1 for _, size in factors) else label
+
+
+def may_be_flat(form: Form) -> bool:
+    """Whether an op can work on equal parts of storage.
+
+    Its tensors have one number of elements, or a single element, and nothing is summed.
+    """
+    counts = {prod(size for _, size in factors) for factors in (*form.inputs, *form.outputs)}
+    sums = (PARTIAL in cut.outputs and PARTIAL not in cut.inputs for cut in form.cuts)
+    return len(counts - {0, 1}) <= 1 and not any(sums)
 
 
 def work_share(form: Form, label: int, shares: Sequence[float]) -> NDArray[np.float64]:

@@ -13,7 +13,6 @@ A bucket that some op of no one parameter reads, such as the norm of all gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
-from loadmaster.model.graph import OpGraph, Texts
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLLECTIVE, Program, user_roles
-from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.base import build
 from loadmaster.transforms.batch_norm import statistics
+from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.gradients import Buckets, Updates
 from loadmaster.transforms.shares import amounts, only_gradients, proportional
 from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
@@ -178,7 +177,7 @@ class _Replicas:
     def build(self) -> Program:
         graph, how, k = self.graph, self.how, self.k
         links = self._links()
-        texts = _Texts(graph, self.collectives)
+        texts = CopyTexts(graph, [one.label for one in self.collectives], "r")
         columns = texts.columns()
         members = self._members()
         rows = np.array(how.rows, dtype=np.uint64)
@@ -348,65 +347,3 @@ class _Replicas:
             member = self._member(first + np.arange(n), r)
             found.add(place, member, self._copy(self.norms, r), ids, self.norm_bytes)
             self._make(member, self.norm_bytes)
-
-
-class _Texts:
-    """Texts of the ops of replicas, made when they are asked for.
-
-    Known once the graph is made: per op, the op that it serves, its replica, and its collective
-    (-1: it is a copy).
-    """
-
-    def __init__(self, graph: OpGraph, collectives: list[_Collective]) -> None:
-        self._graph, self._collectives = graph, collectives
-
-    def fill(
-        self, serves: NDArray[np.int32], replica: NDArray[np.int32], collective: NDArray[np.int32]
-    ) -> None:
-        """Takes what is known of the ops."""
-        self._serves, self._replica, self._collective = serves, replica, collective
-
-    def _names(self) -> list[str]:
-        """A copy has the name of its op, a member that of its collective, and both the replica."""
-        marks = [f"@r{r}" for r in range(int(self._replica.max(initial=0)) + 1)]
-        stems = self._each(self._graph.names, [one.label for one in self._collectives])
-        return [stem + marks[r] for stem, r in zip(stems, self._replica.tolist(), strict=True)]
-
-    def columns(self) -> dict[str, Texts]:
-        """Each column."""
-        graph, all_of_them = self._graph, self._collectives
-        none = [""] * len(all_of_them)
-        make: dict[str, Callable[[], list[str]]] = {
-            "name": self._names,
-            "kind": lambda: self._each(graph.kinds, [one.kind for one in all_of_them]),
-            "module": lambda: self._each(graph.modules, none),
-            "phase": lambda: self._served(graph.phases),
-            "colocation": self._sets,
-            "output": lambda: self._served(_dtypes(graph.outputs)),
-            "device_types": lambda: self._each(graph.device_types, none),
-            "collective": lambda: self._each(
-                [""] * graph.n_ops, [one.label for one in all_of_them]
-            ),
-        }
-        return {column: Texts(texts) for column, texts in make.items()}
-
-    def _each(self, of_copies: list[str], of_members: list[str]) -> list[str]:
-        """Texts by the op that is copied, and by collective."""
-        texts = [*of_copies, *of_members]
-        first = len(of_copies)
-        at = np.where(self._collective < 0, self._serves, first + self._collective)
-        return [texts[i] for i in at.tolist()]
-
-    def _served(self, texts: list[str]) -> list[str]:
-        return [texts[i] for i in self._serves.tolist()]
-
-    def _sets(self) -> list[str]:
-        labels = self._each(self._graph.colocation, [""] * len(self._collectives))
-        replica = self._replica.tolist()
-        return [label and f"{label}@r{r}" for label, r in zip(labels, replica, strict=True)]
-
-
-def _dtypes(outputs: list[str]) -> list[str]:
-    """The dtype of the first output of each op."""
-    of = {text: parse_output(text)[0][0] if text else "" for text in set(outputs)}
-    return [of[text] for text in outputs]

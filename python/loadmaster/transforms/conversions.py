@@ -1,0 +1,268 @@
+"""Which tensors of a layout are turned into other lays, by which collectives, in which buckets.
+
+There is one conversion per tensor and lays wanted on all axes, for all readers that want it. A
+parameter that is gathered where it is used is gathered in the forward pass and in the backward
+pass. Where some reader wants all of what another wants a part of, the part is taken from the whole.
+
+A conversion goes axis by axis, what makes less of a tensor first: slices, then reduce-scatters from
+the inside out, all-to-alls, all-reduces, and all-gathers from the outside in. So the fewest bytes
+cross the outer axes, whose links are the slower ones.
+
+Gradients on their way to the optimizer, parameters that are gathered where they are used and
+parameters that were updated go in buckets, each of one kind on one axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.dimensions.form import ANY, OWNER
+from loadmaster.transforms.gradients import filled, turns
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.lays import FREE, conversion
+
+#: What a conversion is of: an activation, which has collectives of its own; a gradient on its way
+#: to an update; a parameter that is gathered where it is used; one that was updated.
+ACTIVATION, GRADIENT, WEIGHT, UPDATED = range(4)
+
+#: Kinds in the order in which a conversion has them, and whether the outermost axis comes first.
+_STAGES = (
+    ("reduce_scatter", False),
+    ("all_to_all", False),
+    ("all_reduce", False),
+    ("all_gather", True),
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Conversions, a column each.
+
+    Attributes
+    ----------
+    tensor : int64 [n]
+        The output that is converted.
+    want, owner : int [n_axes, n]
+        How it is to lie; the place on each axis of what is OWNER.
+    what : int64 [n]
+        ACTIVATION, GRADIENT, WEIGHT or UPDATED.
+    first : int64 [n]
+        The first op that reads it; of what was updated, the op that wrote it.
+    """
+
+    tensor: NDArray[np.int64]
+    want: NDArray[np.int32]
+    owner: NDArray[np.int64]
+    what: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def joined(self, other: Rows) -> Rows:
+        """These and others."""
+        names = [one.name for one in fields(self)]
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return Rows(*(np.concatenate(pair, axis=-1) for pair in pairs))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Collectives of conversions, in the order of a conversion's.
+
+    Attributes
+    ----------
+    row : int64 [n]
+        The conversion.
+    axis, kind : int64 [n]
+        Where, and an index into :data:`loadmaster.fast.COLLECTIVES`.
+    before, after : int64 [n]
+        The ways in which the tensor is shared.
+    is_first, is_last : bool [n]
+        Whether it is its conversion's first step, or the last.
+    """
+
+    row: NDArray[np.int64]
+    axis: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+    is_first: NDArray[np.bool_]
+    is_last: NDArray[np.bool_]
+
+
+class Conversions:
+    """The conversions of a layout.
+
+    Attributes
+    ----------
+    rows : Rows
+    of_argument : int64 [n_arguments]
+        The conversion that each argument reads; -1: it reads the tensor itself.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        rows, self.of_argument = self._wanted()
+        self.rows = rows.joined(self._updated())
+
+    # -- what is converted -------------------------------------------------------------------------
+
+    def _wanted(self) -> tuple[Rows, NDArray[np.int64]]:
+        """Those that arguments need, and the one of each."""
+        layout, d, graph = self.layout, self.layout.dimensions, self.layout.graph
+        of_argument = np.full(len(d.reader), -1, dtype=np.int64)
+        at = np.flatnonzero((layout.conversion >= 0).any(axis=0))
+        tensor, reader = layout.tensor[at], d.reader[at].astype(np.int64)
+        want = layout.wanted[:, at]
+        want = np.where(want == ANY, layout.made[:, tensor], want)
+        owner = np.where(want == OWNER, layout.owner[:, reader], 0)
+        is_state = graph.placeholder[d.root[at]]
+        is_backward = is_state & np.isin(np.array(graph.phases, dtype=object)[reader], ["b"])
+        code = tensor * 2 + is_backward
+        for lays, places in zip(want, owner, strict=True):
+            code = (code * (int(want.max(initial=0)) + 7) + lays + 6) * (
+                int(owner.max(initial=0)) + 1
+            ) + places
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        reads = np.full(len(first), graph.n_ops)
+        np.minimum.at(reads, which, reader)
+        is_update = np.zeros(len(first), dtype=bool)
+        is_update[which[graph.updates[reader]]] = True
+        is_update &= ~graph.updates[layout.maker[tensor[first]]]
+        what = np.where(is_state[first], WEIGHT, np.where(is_update, GRADIENT, ACTIVATION))
+        rows = Rows(tensor[first], want[:, first], owner[:, first], what, reads)
+        by = _served(rows, is_backward[first])
+        kept, number = np.unique(by, return_inverse=True)
+        np.minimum.at(reads, by, rows.first)
+        of_argument[at] = number[which]
+        return Rows(
+            tensor[first][kept],
+            want[:, first][:, kept],
+            owner[:, first][:, kept],
+            what[kept],
+            reads[kept],
+        ), of_argument
+
+    def _updated(self) -> Rows:
+        """State that lies otherwise than what the optimizer writes into it last."""
+        layout, graph = self.layout, self.layout.graph
+        writes = np.flatnonzero(graph.updates & ~graph.view & (graph.alias_of >= 0))
+        state = graph.alias_of[writes]
+        known = graph.placeholder[state] & (layout.dimensions.form_of[state] >= 0)
+        known &= layout.dimensions.form_of[writes] >= 0
+        last = dict(zip(state[known].tolist(), writes[known].tolist(), strict=True))
+        of, writer = (np.array(some, dtype=np.int64) for some in (list(last), list(last.values())))
+        tensor, want = layout.first_output[writer], layout.made[:, layout.first_output[of]]
+        some = np.flatnonzero((conversion(layout.made[:, tensor], want) >= 0).any(axis=0))
+        return Rows(
+            tensor[some],
+            want[:, some],
+            layout.owner[:, writer[some]],
+            np.full(len(some), UPDATED),
+            writer[some],
+        )
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The collectives, those that come first in a conversion before the others."""
+        layout, rows = self.layout, self.rows
+        maker = layout.maker[rows.tensor]
+        owner = np.where(rows.want == OWNER, rows.owner, layout.owner[:, maker])
+        have = layout.made[:, rows.tensor]
+        kinds = conversion(have, rows.want)
+        now = np.where(kinds == FREE, rows.want, have)
+        found: list[tuple[NDArray[Any], ...]] = []
+        seen, left = np.zeros(len(rows), dtype=bool), (kinds >= 0).sum(axis=0)
+        for word, is_outer_first in _STAGES:
+            kind, axes = fast.COLLECTIVES.index(word), range(len(kinds))
+            for axis in axes if is_outer_first else reversed(axes):
+                of = np.flatnonzero(kinds[axis] == kind)
+                before = layout.way(rows.tensor[of], now[:, of], owner[:, of])
+                now[axis, of] = rows.want[axis, of]
+                after = layout.way(rows.tensor[of], now[:, of], owner[:, of])
+                left[of] -= 1
+                is_first = ~seen[of]
+                seen[of] = True
+                found.append(
+                    (
+                        of,
+                        np.full(len(of), axis),
+                        np.full(len(of), kind),
+                        before,
+                        after,
+                        is_first,
+                        left[of] == 0,
+                    )
+                )
+        return Steps(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    @cached_property
+    def bytes(self) -> NDArray[np.uint64]:
+        """Bytes of the whole tensor of each conversion."""
+        return self.layout.tensor_bytes[self.rows.tensor]
+
+    @cached_property
+    def bucket(self) -> NDArray[np.int64]:
+        """The bucket of each step; what is in no bucket is alone in one of its own."""
+        rows, steps = self.rows, self.steps
+        ways, size = self.layout.ways.ways, self.bytes[steps.row]
+        largest = np.maximum(ways.amounts(steps.before, size), ways.amounts(steps.after, size))
+        largest = largest.max(axis=0)
+        what = rows.what[steps.row]
+        sort = np.where(
+            what == WEIGHT, rows.first[steps.row], self.layout.maker[rows.tensor[steps.row]]
+        )
+        turn = np.zeros(len(what), dtype=np.int64)
+        of_gradients = np.flatnonzero(what == GRADIENT)
+        if len(of_gradients):
+            d = self.layout.dimensions
+            serves = self.of_argument >= 0
+            is_gradient = (
+                serves
+                & (rows.what[self.of_argument] == GRADIENT)
+                & self.layout.graph.updates[d.reader]
+            )
+            level = turns(self.layout.graph, d.edge[is_gradient])
+            turn[of_gradients] = level[self.layout.maker[rows.tensor[steps.row[of_gradients]]]]
+        bucket, count = np.empty(len(what), dtype=np.int64), 0
+        alone = np.flatnonzero(what == ACTIVATION)
+        bucket[alone] = np.arange(len(alone))
+        count = len(alone)
+        group = (what * 8 + steps.axis) * 8 + steps.kind
+        group = np.where(what == ACTIVATION, -1, group)
+        for one in np.unique(group[group >= 0]).tolist():
+            of = np.flatnonzero(group == one)
+            of = of[np.lexsort((sort[of], turn[of]))]
+            number = filled(largest[of], turn[of], self.layout.bucket_bytes)
+            bucket[of] = count + number
+            count += int(number[-1]) + 1
+        return bucket
+
+
+def _served(rows: Rows, is_backward: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The conversion of the same tensor whose result each can be taken from; itself if none."""
+    n = len(rows)
+    by = np.arange(n)
+    same_as = np.stack([rows.tensor, is_backward])
+    offset = 1
+    while offset < n and (same := (same_as[:, :-offset] == same_as[:, offset:]).all(axis=0)).any():
+        low = np.flatnonzero(same)
+        for of, other in ((low, low + offset), (low + offset, low)):
+            is_free = (conversion(rows.want[:, other], rows.want[:, of]) == FREE).all(axis=0)
+            is_free &= (
+                (rows.want[:, other] != OWNER) | (rows.owner[:, other] == rows.owner[:, of])
+            ).all(axis=0)
+            by[of[is_free]] = other[is_free]
+        offset += 1
+    while (by[by] != by).any():
+        by = by[by]
+    return by

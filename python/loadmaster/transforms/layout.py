@@ -1,0 +1,380 @@
+"""Layout: where every tensor of a graph lies on a mesh, and what each device does of every op.
+
+Labels say how ops are shared along each axis (:mod:`.lays`). From these follow the lays of outputs,
+the lays that arguments need, and per device the share of FLOPs, of bytes and of what stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.form import ANY, FLAT, OWNER, REPLICATE, Form
+from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.program import Program
+from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
+from loadmaster.model.shapes import parse_output
+from loadmaster.transforms.batch_norm import is_batch_norm
+from loadmaster.transforms.gradients import Updates
+from loadmaster.transforms.label_tables import LabelTables
+from loadmaster.transforms.label_words import labels_of_words, words_of_labels
+from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat
+from loadmaster.transforms.mesh_ways import ALL, EVEN, MeshWays
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Labels of the ops of a graph on a mesh.
+
+    Attributes
+    ----------
+    dimensions : Dimensions
+    mesh : Mesh
+    labels : int32 [n_axes, n_ops]
+        Per axis, outermost first, and op: 0 whole, i > 0 cut i - 1 of its form, FLAT or OWNER.
+        Those of views count for nothing.
+    batch_norm : "local" or "synchronised"
+        Whether batch norms have the statistics of their part of the batch, or of all of it.
+    bucket_bytes : int
+        Bytes of gradients or of parameters that one collective takes.
+
+    Raises
+    ------
+    InputError
+        A label that an op's form lacks; an op that is OWNER and belongs to no parameter's update;
+        lays that nothing turns into each other.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:lenet")
+    >>> mesh = Mesh.of({"tp": 2})
+    >>> layout = Layout(Dimensions.of(graph), mesh, np.zeros((1, graph.n_ops), dtype=np.int32))
+    >>> layout.shard().graph.n_ops == 2 * graph.n_ops
+    True
+    """
+
+    dimensions: Dimensions
+    mesh: Mesh
+    labels: NDArray[np.int32]
+    batch_norm: str = "local"
+    bucket_bytes: int = BUCKET_BYTES
+
+    def __post_init__(self) -> None:
+        wanted = (len(self.mesh.axes), self.graph.n_ops)
+        if self.labels.shape != wanted:
+            raise InputError(f"labels have shape {self.labels.shape}: want {wanted}")
+        is_bad = (self.labels > self.tables.n_cuts[self.form_of]) & ~self.graph.view
+        is_bad |= (self.labels < 0) & ~np.isin(self.labels, (FLAT, OWNER))
+        is_bad |= (self.labels == OWNER) & (self.set_of < 0) & ~self.graph.view
+        if is_bad.any():
+            axis, op = np.argwhere(is_bad)[0].tolist()
+            label, kind = int(self.labels[axis, op]), self.graph.kinds[op]
+            has = int(self.tables.n_cuts[self.form_of[op]])
+            why = "it is of no parameter's update" if label == OWNER else f"it has {has} cuts"
+            raise InputError(
+                f"axis {self.mesh.names[axis]!r}, op {self.graph.names[op]!r} ({kind}): "
+                f"it cannot have label {label}: {why}"
+            )
+
+    @property
+    def graph(self) -> OpGraph:
+        """The user's graph."""
+        return self.dimensions.graph
+
+    def shard(self) -> Program:
+        """The program: see :func:`loadmaster.transforms.shards.shard`."""
+        from loadmaster.transforms.shards import Shards
+
+        return Shards(self).build()
+
+    @classmethod
+    def of(cls, graph: OpGraph, recipe: Recipe) -> Layout:
+        """The layout that a recipe describes.
+
+        Raises
+        ------
+        InputError
+            The recipe leaves something to a solver, or names a cut that an op has not.
+        """
+        dimensions = Dimensions.of(graph)
+        labels = labels_of_words(dimensions, recipe.mesh, recipe.words(graph))
+        if recipe.recompute:
+            raise InputError(
+                f"recipe: recompute names {', '.join(recipe.recompute)}, and a graph is expanded "
+                "with the activations that it keeps: leave recompute out"
+            )
+        layout = cls(dimensions, recipe.mesh, labels, recipe.batch_norm, recipe.bucket_bytes)
+        if recipe.shard_state:
+            state = recipe.sharded_state(graph)
+            layout = replace(layout, labels=layout._with_sharded_state(state))
+        return layout
+
+    def recipe(self) -> Recipe:
+        """The recipe that describes the layout."""
+        words = words_of_labels(self.dimensions, self.mesh, self.labels)
+        return Recipe.of_labels(
+            self.graph,
+            self.mesh,
+            words,
+            batch_norm=self.batch_norm,
+            bucket_bytes=self.bucket_bytes,
+        )
+
+    def _with_sharded_state(self, words: Sequence[str]) -> NDArray[np.int32]:
+        """Labels with updates FLAT on the axes that cut the batch, as ``shard_state`` says of them.
+
+        Gradients that are summed for a FLAT update are scattered: so ZeRO 1 and 2 are one.
+        """
+        graph, labels = self.graph, self.labels.copy()
+        word = np.array(words, dtype=object)
+        may = np.array([may_be_flat(form) for form in (*self.dimensions.forms, Form((), (), ()))])
+        wanted = (self.set_of >= 0) & (word != "none") & may[self.form_of]
+        wanted &= (graph.stands_for != PARAMETER) | (word == "parameters")
+        for axis in np.flatnonzero(self.is_batch.any(axis=1)).tolist():
+            labels[axis, wanted & (labels[axis] == 0)] = FLAT
+        return labels
+
+    @cached_property
+    def is_batch(self) -> NDArray[np.bool_]:
+        """Per axis and op, whether the op is cut by the batch: bool [n_axes, n_ops]."""
+        found: NDArray[np.bool_] = self.tables.is_batch(self.form_of, self.labels)
+        return found & ~self.graph.view
+
+    # -- ops, their outputs and arguments ------------------------------------------------------
+
+    @cached_property
+    def tables(self) -> LabelTables:
+        """What labels of forms mean."""
+        return LabelTables.of(self.dimensions.forms)
+
+    @cached_property
+    def form_of(self) -> NDArray[np.int32]:
+        """The form of each op; the last, which has nothing, where there is none."""
+        form_of = self.dimensions.form_of
+        return np.where(form_of < 0, np.int32(len(self.dimensions.forms)), form_of)
+
+    @cached_property
+    def first_output(self) -> NDArray[np.int64]:
+        """Where the outputs of each op begin, and one past the last of all."""
+        return np.concatenate([[0], np.cumsum(self.tables.n_outputs[self.form_of])])
+
+    @cached_property
+    def maker(self) -> NDArray[np.int64]:
+        """The op of each output."""
+        return np.repeat(np.arange(self.graph.n_ops), np.diff(self.first_output))
+
+    @cached_property
+    def is_read(self) -> NDArray[np.bool_]:
+        """Which arguments are tensors of some op that runs, or of a placeholder, through edges.
+
+        Those of views are not.
+        """
+        d = self.dimensions
+        known = (d.root >= 0) & (d.edge >= 0)
+        known &= ~self.graph.view[d.reader] & (d.form_of[d.reader] >= 0)
+        found: NDArray[np.bool_] = known & (d.form_of[d.root] >= 0)
+        return found
+
+    @cached_property
+    def tensor(self) -> NDArray[np.int64]:
+        """The output that each argument is, through views; what is not known is output 0."""
+        d = self.dimensions
+        known = (d.root >= 0) & (d.form_of[d.root] >= 0)
+        return np.where(known, self.first_output[np.where(known, d.root, 0)] + d.output, 0)
+
+    @cached_property
+    def set_of(self) -> NDArray[np.int64]:
+        """The update that each op belongs to, parameters among them; -1: none."""
+        updates = self.updates
+        set_of = updates.of_op.copy()
+        set_of[updates.parameter] = updates.of_parameter
+        return set_of
+
+    @cached_property
+    def updates(self) -> Updates:
+        """The optimizer's ops by parameter."""
+        return Updates.of(self.graph, self.graph.roles.many)
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """Per axis and op, the place on the axis of what is OWNER: int64 [n_axes, n_ops]."""
+        rows = []
+        for size in self.mesh.shape:
+            of_sets = np.append(self.updates.owners(self.graph, size), 0)
+            rows.append(of_sets[self.set_of])
+        return np.array(rows, dtype=np.int64)
+
+    # -- lays --------------------------------------------------------------------------------------
+
+    @cached_property
+    def made(self) -> NDArray[np.int32]:
+        """Per axis and output, how it lies: int32 [n_axes, n_outputs]."""
+        which = np.arange(len(self.maker)) - self.first_output[self.maker]
+        return self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
+
+    @cached_property
+    def wanted(self) -> NDArray[np.int32]:
+        """Per axis and argument, the lay that its tensor must have: int32 [n_axes, n_arguments].
+
+        In factors of the tensor as it was made, before views.
+        """
+        d = self.dimensions
+        which = np.arange(len(d.reader)) - d.first[d.reader]
+        lay = self.tables.needed(self.form_of[d.reader], which, self.labels[:, d.reader])
+        width = max(map(len, d.backs), default=0) + 1
+        backs = np.full((len(d.backs) + 1, width), REPLICATE, dtype=np.int32)
+        for i, back in enumerate(d.backs):
+            backs[i, : len(back)] = back
+        return np.where(lay < 0, lay, backs[d.back, np.maximum(lay, 0)])
+
+    @cached_property
+    def conversion(self) -> NDArray[np.int8]:
+        """Per axis and argument, the collective that it needs, as :func:`.lays.conversion` says."""
+        kinds = conversion(self.made[:, self.tensor], self.wanted)
+        is_bad = (kinds == FORBIDDEN) & self.is_read
+        if is_bad.any():
+            axis, at = np.argwhere(is_bad)[0].tolist()
+            d, names = self.dimensions, self.graph.names
+            raise InputError(
+                f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} wants the tensor of "
+                f"{names[d.root[at]]!r} to lie as {int(self.wanted[axis, at])}, and it lies as "
+                f"{int(self.made[axis, self.tensor[at]])}: no collective turns one into the other"
+            )
+        return np.where(self.is_read, kinds, np.int8(-1))
+
+    # -- what each device has and does -------------------------------------------------------------
+
+    @cached_property
+    def ways(self) -> MeshWays:
+        """How things are shared on the mesh."""
+        return MeshWays(self.mesh, self.tables.sizes)
+
+    @cached_property
+    def made_way(self) -> NDArray[np.int64]:
+        """The way in which each output is shared."""
+        return self.way(np.arange(len(self.maker)), self.made, self.owner[:, self.maker])
+
+    @cached_property
+    def wanted_way(self) -> NDArray[np.int64]:
+        """The way in which what each argument needs of its tensor is shared."""
+        return self.way(self.tensor, self.wanted, self.owner[:, self.dimensions.reader])
+
+    def way(
+        self, tensor: NDArray[np.int64], lays: NDArray[np.int32], owner: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The ways [n] in which tensors are shared, from lays and owners [n_axes, n]."""
+        if not len(self.maker):
+            return np.zeros(lays.shape[1], dtype=np.int64)
+        maker = self.maker[tensor]
+        which = tensor - self.first_output[maker]
+        size = self.tables.size_class(self.form_of[maker], which, np.maximum(lays, 0))
+        classes = np.where(lays >= 0, size, np.where(lays == FLAT, EVEN, ALL))
+        return self.ways.of(np.where(lays == OWNER, self.ways.owned + owner, classes))
+
+    @cached_property
+    def work_way(self) -> NDArray[np.int64]:
+        """The way in which the work of each op is shared."""
+        classes = self.tables.work_class(self.form_of, self.labels)
+        is_owned = (self.labels == OWNER) & ~self.graph.view
+        classes = np.where(is_owned, self.ways.owned + self.owner, classes)
+        classes[:, self.graph.view] = ALL
+        return self.ways.of(classes)
+
+    @cached_property
+    def homes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The device whose copies each device reads, int64 [n, k], and which row holds for each op.
+
+        What is OWNER on an axis is at one place of it; so is a view of it.
+        """
+        k, shape = self.mesh.size, self.mesh.shape
+        d, graph = self.dimensions, self.graph
+        shown = np.arange(graph.n_ops)
+        views = np.flatnonzero(graph.view & (np.diff(d.first) > 0))
+        root = d.root[d.first[views]]
+        shown[views] = np.where(root >= 0, root, views)
+        place = np.where(self.labels == OWNER, self.owner, -1)
+        place[:, graph.view] = -1
+        place = place[:, shown]
+        code = np.zeros(graph.n_ops, dtype=np.int64)
+        for of_axis, size in zip(place, shape, strict=True):
+            code = code * (size + 1) + of_axis + 1
+        some, home = np.unique(code, return_inverse=True)
+        rows = np.empty((len(some), k), dtype=np.int64)
+        for i, one in enumerate(some.tolist()):
+            places = self.ways.places.copy()
+            for axis in reversed(range(len(shape))):
+                one, at = divmod(one, shape[axis] + 1)
+                if at:
+                    places[axis] = at - 1
+            rows[i] = np.ravel_multi_index(tuple(places), shape)
+        return rows, home
+
+    @cached_property
+    def share(self) -> NDArray[np.float64]:
+        """Part of each op's work that each device does, float64 [n_ops, k]."""
+        return self.ways.fractions[self.work_way]
+
+    @cached_property
+    def exchanged(self) -> NDArray[np.int64]:
+        """Bytes that the parts of each op all-reduce while they run: int64 [n_axes, n_ops].
+
+        Those of the largest part on the other axes.
+        """
+        bytes_ = self.tables.exchanged(self.form_of, self.labels)
+        if self.batch_norm == "local" and bytes_.any():
+            bytes_ = np.where(is_batch_norm(self.graph), 0, bytes_)
+        classes = self.tables.work_class(self.form_of, self.labels)
+        for axis in range(len(classes)):
+            others = classes.copy()
+            others[axis] = ALL
+            some = np.flatnonzero(bytes_[axis])
+            largest = self.ways.fractions[self.ways.of(others[:, some])].max(axis=1, initial=0)
+            bytes_[axis, some] = np.ceil(bytes_[axis, some] * largest)
+        return bytes_
+
+    # -- bytes -------------------------------------------------------------------------------------
+
+    @cached_property
+    def tensor_bytes(self) -> NDArray[np.uint64]:
+        """Bytes of each output: as the edges say that carry it, else by its dtype and shape."""
+        texts = self.graph.outputs
+        known = {text: [_bytes(*one) for one in parse_output(text)] for text in set(texts)}
+        found = np.zeros(len(self.maker), dtype=np.uint64)
+        counts = np.diff(self.first_output).tolist()
+        flat = [
+            size for text, n in zip(texts, counts, strict=True) if n for size in known[text][:n]
+        ]
+        found[: len(flat)] = flat
+        at, edge = self.carrying
+        found[at] = self.graph.bytes[edge]
+        return found
+
+    @cached_property
+    def carrying(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Outputs that some edge carries from the op that makes them, and such an edge of each."""
+        d = self.dimensions
+        known = (d.root >= 0) & (d.edge >= 0)
+        direct = np.flatnonzero(known & (self.graph.src[np.where(known, d.edge, 0)] == d.root))
+        direct = direct[d.form_of[d.root[direct]] >= 0]
+        tensor, first = np.unique(self.tensor[direct], return_index=True)
+        return tensor, d.edge[direct[first]]
+
+    @cached_property
+    def argument_bytes(self) -> NDArray[np.uint64]:
+        """Bytes of each argument that is read for its values."""
+        edge = self.dimensions.edge
+        some = self.is_read & (self.wanted != ANY).any(axis=0)
+        return np.where(some, self.graph.bytes[np.where(some, edge, 0)], np.uint64(0))
+
+
+def _bytes(dtype: str, sizes: tuple[int, ...] | None) -> int:
+    bits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+    each = max(int(bits) // 8, 1) if bits.isdigit() else 0
+    return each * int(np.prod(sizes, dtype=np.int64)) if sizes is not None else 0
