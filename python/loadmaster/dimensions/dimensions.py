@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions import forming
-from loadmaster.dimensions.factors import Axes, Run
+from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
 from loadmaster.dimensions.naming import named
@@ -152,27 +152,36 @@ def _looks(
 
 
 def _joined(tensors: Tensors, patterns: Sequence[Pattern | None]) -> tuple[Axes, list[int]]:
-    """The axes of all tensors, one after the other, joined as patterns say; where each begins."""
+    """The axes of all tensors, one after the other, joined as patterns say; where each begins.
+
+    Where not all can be taken apart alike, what comes first stays. So reshapes come last, the most
+    frequent first: the windows in all layers rather than the step to another resolution.
+    """
     start = list(itertools.accumulate(map(len, tensors.shapes), initial=0))
     axes = Axes([size for shape in tensors.shapes for size in shape])
-    known: dict[tuple[object, ...], list[Tie]] = {}
+    groups: dict[tuple[object, ...], list[list[int]]] = {}
+    tied: dict[tuple[object, ...], tuple[bool, list[Tie]]] = {}
     for op, pattern in enumerate(patterns):
-        if pattern is None:
-            continue
-        seen = tensors.of_call(op)
-        shapes = [tensors.shapes[t] for t in seen]
-        key = (id(pattern), *shapes)
-        if key not in known:
-            known[key] = [tie for tie in forming.ties(pattern, shapes) if tie.joined]
-        for tie in known[key]:
-            one: Run | None = None
-            for place in tie.places:
-                at = start[seen[place.tensor]]
-                run = (at + place.first, at + place.end, place.low, place.high)
-                if one is None:
-                    one = run
-                else:
-                    axes.join(one, run)
+        if pattern is not None:
+            seen = tensors.of_call(op)
+            shapes = [tensors.shapes[t] for t in seen]
+            key = (id(pattern), *shapes)
+            if key not in groups:
+                groups[key] = []
+                ties = [tie for tie in forming.ties(pattern, shapes) if tie.joined]
+                tied[key] = (pattern.is_reshape, ties)
+            groups[key].append(seen)
+    for key in sorted(groups, key=lambda key: (tied[key][0], -len(groups[key]))):
+        for tie in tied[key][1]:
+            one, *others = tie.places
+            for seen in groups[key]:
+                at = start[seen[one.tensor]]
+                for other in others:
+                    to = start[seen[other.tensor]]
+                    if tie.is_of_axes:
+                        axes.unite(at + one.first, to + other.first)
+                    else:
+                        axes.join(one.run(at), other.run(to))
     return axes, start
 
 

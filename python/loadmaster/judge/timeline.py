@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -146,6 +147,22 @@ class Collectives:
         for i, members in enumerate(self.members):
             of[list(members)] = i
         return of
+
+    def some(self, which: Sequence[int]) -> Collectives:
+        """Some of them, by index."""
+        at = list(which)
+        return Collectives(
+            self.op[at],
+            tuple(self.kind[i] for i in at),
+            tuple(self.algorithm[i] for i in at),
+            self.bytes[at],
+            self.queued[at],
+            self.start[at],
+            self.finish[at],
+            tuple(self.channels[i] for i in at),
+            tuple(self.members[i] for i in at),
+            tuple(self.devices[i] for i in at),
+        )
 
     def label(self, i: int) -> str:
         """What one of them is, in words: ``all_reduce of 1.64 MiB on 2 devices (ring)``."""

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -166,6 +166,19 @@ class Mesh:
         return np.arange(self.size, dtype=np.int32)
 
 
+class Line(NamedTuple):
+    """A line of a recipe, and the ops of a graph that it means, as indices."""
+
+    table: str
+    axis: str
+    selector: str
+    word: str
+    ops: NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return f"{self.table}.{self.axis}, {self.selector!r}"
+
+
 class _Words(NamedTuple):
     """The words that one of a recipe's tables may have."""
 
@@ -188,11 +201,12 @@ class Recipe:
         The devices, on named axes; or the sizes of axes by name, for the cluster's first devices.
     labels : mapping of axis to mapping of selector to word
         How ops are shared along an axis: ``"whole"`` (every device does all of it), a cut's name
-        (``"row"``, ``"column"``, ``"contraction"``, ...), ``"flat"`` or ``"owner"`` (of an update:
-        by equal parts of its storage, or one device for each parameter), ``"auto"``. A selector is
-        a pattern of module paths, then, if wanted, a space, a kind of op, and which of these ops
-        of the module: ``"h.*.fc"``, ``"h.*.fc aten.mm.default#1"``. Of lines that mean an op the
-        last counts.
+        (``"row"``, ``"column"``, ``"contraction"``, ...) or what its dimension is in the model
+        (``"batch"``, ``"token"``, ``"head"``, ``"feature"``, ``"expert"``), ``"flat"`` or
+        ``"owner"`` (of an update: by equal parts of its storage, or one device for each
+        parameter), ``"auto"``. A selector is a pattern of module paths, then, if wanted, a space, a
+        kind of op, and which of these ops of the module: ``"h.*.fc"``,
+        ``"h.*.fc aten.mm.default#1"``. Of lines that mean an op the last counts.
     parameters : mapping of axis to mapping of pattern to spec
         How parameters, buffers and inputs lie on an axis, by their names: ``"Replicate"``,
         ``"Shard(0)"``, ``"flat"``, ``"owner"``, ``"auto"``. ``"Shard(1).2"`` is by the third factor
@@ -346,23 +360,32 @@ class Recipe:
         InputError
             A line means nothing in the graph; it is named, with what may have been meant.
         """
-        found = {
-            axis: np.full(graph.n_ops, _start("labels", self.rest), dtype=object)
-            for axis in self.mesh.names
-        }
-        for kind, (ops, places) in _sides(graph).items():
-            for axis, column in found.items():
-                column[ops] = _start(kind, self.rest)
-                for text, word in getattr(self, kind).get(axis, {}).items():
+        found = {axis: np.empty(graph.n_ops, dtype=object) for axis in self.mesh.names}
+        for column in found.values():
+            column[:] = _start("labels", self.rest)
+            column[graph.placeholder] = _start("parameters", self.rest)
+        for line in self.lines(graph):
+            found[line.axis][line.ops] = line.word
+        return {axis: column.tolist() for axis, column in found.items()}
+
+    def lines(self, graph: OpGraph) -> Iterator[Line]:
+        """Its lines in their order, with the ops of a graph that each means.
+
+        Raises
+        ------
+        InputError
+            As :meth:`words`.
+        """
+        for table, (ops, places) in _sides(graph).items():
+            for axis, lines in getattr(self, table).items():
+                for text, word in lines.items():
                     selector = Selector.parse(text)
                     meant = places.matching(selector)
                     if not len(meant):
-                        what = "op" if kind == "labels" else "parameter, buffer or input"
-                        raise InputError(
-                            f"recipe: {kind}.{axis}: no {what} is {text!r}{places.near(selector)}"
-                        )
-                    column[ops[meant]] = word
-        return {axis: column.tolist() for axis, column in found.items()}
+                        what = "op" if table == "labels" else "parameter, buffer or input"
+                        near = places.near(selector)
+                        raise InputError(f"recipe: {table}.{axis}: no {what} is {text!r}{near}")
+                    yield Line(table, axis, text, word, ops[meant])
 
     def sharded_state(self, graph: OpGraph) -> list[str]:
         """Per op the word of :attr:`shard_state` for its module, ``"none"`` where no line speaks.

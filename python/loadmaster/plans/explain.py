@@ -11,12 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.text import escaped, in_lines
+from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.simulation import bytes_moved
 from loadmaster.judge.verdict import Verdict
+from loadmaster.plans.effects import Caused, caused
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.stages import Stages
+
+#: What words of recipes mean that name no cut.
+MEANINGS = {
+    "whole": "each does all of it",
+    "Replicate": "each has all of it",
+    "flat": "each has an equal part of its storage",
+    "owner": "one has it",
+    "auto": "left to a solver",
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,10 @@ class Explanation:
         The other devices, the best first: those that fit, then those that are least over.
     feeds : tuple of str
         The collectives that read what it makes: kind, bytes, devices, when.
+    label : tuple of str
+        How a recipe shares it, a sentence per axis; of a parameter, how it lies.
+    caused : tuple of Caused
+        The collectives that bring its input or take its result.
     parts : tuple of Explanation
         Of an op that has parts, each of them, by the name of the op that runs. The op's own
         figures are then those of all parts: every device, the first start, the last finish, what
@@ -86,21 +100,24 @@ class Explanation:
     bytes_moved: int
     alternatives: tuple[Alternative, ...]
     feeds: tuple[str, ...] = ()
+    label: tuple[str, ...] = ()
+    caused: tuple[Caused, ...] = ()
     parts: tuple[Explanation, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """As plain data for JSON; ``parts`` and ``feeds`` only where there are some."""
-        document = asdict(self)
-        return {k: v for k, v in document.items() if v or k not in ("parts", "feeds")}
+        """As plain data for JSON; what only ops of recipes or with parts have only where it is."""
+        document, some = asdict(self), ("feeds", "label", "caused", "parts")
+        return {k: v for k, v in document.items() if v or k not in some}
 
     def __str__(self) -> str:
         kind = f" ({self.kind})" if self.kind else ""
         if self.parts:
             head = f"{self.op}{kind} has {counted(len(self.parts), 'part')}, on {self.device}"
-            return "\n".join([escaped(head), *map(str, self.parts)])
+            return "\n".join([in_lines([head, *self._split]), *map(str, self.parts)])
         lines = [
             f"{self.op}{kind} is on {self.device}, "
             f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
+            *self._split,
             f"it waited for {self.waited}",
             *(f"it feeds {what}" for what in self.feeds),
             f"bound by: {self.constraint}",
@@ -108,6 +125,11 @@ class Explanation:
         for other in self.alternatives:
             lines.append(f"on {other.device}: {self._verdict(other)}")
         return in_lines(lines)
+
+    @property
+    def _split(self) -> list[str]:
+        """How it is split, and what that caused."""
+        return [*self.label, *map(str, self.caused)]
 
     def _verdict(self, other: Alternative) -> str:
         if other.makespan is None or other.bytes_moved is None:
@@ -172,8 +194,9 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     index = plan.graph.index(op)
     name = plan.graph.names[index]
     found = tuple(_explained(plan, i) for i in plan.program.parts_of(index).tolist())
+    label, around = _label(plan, index), caused(plan, index)
     if len(found) == 1:
-        return replace(found[0], op=name)
+        return replace(found[0], op=name, label=label, caused=around)
     return replace(
         max(found, key=lambda part: part.finish),
         op=name,
@@ -182,8 +205,23 @@ def explain(plan: Plan, op: str | int) -> Explanation:
         goes_with=tuple(dict.fromkeys(other for part in found for other in part.goes_with)),
         alternatives=(),
         feeds=tuple(dict.fromkeys(what for part in found for what in part.feeds)),
+        label=label,
+        caused=around,
         parts=found,
     )
+
+
+def _label(plan: Plan, index: int) -> tuple[str, ...]:
+    """What a plan's recipe says of one of the user's ops, a sentence per axis."""
+    if plan.recipe is None:
+        return ()
+    words = plan.recipe.words(plan.graph)
+    said = []
+    for axis in plan.recipe.mesh.axes:
+        word = words[axis.name][index]
+        what = MEANINGS.get(word, "each has its part" if plan.graph.placeholder[index] else "split")
+        said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {what}")
+    return tuple(said)
 
 
 def _explained(plan: Plan, index: int) -> Explanation:
