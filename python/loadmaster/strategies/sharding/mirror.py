@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.dimensions.form import REPLICATE
-from loadmaster.judge.problem import ranks
+from loadmaster.judge.problem import by_start, ranks
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
@@ -95,9 +95,11 @@ class Mirror:
             found.append(shared[0] if shared else max(found, default=0) + 1)
         return found
 
-    def seen(self, columns: Ints) -> Seen:
-        """What a step is under labels, int64 [n_axes, n_nodes]."""
-        return _Mirrored(self, columns).simulated()
+    def seen(self, columns: Ints, *, in_time: bool = False) -> Seen:
+        """What a step is under labels, int64 [n_axes, n_nodes]; ``in_time``: also in an order in
+        which what collectives wait for comes first.
+        """
+        return _Mirrored(self, columns).simulated(in_time)
 
 
 class _Mirrored:
@@ -149,8 +151,8 @@ class _Mirrored:
 
     # -- tensors and conversions -----------------------------------------------------------------
 
-    def simulated(self) -> Seen:
-        """The whole of it."""
+    def simulated(self, in_time: bool) -> Seen:
+        """The whole of it, in the best order."""
         self._exchanges()
         self._reads()
         self._ends()
@@ -172,6 +174,10 @@ class _Mirrored:
         orders = (order, fast.m_topo(graph))
         tried = [fast.simulate(problem, devices, ranks(order)) for order in orders]
         found = min(tried, key=lambda schedule: schedule.makespan)
+        if in_time:
+            order = _in_time(by_start(graph, found.start, found.finish), where > 0, src, dst)
+            again = fast.simulate(problem, devices, ranks(order))
+            found = min((found, again), key=lambda schedule: schedule.makespan)
         busy = found.device_busy
         stays = float((self.structure.resident * self._kept()).sum())
         return Seen(
@@ -345,6 +351,19 @@ class _Mirrored:
                 at = self.setting.places[0].at[other]
                 found *= fractions(size, self.setting.shares[other], at)
         return found
+
+
+def _in_time(
+    order: NDArray[np.int32], is_network: NDArray[np.bool_], src: Ints, dst: Ints
+) -> NDArray[np.int32]:
+    """Ops by the first collective that waits for each, then as they are in an order. O(V + E)."""
+    rank, n = ranks(order), len(order)
+    first = np.where(is_network, rank, n).tolist()
+    backwards = np.argsort(-rank[src], kind="stable")
+    for a, b in zip(src[backwards].tolist(), dst[backwards].tolist(), strict=True):
+        if first[b] < first[a]:
+            first[a] = first[b]
+    return np.lexsort((rank, first)).astype(np.int32)
 
 
 def _buckets(
