@@ -335,7 +335,9 @@ class Layout:
             others = classes.copy()
             others[axis] = ALL
             some = np.flatnonzero(bytes_[axis])
-            largest = self.ways.fractions[self.ways.of(others[:, some])].max(axis=1, initial=0)
+            # Ways are found before fractions are asked for: these are of all that are known.
+            way = self.ways.of(others[:, some])
+            largest = self.ways.fractions[way].max(axis=1, initial=0)
             bytes_[axis, some] = np.ceil(bytes_[axis, some] * largest)
         return bytes_
 
