@@ -32,7 +32,7 @@ from loadmaster.transforms.lays import FREE, conversion
 ACTIVATION, GRADIENT, WEIGHT, UPDATED = range(4)
 
 #: Kinds in the order in which a conversion has them, and whether the outermost axis comes first.
-_STAGES = (
+STAGES = (
     ("reduce_scatter", False),
     ("all_to_all", False),
     ("all_reduce", False),
@@ -182,7 +182,7 @@ class Conversions:
         now = np.where(kinds == FREE, rows.want, have)
         found: list[tuple[NDArray[Any], ...]] = []
         seen, left = np.zeros(len(rows), dtype=bool), (kinds >= 0).sum(axis=0)
-        for word, is_outer_first in _STAGES:
+        for word, is_outer_first in STAGES:
             kind, axes = fast.COLLECTIVES.index(word), range(len(kinds))
             for axis in axes if is_outer_first else reversed(axes):
                 of = np.flatnonzero(kinds[axis] == kind)
@@ -239,11 +239,20 @@ class Conversions:
         count = len(alone)
         group = (what * 8 + steps.axis) * 8 + steps.kind
         group = np.where(what == ACTIVATION, -1, group)
-        for one in np.unique(group[group >= 0]).tolist():
+        # What was in one bucket a step before stays together: else buckets could wait in a circle.
+        before = np.full(len(rows), -1, dtype=np.int64)
+        begins = np.unique(group, return_index=True)[1]
+        for one in group[np.sort(begins)].tolist():
+            if one < 0:
+                continue
             of = np.flatnonzero(group == one)
-            of = of[np.lexsort((sort[of], turn[of]))]
-            number = filled(largest[of], turn[of], self.layout.bucket_bytes)
+            came = before[steps.row[of]]
+            order = np.lexsort((sort[of], came, turn[of]))
+            of, came = of[order], came[order]
+            batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
+            number = filled(largest[of], batch, self.layout.bucket_bytes)
             bucket[of] = count + number
+            before[steps.row[of]] = bucket[of]
             count += int(number[-1]) + 1
         return bucket
 

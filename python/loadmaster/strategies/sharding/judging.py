@@ -29,7 +29,7 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     program = Layout(dimensions, found.mesh, space.labels(found.labels.columns)).shard()
     placed = problem.transformed(program)
     device = found.mesh.on(problem.cluster)
-    at = where_allowed(placed, device[np.maximum(program.replica, 0)[placed.reduced.op_of]])
+    at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])
     orders = ranks(fast.m_topo(placed.graph)), np.arange(placed.graph.n_ops, dtype=np.int32)
     best = placed.objective.best(judged(placed, Assignment(at, order)) for order in orders)
     best = best.noted(*program.notes)

@@ -6,12 +6,11 @@ whose axes share channels. It is simulated by the judge's own simulator, and giv
 of memory.
 
 Gradients on their way to updates, parameters gathered where they are used, and updated parameters
-go in buckets. At most two buckets of gathered parameters are there before they are used.
+go in buckets. Ops run in the program's order or in Kahn's, whichever is faster. At most two buckets of gathered parameters are there before they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -20,13 +19,14 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.dimensions.form import REPLICATE
+from loadmaster.judge.problem import by_start, ranks
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
-from loadmaster.strategies.sharding.tables import Setting
+from loadmaster.strategies.sharding.tables import Setting, stages
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
 from loadmaster.strategies.sharding.ways import fractions
-from loadmaster.transforms.lays import conversion
+from loadmaster.transforms.lays import FREE, conversion
 from loadmaster.model.recipe import BUCKET_BYTES
 
 Floats = NDArray[np.float64]
@@ -95,9 +95,38 @@ class Mirror:
             found.append(shared[0] if shared else max(found, default=0) + 1)
         return found
 
-    def seen(self, columns: Ints) -> Seen:
-        """What a step is under labels, int64 [n_axes, n_nodes]."""
-        return _Mirrored(self, columns).simulated()
+    def seen(self, columns: Ints, *, in_time: bool = False) -> Seen:
+        """What a step is under labels, int64 [n_axes, n_nodes]; ``in_time``: also in an order in
+        which what collectives wait for comes first.
+        """
+        return _Mirrored(self, columns).simulated(in_time)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of some conversions.
+
+    Attributes
+    ----------
+    axis : int
+    rows : int64 [n]
+        The arguments that want them.
+    code : int
+        What is done: an index into :data:`loadmaster.fast.COLLECTIVES`.
+    want : int32 [n]
+        The lay wanted on the axis.
+    size : float64 [n]
+        Bytes on the axis of what is converted.
+    left : float64 [n]
+        Bytes that a device then has.
+    """
+
+    axis: int
+    rows: Ints
+    code: int
+    want: NDArray[np.int32]
+    size: Floats
+    left: Floats
 
 
 class _Mirrored:
@@ -149,8 +178,8 @@ class _Mirrored:
 
     # -- tensors and conversions -----------------------------------------------------------------
 
-    def simulated(self) -> Seen:
-        """The whole of it."""
+    def simulated(self, in_time: bool) -> Seen:
+        """The whole of it, in the best order."""
         self._exchanges()
         self._reads()
         self._ends()
@@ -167,10 +196,15 @@ class _Mirrored:
         cluster = _cluster(max(self.mirror.network))
         seconds = np.concatenate(self.seconds)
         problem = fast.Problem(graph, cluster._core, np.stack([seconds, seconds], axis=1))
-        order = np.lexsort((np.arange(self.n), np.concatenate(self.priority)))
-        rank = np.empty(self.n, dtype=np.int32)
-        rank[order] = np.arange(self.n, dtype=np.int32)
-        found = fast.simulate(problem, where.astype(np.int32), rank)
+        order = np.lexsort((np.arange(self.n), np.concatenate(self.priority))).astype(np.int32)
+        devices = where.astype(np.int32)
+        orders = (order, fast.m_topo(graph))
+        tried = [fast.simulate(problem, devices, ranks(order)) for order in orders]
+        found = min(tried, key=lambda schedule: schedule.makespan)
+        if in_time:
+            order = _in_time(by_start(graph, found.start, found.finish), where > 0, src, dst)
+            again = fast.simulate(problem, devices, ranks(order))
+            found = min((found, again), key=lambda schedule: schedule.makespan)
         busy = found.device_busy
         stays = float((self.structure.resident * self._kept()).sum())
         return Seen(
@@ -231,72 +265,67 @@ class _Mirrored:
         some = firsts(code) if len(code) else np.empty(0, dtype=np.int64)
         tensor = self._tensor(size[some])[code]
         src = np.where(self.runs[holder], self.at[holder], -1)
-        left = a.bytes.copy()
-        for axis in range(len(self.columns)):
-            left *= self._fraction(axis)
-        for axis, column in enumerate(self.columns):
-            have = structure.ways.outputs[structure.made, column[a.root]]
-            want = structure.lays_wanted[structure.wanted, column[a.reader]]
-            kind = conversion(have, want)
-            rows = np.flatnonzero(kind >= 0)
-            if len(rows):
-                src[rows], tensor[rows] = self._converted(
-                    axis, rows, kind[rows], want[rows], (src[rows], tensor[rows]), left[rows]
-                )
+        self._convert(src, tensor)
         known = np.flatnonzero(src >= 0)
         self._link(src[known], self.at[a.reader[known]], tensor[known])
 
-    def _fraction(self, axis: int) -> Floats:
-        """The fraction of each argument that its reader has, on an axis."""
-        structure, a, ways = self.structure, self.structure.arguments, self.structure.ways
-        row = ways.first_input[structure.way[a.reader]] + a.position
-        size = ways.input_size[row, self.columns[axis][a.reader]]
-        return fractions(size, self.setting.shares[axis], self.setting.places[0].at[axis])
+    def _convert(self, src: Ints, tensor: Ints) -> None:
+        """Conversions of arguments, in the order in which programs do them; changes what each is
+        read from.
+        """
+        structure, a = self.structure, self.structure.arguments
+        out, into = self.setting.fractions(self.columns)
+        kinds, wants = [], []
+        for axis, column in enumerate(self.columns):
+            have = structure.ways.outputs[structure.made, column[a.root]]
+            want = structure.lays_wanted[structure.wanted, column[a.reader]]
+            kinds.append(conversion(have, want))
+            wants.append(want)
+        now = np.where(np.array(kinds) == FREE, into, out)
+        for code, axis in stages(len(self.columns)):
+            rows = np.flatnonzero(kinds[axis] == code)
+            if not len(rows):
+                continue
+            whole = self.setting.parts.tensor[rows]
+            on_axis = whole * np.prod(np.delete(now[:, rows], axis, axis=0), axis=0)
+            now[axis, rows] = into[axis, rows]
+            left = whole * np.prod(now[:, rows], axis=0)
+            step = _Step(axis, rows, code, wants[axis][rows], on_axis, left)
+            src[rows], tensor[rows] = self._converted(step, src[rows], tensor[rows])
 
-    def _converted(
-        self,
-        axis: int,
-        rows: Ints,
-        kind: NDArray[np.int8],
-        want: NDArray[np.int32],
-        come: tuple[Ints, Ints],
-        left: Floats,
-    ) -> tuple[Ints, Ints]:
-        """The ops and tensors that some arguments are read from after conversions on an axis.
+    def _converted(self, step: _Step, src: Ints, tensor: Ints) -> tuple[Ints, Ints]:
+        """The ops and tensors that some arguments are read from after a step of conversions.
 
         One conversion serves all readers that want the same; in a bucket, one serves several.
         """
-        structure, a = self.structure, self.structure.arguments
+        structure, a, axis, rows = self.structure, self.structure.arguments, step.axis, step.rows
         root, traffic = a.root[rows], a.traffic[rows]
         phase = np.where(traffic == WEIGHT, structure.phase[a.reader[rows]], -1)
-        same = joint(root, a.output[rows], phase, come[0], come[1])
+        same = joint(root, a.output[rows], phase, src, tensor)
         # What wants a part takes it from the whole, where something wants that.
         whole = np.full(int(same.max()) + 1, -1, dtype=np.int64)
-        is_whole = np.flatnonzero(want == REPLICATE)
+        is_whole = np.flatnonzero(step.want == REPLICATE)
         whole[same[is_whole]] = is_whole
         by = np.where(whole[same] >= 0, whole[same], np.arange(len(rows)))
-        want, kind, left = want[by], kind[by], left[by]
-        code = joint(same, want)
+        code = joint(same, step.want[by])
         some = firsts(code)
-        on_axis = left[some] / self._fraction(axis)[rows[by[some]]]
-        reader = structure.op[a.reader[rows]].astype(np.float64)
+        size, left = step.size[by[some]], step.left[by[some]]
         first_use = np.full(len(some), np.inf)
-        np.minimum.at(first_use, code, reader)
+        np.minimum.at(first_use, code, structure.op[a.reader[rows]].astype(np.float64))
         place = np.where(traffic[some] == WEIGHT, first_use, structure.op[root[some]])
         # Parts of one earlier bucket may share another.
-        batch = np.where(come[0][some] < self.mirror.n_reduced, -1, come[0][some])
-        bucket = _buckets(kind[some], traffic[some], joint(phase[some], batch), place, on_axis)
-        total = np.bincount(bucket, on_axis)
+        batch = joint(phase[some], np.where(src[some] < self.mirror.n_reduced, -1, src[some]))
+        bucket = _buckets(traffic[some], batch, place, size)
         first = firsts(bucket)
         times = self.setting.traffic[axis]
-        seconds = [times.seconds(int(k), b) for k, b in zip(kind[some[first]].tolist(), total.tolist(), strict=True)]
+        seconds = [times.seconds(step.code, total) for total in np.bincount(bucket, size).tolist()]
         last = np.full(len(first), -np.inf)
         np.maximum.at(last, bucket, place)
         gathered = traffic[some[first]] == WEIGHT
         made = self._op(np.array(seconds), axis, np.where(gathered, 2 * last - 1, 2 * last + 1))
-        known = np.flatnonzero(come[0][some] >= 0)
-        self._link(come[0][some[known]], made[bucket[known]], come[1][some[known]])
-        fresh = self._tensor(left[some])
+        known = np.flatnonzero(src[some] >= 0)
+        self._link(src[some[known]], made[bucket[known]], tensor[some[known]])
+        fresh = self._tensor(left)
         if gathered.any():
             self._hold_back(made, bucket[code], gathered, self.at[a.reader[rows]])
         return made[bucket[code]], fresh[code]
@@ -325,11 +354,11 @@ class _Mirrored:
                 continue
             of, size = writer[rows], structure.resident[holder[rows]] * self._elsewhere(axis, holder[rows])
             place = structure.op[of].astype(np.float64)
-            alike = np.zeros(len(rows), dtype=np.int64)
-            bucket = _buckets(kind[rows], alike + GRADIENT, alike, place, size)
+            bucket = _buckets(np.full(len(rows), GRADIENT), kind[rows], place, size)
             total, first = np.bincount(bucket, size), firsts(bucket)
-            times = self.setting.traffic[axis]
-            seconds = [times.seconds(int(k), b) for k, b in zip(kind[rows[first]].tolist(), total.tolist(), strict=True)]
+            times, codes = self.setting.traffic[axis], kind[rows[first]]
+            pairs = zip(codes.tolist(), total.tolist(), strict=True)
+            seconds = [times.seconds(code, bytes_) for code, bytes_ in pairs]
             last = np.zeros(len(first))
             np.maximum.at(last, bucket, place)
             self._link(self.at[of], self._op(np.array(seconds), axis, 2 * last + 1)[bucket])
@@ -346,28 +375,31 @@ class _Mirrored:
         return found
 
 
-def _buckets(
-    kind: NDArray[np.int8],
-    traffic: NDArray[np.int8] | Ints,
-    batch: Ints,
-    place: Floats,
-    size: Floats,
-) -> Ints:
+def _in_time(
+    order: NDArray[np.int32], is_network: NDArray[np.bool_], src: Ints, dst: Ints
+) -> NDArray[np.int32]:
+    """Ops by the first collective that waits for each, then as they are in an order. O(V + E)."""
+    rank, n = ranks(order), len(order)
+    first = np.where(is_network, rank, n).tolist()
+    backwards = np.argsort(-rank[src], kind="stable")
+    for a, b in zip(src[backwards].tolist(), dst[backwards].tolist(), strict=True):
+        if first[b] < first[a]:
+            first[a] = first[b]
+    return np.lexsort((rank, first)).astype(np.int32)
+
+
+def _buckets(traffic: NDArray[np.integer], batch: NDArray[np.integer], place: Floats, size: Floats) -> Ints:
     """A bucket per conversion, from 0: of gradients and parameters several of a batch share one, up
     to 25 MB, by place; else each has its own.
     """
-    found = np.empty(len(kind), dtype=np.int64)
-    number = -1
-    current, filled = None, 0.0
-    order = np.lexsort((place, batch, kind, traffic))
-    columns = (column[order].tolist() for column in (kind, traffic, batch, size))
+    found = np.empty(len(traffic), dtype=np.int64)
+    number, current, filled = -1, None, 0.0
+    order = np.lexsort((place, batch, traffic))
+    columns = (column[order].tolist() for column in (traffic, batch, size))
     for i, (*group, bytes_) in zip(order.tolist(), zip(*columns, strict=True), strict=True):
-        joins = group == current and group[1] != ACTIVATION and filled + bytes_ <= BUCKET_BYTES
+        joins = group == current and group[0] != ACTIVATION and filled + bytes_ <= BUCKET_BYTES
         if not joins:
             number, current, filled = number + 1, group, 0.0
         filled += bytes_
         found[i] = number
     return found
-
-
-__all__ = ["Mirror", "Seen", "Sequence"]

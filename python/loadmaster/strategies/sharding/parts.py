@@ -111,6 +111,9 @@ class Parts:
         read = np.where(edge >= 0, graph.bytes[np.maximum(edge, 0)], 0).astype(np.float64)
         self.read = Tensors(whose, row, read)
         self.made = self._made()
+        #: Bytes of the whole tensor that each argument is, or is a view of.
+        whole = self.made.first[structure.arguments.root] + structure.arguments.output
+        self.tensor = self.made.bytes[whole]
         self.flops = graph.flops[op].astype(np.float64)
         self.accessed = graph.bytes_accessed[op].astype(np.float64)
         self.free = (graph.view | graph.placeholder)[op]

@@ -8,12 +8,13 @@ are what labels that only add up may miss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.base.units import counted
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
@@ -50,18 +51,20 @@ class Ranked:
         seen = self.labels.seen
         return not self.fits, seen.step_time if self.fits else seen.peak
 
+    def is_same(self, other: Ranked) -> bool:
+        """Whether meshes and labels are."""
+        columns = self.labels.columns, other.labels.columns
+        return self.mesh == other.mesh and bool(np.array_equal(*columns))
+
+    def looked_at(self) -> Ranked:
+        """The same, seen in the best order that the mirror knows."""
+        seen = self.solver.mirror.seen(self.labels.columns, in_time=True)
+        return replace(self, labels=replace(self.labels, seen=seen))
+
     @property
     def words(self) -> str:
-        """The mesh in words.
-
-        "8 devices", or "2 x 4 devices".
-        """
-        shape = self.mesh.shape
-        return counted(shape[0], "device") if len(shape) == 1 else f"{_product(self.mesh)} devices"
-
-
-def _product(mesh: Mesh) -> str:
-    return " x ".join(map(str, mesh.shape))
+        """The mesh in words: "8 devices", or "2 x 4 devices"."""
+        return f"{' x '.join(map(str, self.mesh.shape))} devices"
 
 
 def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
@@ -79,6 +82,16 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
             yield found
             best = found if best is None else min(best, found, key=lambda one: one.key)
         of_all = of_all or best
+
+
+def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
+    """The best of ranked labels, no two alike; the best few of these by a closer look at them."""
+    distinct: list[Ranked] = []
+    for one in sorted(rows, key=lambda one: one.key):
+        if not any(one.is_same(other) for other in distinct):
+            distinct.append(one)
+    close = [one.looked_at() for one in distinct[:most]]
+    return [*sorted(close, key=lambda one: one.key), *distinct[most:]]
 
 
 def _evenness(mesh: Mesh) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-import numpy as np
-
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
@@ -19,11 +17,14 @@ from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import expanded, notes
-from loadmaster.strategies.sharding.ranking import Ranked, ranked
+from loadmaster.strategies.sharding.ranking import best_of, ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
-#: How many of the ranked labels are judged.
+#: How many of the ranked labels are looked at more closely.
+LOOKED_AT = 8
+
+#: How many of these are judged.
 JUDGED = 3
 
 #: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
@@ -79,32 +80,16 @@ def sharded(space: Space, budget: Budget) -> Iterator[Candidate]:
     """One device, if it holds the graph, and the best of the ranked labels, judged."""
     with suppress(InfeasibleError):
         yield single.place(space.problem)
-    rows = sorted(ranked(space, budget), key=lambda one: one.key) if _has_devices(space) else []
-    n, fits = 0, False
-    for found in _distinct(rows):
+    if space.problem.cluster.n_devices == 1:
+        return
+    rows, n, fits = best_of(ranked(space, budget), LOOKED_AT), 0, False
+    for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
         if n >= JUDGED + _MORE or (fits and (n >= JUDGED or is_far)):
             return
         candidate = expanded(space, found)
         n, fits = n + 1, fits or candidate.fits
         yield candidate.noted(*notes(found, candidate))
-
-
-def _has_devices(space: Space) -> bool:
-    return space.problem.cluster.n_devices > 1
-
-
-def _distinct(rows: list[Ranked]) -> Iterator[Ranked]:
-    """Labels that none before equals; the mirror tells most apart."""
-    seen: list[Ranked] = []
-    for one in rows:
-        if not any(_is_same(one, other) for other in seen):
-            seen.append(one)
-            yield one
-
-
-def _is_same(a: Ranked, b: Ranked) -> bool:
-    return a.mesh == b.mesh and bool(np.array_equal(a.labels.columns, b.labels.columns))
 
 
 def _stage(found: Candidate) -> str:

@@ -52,7 +52,6 @@ class Arguments:
         Which of the root's outputs.
     back : int64 [n]
         Index into the backs of the dimensions.
-    bytes : float64 [n]
     traffic : int8 [n]
         What the tensor is: :data:`ACTIVATION`, :data:`GRADIENT` or :data:`WEIGHT`.
     is_written : bool [n]
@@ -64,7 +63,6 @@ class Arguments:
     position: NDArray[np.int64]
     output: NDArray[np.int64]
     back: NDArray[np.int64]
-    bytes: NDArray[np.float64]
     traffic: NDArray[np.int8]
     is_written: NDArray[np.bool_]
 
@@ -227,9 +225,8 @@ def _arguments(dimensions: Dimensioned, node: NDArray[np.int64]) -> Arguments:
     has = (dimensions.root >= 0) & (node[reader_op] >= 0)
     has &= node[np.maximum(dimensions.root, 0)] >= 0
     reader_op, root_op = reader_op[has], dimensions.root[has].astype(np.int64)
-    edge = dimensions.edge[has]
     stands_for, many = graph.stands_for, graph.roles.many
-    traffic = np.full(len(edge), ACTIVATION, dtype=np.int8)
+    traffic = np.full(len(reader_op), ACTIVATION, dtype=np.int8)
     traffic[many[root_op] & graph.updates[reader_op] & ~graph.updates[root_op]] = GRADIENT
     traffic[(stands_for[root_op] == PARAMETER) & ~graph.updates[reader_op]] = WEIGHT
     op = np.flatnonzero(node >= 0)
@@ -242,7 +239,6 @@ def _arguments(dimensions: Dimensioned, node: NDArray[np.int64]) -> Arguments:
         position[has],
         dimensions.output[has].astype(np.int64),
         dimensions.back[has].astype(np.int64),
-        graph.bytes[edge].astype(np.float64),
         traffic,
         (owner[reader] >= 0) & (itself[root] == owner[reader]),
     )

@@ -28,6 +28,7 @@ from loadmaster.strategies.sharding.parts import Parts, Place
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
+from loadmaster.transforms.conversions import STAGES
 from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
 from loadmaster.model.recipe import BUCKET_BYTES
 
@@ -38,11 +39,24 @@ Ints = NDArray[np.int64]
 SECONDS, OVERLAPPED, STAYS, WAITS = range(4)
 
 #: What an edge is: a tensor that is read; one that its reader writes into; the same, of a parameter;
-#: a parameter and the op that writes it last.
-_ROLES = _READ, _WRITTEN, _UPDATED, _ENDS = range(4)
+#: a parameter and
+#: the op that writes it last; a tensor that is read from a hub, and the op that makes it: some lays
+#: cannot be turned into others, whatever the hub's.
+_ROLES = _READ, _WRITTEN, _UPDATED, _ENDS, _MAY = range(5)
 
 #: Conversions that there are; negative ones count from the end.
 _KINDS = len(fast.COLLECTIVES) + 2
+
+
+def stages(n_axes: int) -> list[tuple[int, int]]:
+    """The steps of a conversion, in order: what is done (an index into the collectives), and on
+    which axis.
+    """
+    found = []
+    for word, is_outer_first in STAGES:
+        axes = range(n_axes) if is_outer_first else reversed(range(n_axes))
+        found += [(fast.COLLECTIVES.index(word), axis) for axis in axes]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +101,20 @@ class Setting:
     def structure(self) -> Structure:
         """What is labelled."""
         return self.parts.structure
+
+    def fractions(self, columns: Ints) -> tuple[Floats, Floats]:
+        """Fractions of each argument's tensor that a part has on each axis, as its root makes it
+        and as its reader wants it: float64 [n_axes, n_arguments].
+        """
+        structure, ways = self.structure, self.structure.ways
+        a = structure.arguments
+        row = ways.first_input[structure.way[a.reader]] + a.position
+        out, into = [], []
+        for axis, column in enumerate(columns):
+            shares, at = self.shares[axis], self.places[0].at[axis]
+            out.append(fractions(ways.output_size[structure.made, column[a.root]], shares, at))
+            into.append(fractions(ways.input_size[row, column[a.reader]], shares, at))
+        return np.array(out), np.array(into)
 
     @cached_property
     def bucket(self) -> float:
@@ -215,31 +243,48 @@ class _Building:
         structure, a, n = self.structure, self.structure.arguments, self.structure.n
         made, wanted = self._interned()
         hub_lays = np.array([self._lay(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
-        out, into = self._on_other_axes()
-        size = a.bytes * np.minimum(out, into)
+        size = self._sizes()
         is_parameter = structure.stands_for[a.root] == PARAMETER
         role = np.where(a.is_written, np.where(is_parameter, _UPDATED, _WRITTEN), _READ)
         hub = structure.hub
         alone, shared = np.flatnonzero(hub < 0), np.flatnonzero(hub >= 0)
         first = shared[hubs.first]
+        of_hub = np.zeros((hubs.n, size.shape[1]))
+        np.maximum.at(of_hub, hub[shared], size[shared])
         placeholder, writer = structure.written
         of_writer = structure.ways.first_output[structure.way[writer]]
         of_holder = structure.ways.first_output[structure.way[placeholder]]
+        through = a.root[shared], a.reader[shared], made[shared], wanted[shared], size[shared]
         rows = [
             (a.root[alone], a.reader[alone], made[alone], wanted[alone], size[alone], a.traffic[alone], role[alone]),
-            (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, a.bytes[first] * out[first], hubs.traffic, np.full(hubs.n, _READ)),
+            (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, of_hub, hubs.traffic, np.full(hubs.n, _READ)),
             (n + hub[shared], a.reader[shared], hub_lays[hub[shared]], wanted[shared], size[shared], a.traffic[shared], role[shared]),
-            (placeholder, writer, of_holder, of_writer, structure.resident[placeholder], structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
+            (placeholder, writer, of_holder, of_writer, self._written(placeholder), structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
+            (*through[:4], np.zeros_like(size[shared]), np.zeros(len(shared), dtype=np.int8), np.full(len(shared), _MAY)),
         ]
         src, dst, left, right, bytes_, traffic, roles = (
             np.concatenate([row[i] for row in rows]) for i in range(7)
         )
         counts = self._counts(hubs)
-        code = joint(left, right, bytes_, traffic, roles, counts[src], counts[dst])
+        code = joint(left, right, *bytes_.T, traffic, roles, counts[src], counts[dst])
         some = firsts(code)
         pairs = _Pairs(left[some], right[some], roles[some] + len(_ROLES) * (traffic[some] > 0))
         shape = counts[src[some]], counts[dst[some]]
-        return src, dst, code, self._pairs(pairs, shape, bytes_[some], traffic[some])
+        tables = self._pairs(pairs, shape, bytes_[some], traffic[some])
+        # Edges that forbid nothing say nothing.
+        forbids = np.add.reduceat(np.isinf(tables[2]).any(axis=1), tables[0][:-1]) > 0
+        kept = (roles != _MAY) | forbids[code]
+        return src[kept], dst[kept], code[kept], tables
+
+    def _written(self, nodes: Ints) -> Floats:
+        """Bytes of some nodes on this axis, for each kind of collective."""
+        size = self.structure.resident[nodes].copy()
+        way = self.structure.way[nodes]
+        for axis, column in enumerate(self.columns):
+            if axis != self.axis:
+                of = self.structure.ways.output_size[self.structure.ways.first_output[way], column[nodes]]
+                size *= fractions(of, self.setting.shares[axis], self.setting.places[0].at[axis])
+        return np.repeat(size[:, None], len(fast.COLLECTIVES), axis=1)
 
     def _counts(self, hubs: _Hubs) -> Ints:
         ways = self.structure.ways
@@ -256,21 +301,28 @@ class _Building:
         self.lays = [*structure.ways.outputs, *structure.lays_wanted]
         return structure.made, len(structure.ways.outputs) + structure.wanted
 
-    def _on_other_axes(self) -> tuple[Floats, Floats]:
-        """Fractions of each argument's tensor on the other axes: as its root makes it, and as its
-        reader wants it.
+    def _sizes(self) -> Floats:
+        """Bytes of each argument's tensor on this axis at the time of each kind of collective on
+        it: float64 [n_arguments, n_kinds].
+
+        What comes earlier on the other axes is done by then.
         """
-        structure, a, ways = self.structure, self.structure.arguments, self.structure.ways
-        out, into = np.ones(len(a.root)), np.ones(len(a.root))
-        place = self.setting.places[0]
-        in_row = ways.first_input[structure.way[a.reader]] + a.position
+        structure, a = self.structure, self.structure.arguments
+        out, into = self.setting.fractions(self.columns)
+        turn = {step: i for i, step in enumerate(stages(len(self.columns)))}
+        found = np.repeat(self.parts.tensor[:, None], len(fast.COLLECTIVES), axis=1)
         for axis, column in enumerate(self.columns):
             if axis == self.axis:
                 continue
-            shares, at = self.setting.shares[axis], place.at[axis]
-            out *= fractions(ways.output_size[structure.made, column[a.root]], shares, at)
-            into *= fractions(ways.input_size[in_row, column[a.reader]], shares, at)
-        return out, into
+            have = structure.ways.outputs[structure.made, column[a.root]]
+            kind = conversion(have, structure.lays_wanted[structure.wanted, column[a.reader]])
+            turns = np.array([turn.get((k, axis), -1) for k in range(len(fast.COLLECTIVES))])
+            is_free = kind < 0
+            when = np.where(is_free, -1, turns[np.maximum(kind, 0)])
+            for code in range(len(fast.COLLECTIVES)):
+                is_done = is_free | (when < turn.get((code, self.axis), -1))
+                found[:, code] *= np.where(is_done, into[axis], out[axis])
+        return found
 
     def _pairs(
         self, pairs: _Pairs, shape: tuple[Ints, Ints], size: Floats, traffic: NDArray[np.int8]
@@ -283,7 +335,7 @@ class _Building:
         seconds = np.zeros((len(kinds), _KINDS))
         for code in np.unique(kind).tolist():
             for t in np.unique(table[kind == code]).tolist():
-                bytes_ = float(size[t])
+                bytes_ = float(size[t, code])
                 seconds[t, code] = (
                     self.traffic.bucketed(code, bytes_, self.setting.bucket)
                     if traffic[t] != ACTIVATION
@@ -334,6 +386,8 @@ def _kinds(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArr
     kind = conversion(have, want)
     if role == _READ:
         return kind
+    if role == _MAY:
+        return np.where(kind == FORBIDDEN, kind, np.int8(FREE))
     free = (have == want) | (want == ANY) | ((have == REPLICATE) & (role == _UPDATED))
     return np.where(free, kind, np.int8(FORBIDDEN))
 
