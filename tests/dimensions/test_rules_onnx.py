@@ -23,9 +23,9 @@ KINDS = {kind for kind in rules() if "." not in kind and kind[0].isupper()}
 
 def run_of(kind: str, n_outputs: int = 1, domain: str = ""):
     """Executes an op; keywords that are no attributes repeat the numbers of inputs."""
-    schema = onnx.defs.get_schema(kind, domain)
 
     def run(args, keywords) -> Outputs:
+        schema = onnx.defs.get_schema(kind, domain)
         names = [f"x{i}" if arg is not None else "" for i, arg in enumerate(args)]
         made = [f"y{i}" for i in range(n_outputs)]
         attributes = {k: v for k, v in keywords.items() if k in schema.attributes}
@@ -69,10 +69,19 @@ def elementwise(drawn: Drawn, kind: str) -> Case:
             args.append(drawn.ints(7, *mine).astype(np.int64))
         else:
             args.append(drawn.floats(*mine))
-    keywords = {"Cast": {"to": 1}, "Mod": {"fmod": 1}}.get(kind, {})
+    keywords = {"Cast": {"to": onnx.TensorProto.DOUBLE}, "Mod": {"fmod": 1}}.get(kind, {})
     if kind == "BitShift":
         return call(kind, *(a.astype(np.uint64) for a in args), keywords={"direction": "LEFT"})
+    if kind in FORMULAS:
+        return call(kind, *args, run=lambda given, _: [np.asarray(FORMULAS[kind](given[0]))])
     return call(kind, *args, keywords=keywords)
+
+
+#: Ops that ONNX's reference does not execute as single nodes.
+FORMULAS = {
+    "Gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "Softsign": lambda x: x / (1 + abs(x)),
+}
 
 
 def products(drawn: Drawn, kind: str) -> Case:
@@ -133,7 +142,46 @@ def convolution(drawn: Drawn, kind: str) -> Case:
             part.keywords["group"] = part.end - part.begin
 
     bias = drawn.one([], [drawn.floats(target)])
+    if transposed:
+        return call(
+            kind, x, weight, *bias, run=transposed_convolution,
+            keywords=keywords, fit=fit, alone={"spatial": masked},
+        )  # fmt: skip
     return call(kind, x, weight, *bias, keywords=keywords, fit=fit, alone={"spatial": masked})
+
+
+def transposed_convolution(args, keywords) -> Outputs:
+    """Every position of the input adds the kernel, times its value, at its place."""
+    x, weight, *bias = args
+    groups, strides = keywords["group"], keywords["strides"]
+    kernel, each, out = weight.shape[2:], x.shape[1] // groups, weight.shape[1]
+    plane = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], strides, kernel, strict=True)]
+    made = np.zeros((len(x), groups * out, *plane))
+    for group in range(groups):
+        taken, given = (
+            slice(group * each, group * each + each),
+            slice(group * out, group * out + out),
+        )
+        for tap in np.ndindex(*kernel):
+            at = tuple(
+                slice(t, t + (n - 1) * s + 1, s)
+                for t, n, s in zip(tap, x.shape[2:], strides, strict=True)
+            )
+            product = np.einsum("bi...,io->bo...", x[:, taken], weight[(taken, slice(None), *tap)])
+            made[(slice(None), given, *at)] += product
+    return [made + bias[0].reshape(-1, *([1] * len(plane))) if bias else made]
+
+
+def largest(args, keywords) -> Outputs:
+    """The largest value that each window sees."""
+    [x], kernel, strides, pads = args, *(keywords[k] for k in ("kernel_shape", "strides", "pads"))
+    count = len(kernel)
+    edges = [(0, 0), (0, 0), *zip(pads[:count], pads[count:], strict=True)]
+    x = np.pad(x, edges, constant_values=-np.inf)
+    axes = tuple(range(2, 2 + count))
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axes)
+    places = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+    return [windows[places].max(tuple(range(-count, 0)))]
 
 
 def pool(drawn: Drawn, kind: str) -> Case:
@@ -143,7 +191,8 @@ def pool(drawn: Drawn, kind: str) -> Case:
         keywords |= {"pads": [0] * len(pads), "p": 2}
     x = drawn.floats(drawn.int(1, 3), drawn.int(1, 3), *sizes)
     keywords["dilations"] = dilations
-    return call(kind, x, keywords=keywords, alone={"spatial": masked})
+    run = largest if kind == "MaxPool" else run_of(kind)
+    return call(kind, x, keywords=keywords, run=run, alone={"spatial": masked})
 
 
 def resize(drawn: Drawn, kind: str) -> Case:
@@ -237,7 +286,7 @@ def along(drawn: Drawn, kind: str) -> Case:
 
         return call(kind, x, keywords=keywords, together={"softmax": formula})
     if kind == "LRN":
-        return call(kind, drawn.floats(2, 3, drawn.int(1, 3), 2), keywords={"size": 3})
+        return call(kind, drawn.floats(2, 3, drawn.int(1, 3), 2), run=across_channels)
     if kind == "Trilu":
         return call(kind, drawn.floats(*drawn.sizes(2, 3)))
     if kind == "CumSum":
@@ -249,6 +298,12 @@ def along(drawn: Drawn, kind: str) -> Case:
         return call(kind, x, index, keywords=keywords)
     order = np.argsort(drawn.floats(*x.shape), axis)
     return call(kind, x, order, drawn.floats(*x.shape), keywords=keywords)
+
+
+def across_channels(args, keywords) -> Outputs:
+    """Values over a power of the sum of squares in the channels beside."""
+    squares = np.pad(args[0] ** 2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    return [args[0] / (1 + squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]) ** 0.75]
 
 
 COMBINED = {"ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod}

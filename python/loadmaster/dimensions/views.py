@@ -168,7 +168,7 @@ def padded(call: Call, rule: Rule) -> Pattern | None:
     """Values around a tensor: axes with nothing before or after them are themselves.
 
     ``pad`` has a pair per axis, the last axis first; or, with ``all_before``, what is before each
-    axis and then what is after each.
+    axis and then what is after each. ``value`` is what is put there, and ``fill`` a tensor of it.
     """
     pads, rank = call.value("pad"), len(call.outputs[0])
     words = [f"axis{i}" for i in range(rank)]
@@ -183,4 +183,5 @@ def padded(call: Call, rule: Rule) -> Pattern | None:
             words[rank - 1 - i] = NONE
     draft = Draft(call)
     draft.shared(words, [0], [0])
-    return draft.finished([[0]] if call.value("value", 0) == 0 else ())
+    is_told = call.value("value") is not None or not call.tensors("fill")
+    return draft.finished([[0]] if is_told and call.value("value", 0) == 0 else ())
