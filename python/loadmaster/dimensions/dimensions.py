@@ -195,7 +195,7 @@ def _forms(
     forms: dict[Form, int] = {}
     form_of = []
     for op, pattern in enumerate(patterns):
-        if graph.kinds[op] == PICK or not graph.outputs[op]:
+        if tensors.first[op] == tensors.first[op + 1] or not graph.outputs[op]:
             form_of.append(-1)
             continue
         n_taken = len(tensors.taken[op])
@@ -227,41 +227,37 @@ class _Roots:
         form_of: Sequence[int],
         forms: Sequence[Form],
     ) -> None:
-        self._view, self._tensors, self._form_of, self._forms = graph.view, tensors, form_of, forms
+        self._graph, self._tensors, self._form_of, self._forms = graph, tensors, form_of, forms
         self._n_factors = [len(looks[1][look].factors) for look in looks[0]]
-        self._backs: dict[tuple[int, ...], int] = {}
-        self._known: dict[int, tuple[int, int, int]] = {}
-
-    @property
-    def backs(self) -> list[tuple[int, ...]]:
-        """Distinct maps of factors."""
-        return list(self._backs)
-
-    def _number(self, back: tuple[int, ...]) -> int:
-        return self._backs.setdefault(back, len(self._backs))
+        self._views = graph.view.tolist()
+        self._known: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        #: Distinct maps of factors, with their numbers.
+        self.backs: dict[tuple[int, ...], int] = {}
 
     def of(self, tensor: int) -> tuple[int, int, int]:
         """The op that made it, which of its outputs it is, and the map of its factors."""
         chain = []
         while tensor not in self._known:
             op = self._tensors.maker[tensor]
-            output = tensor - self._tensors.first[op]
-            if not self._view[op] or not self._tensors.taken[op]:
-                back = self._number(tuple(range(self._n_factors[tensor])))
-                self._known[tensor] = (op, output, back)
+            output, n_factors = tensor - self._tensors.first[op], self._n_factors[tensor]
+            if not self._views[op]:
+                self._known[tensor] = (op, output, tuple(range(n_factors)))
+            elif not self._tensors.taken[op]:
+                shown = int(self._graph.reduced.shows[op])
+                self._known[tensor] = (shown, 0, (REPLICATE,) * n_factors)
             else:
                 chain.append((tensor, op, output))
                 tensor = self._tensors.taken[op][0]
         root, which, back = self._known[tensor]
         for tensor, op, output in reversed(chain):
-            maps = list(self._backs)[back]
             of_view = [REPLICATE] * self._n_factors[tensor]
-            for cut in self._forms[self._form_of[op]].cuts:
+            form = self._form_of[op]
+            for cut in self._forms[form].cuts if form >= 0 else ():
                 if cut.inputs[0] >= 0 and cut.outputs[output] >= 0:
-                    of_view[cut.outputs[output]] = maps[cut.inputs[0]]
-            back = self._number(tuple(of_view))
+                    of_view[cut.outputs[output]] = back[cut.inputs[0]]
+            back = tuple(of_view)
             self._known[tensor] = (root, which, back)
-        return root, which, back
+        return root, which, self.backs.setdefault(back, len(self.backs))
 
 
 def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> NDArray[np.int64]:
