@@ -276,6 +276,21 @@ def test_sizes_tell_which_output_is_taken_where_nothing_picks_it():
     assert needed(d, read, "axis1") == [1, REPLICATE]
 
 
+def test_people_see_what_can_be_cut_and_how_far():
+    calls = Calls(batch=4)
+    attention(calls, 4, tokens=8, heads=16, size=64)
+    d = Dimensions.of(calls.graph())
+    assert repr(d) == "Dimensions(33 ops, 11 forms, 0 kinds without a rule)"
+    rows = [line.split(maxsplit=2) for line in d.table().splitlines()]
+    assert rows == [
+        ["dimension", "ops", "sizes"],
+        ["batch", "7", "4"],
+        ["token", "7", "8"],
+        ["head", "6", "16"],
+        ["feature", "6", "64, 1024, 3"],
+    ]
+
+
 def test_the_batch_is_what_the_graph_says_or_what_all_inputs_agree_on():
     def roles(batch, *shapes):
         calls = Calls(batch=batch)

@@ -17,13 +17,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
 from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
-from loadmaster.dimensions.naming import named
+from loadmaster.dimensions.naming import ROLES, named
 from loadmaster.dimensions.tensors import PICK, Output, Tensors
 from loadmaster.model.graph import OpGraph
+
+#: Sizes of one role that a table shows.
+_SHOWN = 6
 
 _KNOWN: WeakKeyDictionary[OpGraph, Dimensions] = WeakKeyDictionary()
 
@@ -108,6 +113,30 @@ class Dimensions:
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
         )
+
+    def __repr__(self) -> str:
+        ops, forms = counted(self.graph.n_ops, "op"), counted(len(self.forms), "form")
+        return f"Dimensions({ops}, {forms}, {counted(len(self.unknown), 'kind')} without a rule)"
+
+    def table(self) -> str:
+        """For people: per role, how many ops can be cut along it, and at which sizes.
+
+        Sizes that most ops have come first.
+        """
+        sizes: dict[str, Counter[int]] = {}
+        ops: Counter[str] = Counter()
+        n_ops = np.bincount(self.form_of[self.form_of >= 0], minlength=len(self.forms)).tolist()
+        for form, count in zip(self.forms, n_ops, strict=True):
+            cuts = [cut for cut in form.cuts if cut.size] if form.inputs else []
+            for cut in cuts:
+                sizes.setdefault(cut.role, Counter())[cut.size] += count
+            ops.update(dict.fromkeys([cut.role for cut in cuts], count))
+        rows = [["dimension", "ops", "sizes"]]
+        for role in (*ROLES, ""):
+            if ops[role]:
+                most = [str(size) for size, _ in sizes[role].most_common(_SHOWN)]
+                rows.append([role or "(no name)", f"{ops[role]:,}", ", ".join(most)])
+        return in_lines(aligned(rows))
 
     @cached_property
     def reader(self) -> NDArray[np.int32]:
