@@ -153,7 +153,9 @@ def summary(found: list[Row]) -> str:
 def main() -> None:
     """Prints a line per row, and the means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--graph", nargs="*", default=[], help="only graphs with this in their name")
+    parser.add_argument(
+        "--graph", nargs="*", default=[], help="only graphs with this in their name"
+    )
     parser.add_argument("--cluster", nargs="*", default=[], help="only these clusters")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--csv", type=Path, help="a file for the figures")

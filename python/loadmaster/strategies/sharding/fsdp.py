@@ -1,8 +1,8 @@
-"""Fully sharded data parallelism: each device has its share of the batch, and of every parameter.
+"""Fully sharded data parallelism: each device has its share of the batch and of every parameter.
 
-ZeRO-3 (Rajbhandari et al., SC 2020), as FSDP runs it (Zhao et al., VLDB 2023): parameters, gradients
-and the optimizer's state lie in equal flat parts. A parameter is gathered where it is used, forward
-and backward; gradients are reduced and scattered; the update is done on the parts.
+ZeRO-3 (Rajbhandari et al., SC 2020), as FSDP runs it (Zhao et al., VLDB 2023): parameters,
+gradients and the optimizer's state lie in equal flat parts. A parameter is gathered where it is
+used, forward and backward; gradients are reduced and scattered; the update is done on the parts.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Shoeybi et al. 2019: on the inner axis products are cut by columns, then by rows, in attention by
 heads, embeddings and losses by the vocabulary, so that a layer all-reduces twice in each direction.
-Korthikanti et al. 2022, sequence parallelism: what lies between is cut by tokens, and the all-reduces
+Korthikanti et al. 2022, sequence parallelism: what lies between is cut by tokens, and all-reduces
 become reduce-scatters and all-gathers. The outer axis shares the batch, with the weights whole.
 
-Here the labels of the inner axis are the cheapest of those that cut features, heads and experts (and
-tokens); layers are alike. That columns come before rows is what is cheapest.
+Here the labels of the inner axis are the cheapest of those that cut features, heads and experts,
+and tokens; layers are alike. That columns come before rows is what is cheapest.
 """
 
 from __future__ import annotations

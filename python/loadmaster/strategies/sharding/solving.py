@@ -150,9 +150,7 @@ class Solver:
             return labels
         return replace(labels, columns=columns, seen=self.mirror.seen(columns), is_tied=is_tied)
 
-    def all_weights(
-        self, memory: float, weights: Sequence[float] = WEIGHTS
-    ) -> Iterator[Labels]:
+    def all_weights(self, memory: float, weights: Sequence[float] = WEIGHTS) -> Iterator[Labels]:
         """Labels for every weight, and where they do not fit, those of the least price that do; if
         none does, those that hold least.
         """
