@@ -43,6 +43,6 @@ def place(problem: Problem) -> Candidate:
     mask = roles_only(space.structure, ("batch",), ("flat",))
     solver = Solver(space.setting(mesh), [mask])
     labels = solver.solve(1.0)
-    found = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+    found = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh))).looked_at()
     candidate = expanded(space, found)
     return accepted(candidate.problem, Outcome(candidate.noted(*notes(found, candidate)), 1.0))

@@ -22,7 +22,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import expanded, notes
 from loadmaster.strategies.sharding.meshes import meshes
-from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
@@ -54,7 +54,7 @@ def place(problem: Problem, *, tp: int | None = None, sequence: bool = True) -> 
         shapes = [mesh for mesh in shapes if mesh.shape[-1] == tp]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
-    rows = sorted(_labelled(space, shapes, sequence), key=lambda one: one.key)
+    rows = best_of(_labelled(space, shapes, sequence), len(shapes))
     if not rows:
         raise InfeasibleError("no labels of features, heads and experts go with each other")
     best: Candidate | None = None
