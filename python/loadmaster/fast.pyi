@@ -500,7 +500,7 @@ class Labelling:
         *,
         tied: _Ids | None = None,
         start: _Ids | None = None,
-        sweeps: int = 100,
+        sweeps: int = 200,
         progress: Callable[[Labels], object] | None = None,
     ) -> Labels:
         """Labels of little energy, and a bound on the least, by TRW-S and ICM.

@@ -85,7 +85,7 @@ def test_what_no_line_speaks_of_is_left_to_a_solver(gpt):
     [
         (
             Recipe({"tp": 4}, {"tp": {"h.*.fc": "expert"}}),
-            "labels.tp, 'h.\\*.fc': nothing that it means can be 'expert'; they can be .*contraction",
+            "labels.tp, .h.\\*.fc': nothing .* can be 'expert'; they can be .*contraction",
         ),
         (
             Recipe({"tp": 4}, parameters={"tp": {"h.*.fc.bias": "Shard(1)"}}),

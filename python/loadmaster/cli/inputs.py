@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loadmaster.costs import Costs
     from loadmaster.model.cluster import Cluster
     from loadmaster.model.graph import OpGraph
+    from loadmaster.model.recipe import Recipe
     from loadmaster.plans.plan import Plan
     from loadmaster.rules.constraints import Constraints
     from loadmaster.running.measured import Measured
@@ -134,6 +135,13 @@ def constraints(arguments: argparse.Namespace) -> Constraints:
         kinds=kinds,
     )
     return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
+
+
+def recipe(path: str | None) -> Recipe | None:
+    """The recipe of a file, where one is named."""
+    from loadmaster.model.recipe import Recipe
+
+    return None if path is None else Recipe.load(path)
 
 
 def methods(arguments: argparse.Namespace) -> list[Any]:

@@ -13,6 +13,7 @@ from loadmaster.cli.printing import put
 _COMMANDS = (
     "place",
     "simulate",
+    "recipe",
     "explain",
     "diff",
     "report",

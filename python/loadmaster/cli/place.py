@@ -6,7 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import check_targets, put, say_where, show_json, write_pictures
+from loadmaster.cli.printing import (
+    check_targets,
+    put,
+    save_recipe,
+    say_where,
+    show_json,
+    write_pictures,
+)
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
@@ -30,6 +37,16 @@ def add(commands: Any) -> None:
     )
     options.add_split(command)
     command.add_argument(
+        "--recipe",
+        metavar="RECIPE.toml",
+        help="apply a recipe as it is, without a search (.toml or .json)",
+    )
+    command.add_argument(
+        "--save-recipe",
+        metavar="RECIPE.toml",
+        help="save what the plan splits how, if a recipe says it",
+    )
+    command.add_argument(
         "--warm-start",
         metavar="PLAN.json",
         help="a saved plan of the same ops: the answer is no worse",
@@ -44,7 +61,8 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.plans.summary import document
     from loadmaster.tasks.place import place
 
-    check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
+    targets = arguments.output, arguments.save_recipe, arguments.trace
+    check_targets(*targets, picture=arguments.timeline)
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
     if arguments.split is not None:
         chosen["split"] = arguments.split
@@ -62,6 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
             on_oom=arguments.on_oom,
             warm_start=inputs.plan(arguments.warm_start) if arguments.warm_start else None,
             constraints=inputs.constraints(arguments),
+            recipe=inputs.recipe(arguments.recipe),
             progress=progress,
             **chosen,
         )
@@ -79,4 +98,6 @@ def _write(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
     if arguments.output:
         plan.save(arguments.output)
         written.append(("plan", arguments.output))
+    if arguments.save_recipe:
+        written += save_recipe(plan, arguments.save_recipe)
     return written + write_pictures(plan, arguments)

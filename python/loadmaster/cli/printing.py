@@ -135,6 +135,15 @@ def write_pictures(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str,
     return written
 
 
+def save_recipe(plan: Plan, path: str) -> list[tuple[str, str]]:
+    """Writes a plan's recipe; what was written, and where: nothing where it has none."""
+    if plan.recipe is None:
+        note(f"the plan has no recipe, so {path} is not written: it splits nothing by modules")
+        return []
+    plan.recipe.save(path)
+    return [("recipe", path)]
+
+
 def check_targets(*paths: str | None, picture: str | None = None) -> None:
     """Refuses what cannot be written to, before the work whose result it is for."""
     from loadmaster.base.files import check_target

@@ -88,25 +88,23 @@ class Dimensions:
         """From the outputs that each call takes and its pattern; None: there is no rule."""
         tensors = Tensors.of(graph, arguments)
         looks = _looks(graph, tensors, patterns)
-        form_of, forms = _forms(graph, tensors, patterns, looks)
-        roots = _Roots(graph, tensors, looks, form_of, forms)
-        n = np.array([len(some) for some in tensors.taken], dtype=np.int64)
-        first = np.concatenate([[0], np.cumsum(n)])
+        of_op, forms = _forms(graph, tensors, patterns, looks)
+        roots = _Roots(graph, tensors, looks, of_op, forms)
         taken = [roots.of(tensor) for some in tensors.taken for tensor in some]
-        of_argument = np.array(taken, dtype=np.int64).reshape(-1, 3)
-        used, form_of = np.unique(
-            np.where(graph.view, -1, np.array(form_of, dtype=np.int64)), return_inverse=True
-        )
-        hidden = int(used[0] < 0) if len(used) else 0
+        root, output, back = np.array(taken, dtype=np.int64).reshape(-1, 3).T
+        first = np.cumsum([0, *map(len, tensors.taken)])
+        # Forms of views were for following them.
+        used, form_of = np.unique(np.where(graph.view, -1, of_op), return_inverse=True)
+        hidden = int(np.count_nonzero(used < 0))
         return cls(
             graph=graph,
-            forms=tuple(forms[i] for i in used[hidden:].tolist()),
+            forms=tuple(forms[at] for at in used[hidden:].tolist()),
             form_of=(form_of - hidden).astype(np.int32),
             first=first,
-            root=of_argument[:, 0].astype(np.int32),
-            output=of_argument[:, 1].astype(np.int16),
+            root=root.astype(np.int32),
+            output=output.astype(np.int16),
             edge=_edges(graph, first, [op for some in arguments for op, _ in some]),
-            back=of_argument[:, 2].astype(np.int32),
+            back=back.astype(np.int32),
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
         )

@@ -141,7 +141,7 @@ def resize(call: Call, rule: Rule) -> Pattern | None:
         elif lengths[0] != lengths[1]:
             steps = tuple(length // min(lengths) for length in lengths)
             draft.means([words[i]], Meaning(halos=((0, 0),) * n, steps=(*steps[:1] * n, steps[1])))
-    draft.shared(words, range(n), [0])
+    draft.shared(words, range(n), range(len(call.outputs)))
     if backward:
         for j in call.tensors("self"):
             draft.inputs[j] = None

@@ -176,9 +176,9 @@ class Difference:
     def _spec_lines(self) -> list[str]:
         if not self.specs:
             return []
-        head = ("module", "axis", "of it", "before", "after")
+        head = ("module", "of it", "before", "after")
         shown = self.specs[:MAX_SPECS]
-        rows = [(one.module, one.axis, one.what, one.before, one.after) for one in shown]
+        rows = [(one.module, one.what, one.before, one.after) for one in shown]
         left = len(self.specs) - len(shown)
         return [*aligned([head, *rows]), *([f"and {left} more that lie otherwise"] if left else [])]
 

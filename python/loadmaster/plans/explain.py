@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.dimensions.words import word_of
 from loadmaster.judge.simulation import bytes_moved
 from loadmaster.judge.verdict import Verdict
 from loadmaster.plans.effects import Caused, caused
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.relabel import Relabelled, relabelled
 from loadmaster.rules.stages import Stages
 
 #: What words of recipes mean that name no cut.
@@ -25,7 +27,6 @@ MEANINGS = {
     "Replicate": "each has all of it",
     "flat": "each has an equal part of its storage",
     "owner": "one has it",
-    "auto": "left to a solver",
 }
 
 
@@ -81,6 +82,8 @@ class Explanation:
         How a recipe shares it, a sentence per axis; of a parameter, how it lies.
     caused : tuple of Caused
         The collectives that bring its input or take its result.
+    relabelled : tuple of Relabelled
+        The step with each other label, the best first.
     parts : tuple of Explanation
         Of an op that has parts, each of them, by the name of the op that runs. The op's own
         figures are then those of all parts: every device, the first start, the last finish, what
@@ -102,11 +105,12 @@ class Explanation:
     feeds: tuple[str, ...] = ()
     label: tuple[str, ...] = ()
     caused: tuple[Caused, ...] = ()
+    relabelled: tuple[Relabelled, ...] = ()
     parts: tuple[Explanation, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON; what only ops of recipes or with parts have only where it is."""
-        document, some = asdict(self), ("feeds", "label", "caused", "parts")
+        document, some = asdict(self), ("feeds", "label", "caused", "relabelled", "parts")
         return {k: v for k, v in document.items() if v or k not in some}
 
     def __str__(self) -> str:
@@ -128,8 +132,8 @@ class Explanation:
 
     @property
     def _split(self) -> list[str]:
-        """How it is split, and what that caused."""
-        return [*self.label, *map(str, self.caused)]
+        """How it is split, what that caused, and what other labels would."""
+        return [*self.label, *map(str, self.caused), *map(str, self.relabelled)]
 
     def _verdict(self, other: Alternative) -> str:
         if other.makespan is None or other.bytes_moved is None:
@@ -184,7 +188,8 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     """Explains one op of a plan, by name or index.
 
     Every other device is tried: the op moves there with all that must share its device, and the
-    step is simulated. O(devices) simulations, for each part where the op has several.
+    step is simulated. O(devices) simulations, for each part where the op has several. Of a plan
+    with a recipe, every other label is tried too (:mod:`.relabel`).
 
     Raises
     ------
@@ -194,9 +199,13 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     index = plan.graph.index(op)
     name = plan.graph.names[index]
     found = tuple(_explained(plan, i) for i in plan.program.parts_of(index).tolist())
-    label, around = _label(plan, index), caused(plan, index)
+    split: dict[str, Any] = {
+        "label": _label(plan, index),
+        "caused": caused(plan, index),
+        "relabelled": relabelled(plan.predicted, index),
+    }
     if len(found) == 1:
-        return replace(found[0], op=name, label=label, caused=around)
+        return replace(found[0], op=name, **split)
     return replace(
         max(found, key=lambda part: part.finish),
         op=name,
@@ -205,21 +214,26 @@ def explain(plan: Plan, op: str | int) -> Explanation:
         goes_with=tuple(dict.fromkeys(other for part in found for other in part.goes_with)),
         alternatives=(),
         feeds=tuple(dict.fromkeys(what for part in found for what in part.feeds)),
-        label=label,
-        caused=around,
         parts=found,
+        **split,
     )
 
 
 def _label(plan: Plan, index: int) -> tuple[str, ...]:
     """What a plan's recipe says of one of the user's ops, a sentence per axis."""
-    if plan.recipe is None:
+    if plan.recipe is None or plan.graph.view[index]:
         return ()
-    words = plan.recipe.words(plan.graph)
-    said = []
-    for axis in plan.recipe.mesh.axes:
-        word = words[axis.name][index]
-        what = MEANINGS.get(word, "each has its part" if plan.graph.placeholder[index] else "split")
+    layout, said = plan.layout, []
+    assert layout is not None
+    form_of, is_placeholder = layout.dimensions.form_of, bool(plan.graph.placeholder[index])
+    form = layout.dimensions.forms[form_of[index]] if form_of[index] >= 0 else None
+    for axis, label in zip(layout.mesh.axes, layout.labels[:, index].tolist(), strict=True):
+        word = word_of(form, label, is_placeholder=is_placeholder)
+        what = MEANINGS.get(word, "each has a part" if is_placeholder else "each does a part")
+        if form is not None and label > 0:
+            cut = form.cuts[label - 1]
+            what = what if cut.works else "each does all of it, and their results add up"
+            word += f" ({cut.role})" if cut.role and cut.role != cut.name else ""
         said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {what}")
     return tuple(said)
 

@@ -33,6 +33,7 @@ from loadmaster.model.recipe import Recipe
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
+from loadmaster.transforms.layout import Layout
 
 if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
@@ -150,6 +151,11 @@ class Plan:
     def recipe(self) -> Recipe | None:
         """What is split how, in terms of modules; None: no recipe says it."""
         return self.program.recipe
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """Where the recipe has every tensor lie; None: there is no recipe."""
+        return None if self.recipe is None else Layout.of(self.graph, self.recipe)
 
     @cached_property
     def running_devices(self) -> NDArray[np.int32]:

@@ -1,13 +1,12 @@
 """What a recipe makes of a plan's modules: labels, specs of parameters, how updates are sharded.
 
-Modules that differ in numbers alone, as layers do, are one row. Numbers of their paths become
-``*``, as in recipes.
+Modules whose paths differ in numbers alone, as those of layers do, and that lie alike are one row.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,12 @@ from numpy.typing import NDArray
 from loadmaster.base.units import counted
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import layerless
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import REPLICATE, WHOLE, Mesh
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.told import told_words
+
+#: How module paths of what belongs to an optimizer begin.
+_OPTIM = "optim."
 
 #: A share of less than this is not told.
 _LITTLE = 0.005
@@ -30,7 +33,8 @@ class ModuleSpec:
     Attributes
     ----------
     module : str
-        Its path, with ``*`` for numbers; ``"."``: the model itself.
+        Its path; ``"."``: the model itself. With ``*`` for numbers, where all modules of such paths
+        lie alike; else the first that lies so, and how many are like it.
     ops : int
         Of the user's graph, those that run.
     share : float
@@ -96,28 +100,46 @@ def mesh_in_words(mesh: Mesh) -> str:
 
 
 def specs(plan: Plan) -> tuple[ModuleSpec, ...]:
-    """A row per module of a plan with a recipe, in the order of the graph; none without one.
+    """A row per module of a plan with a recipe, or for several that lie alike, in the order of the
+    graph; none without a recipe.
 
     What runs under ``optim`` counts as an update of the module of its parameter.
     """
+    rows = _rows(plan)
+    total = sum(row.seconds for row in rows.values())
+    alike: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for path, row in rows.items():
+        alike[layerless(path)].setdefault(row.look, []).append(path)
+    return tuple(
+        _Row.joined(rows[path] for path in paths).spec(_named(family, paths, len(looks)), total)
+        for family, looks in alike.items()
+        for paths in looks.values()
+    )
+
+
+def _named(family: str, paths: Sequence[str], n_looks: int) -> str:
+    """A family of modules that all lie alike, or the first of some and how many are like it."""
+    if n_looks == 1:
+        return family if len(paths) > 1 else paths[0] or family
+    return paths[0] + (f" and {len(paths) - 1} like it" if len(paths) > 1 else "")
+
+
+def _rows(plan: Plan) -> dict[str, _Row]:
+    """What is counted of each module, by path."""
     if plan.recipe is None:
-        return ()
-    words, graph, found = plan.recipe.words(plan.graph), plan.graph, _Rows()
+        return {}
+    words, graph = told_words(plan), plan.graph
+    rows: dict[str, _Row] = defaultdict(_Row)
     seconds = _seconds(plan)
-    runs = graph.reduced.runs & ~graph.is_member
+    runs = graph.reduced.runs
     for op in np.flatnonzero(runs | graph.placeholder).tolist():
-        path, updates = module_path(graph.modules[op]), bool(graph.updates[op])
-        is_slot = graph.placeholder[op] and graph.modules[op].startswith("optim.")
-        if (updates or is_slot) and graph.modules[op].startswith("optim."):
-            path = path[:-1]
-        row = found.row(layerless(".".join(path)))
-        if graph.placeholder[op]:
-            if not is_slot:
-                row.tensor(graph.names[op], words, op)
-        else:
-            row.op(seconds[op], words, op, updates=updates)
-    total = float(seconds[runs].sum())
-    return tuple(found.specs(total))
+        path, is_optimizer = module_path(graph.modules[op]), graph.modules[op].startswith(_OPTIM)
+        row = rows[".".join(path[:-1] if is_optimizer else path)]
+        if runs[op]:
+            row.op(float(seconds[op]), words, op, updates=bool(graph.updates[op]))
+        elif not is_optimizer:
+            row.tensor(graph.names[op], words, op)
+    return rows
 
 
 def _seconds(plan: Plan) -> NDArray[np.float64]:
@@ -127,13 +149,28 @@ def _seconds(plan: Plan) -> NDArray[np.float64]:
 
 
 class _Row:
-    """What is counted of one row."""
+    """What is counted of a module."""
 
     def __init__(self) -> None:
         self.ops, self.seconds = 0, 0.0
+        #: Per axis and label, seconds and number of ops.
         self.labels: dict[str, dict[str, list[float]]] = defaultdict(dict)
         self.parameters: dict[str, dict[str, dict[str, None]]] = defaultdict(dict)
         self.updates: dict[str, dict[str, None]] = defaultdict(dict)
+
+    @classmethod
+    def joined(cls, rows: Iterable[_Row]) -> _Row:
+        """Several as one; they lie alike."""
+        made = cls()
+        for row in rows:
+            made.ops += row.ops
+            made.seconds += row.seconds
+            for axis, counts in row.labels.items():
+                for word, of in counts.items():
+                    sums = made.labels[axis].setdefault(word, [0.0, 0.0])
+                    sums[:] = [sums[0] + of[0], sums[1] + of[1]]
+            made.parameters, made.updates = row.parameters, row.updates
+        return made
 
     def op(self, seconds: float, words: Mapping[str, list[str]], op: int, *, updates: bool) -> None:
         """Counts an op that runs."""
@@ -144,14 +181,25 @@ class _Row:
                 self.updates[axis][column[op]] = None
             else:
                 counts = self.labels[axis].setdefault(column[op], [0.0, 0.0])
-                counts[0] += seconds
-                counts[1] += 1
+                counts[:] = [counts[0] + seconds, counts[1] + 1]
 
     def tensor(self, name: str, words: Mapping[str, list[str]], op: int) -> None:
         """Notes how a parameter, buffer or input lies."""
         last = name.rpartition(".")[2]
         for axis, column in words.items():
             self.parameters[axis].setdefault(last, {})[column[op]] = None
+
+    @property
+    def look(self) -> str:
+        """Equal where two rows have the same words for the same things."""
+        labels = {axis: frozenset(counts) for axis, counts in self.labels.items()}
+        return repr(
+            [
+                sorted((axis, sorted(of)) for axis, of in labels.items()),
+                sorted((axis, sorted(of.items(), key=str)) for axis, of in self.parameters.items()),
+                sorted((axis, sorted(of)) for axis, of in self.updates.items()),
+            ]
+        )
 
     def spec(self, module: str, total: float) -> ModuleSpec:
         """The row, out of so many seconds of all ops."""
@@ -171,22 +219,6 @@ class _Row:
         )
 
 
-class _Rows:
-    """Rows by module."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
-
-    def row(self, module: str) -> _Row:
-        """The row of a module."""
-        return self._rows.setdefault(module, _Row())
-
-    def specs(self, total: float) -> Iterator[ModuleSpec]:
-        """Every row."""
-        for module, row in self._rows.items():
-            yield row.spec(module, total)
-
-
 def recipe_in_words(plan: Plan) -> str:
     """The mesh of a plan with a recipe, and how the work is shared on each axis, in a line.
 
@@ -195,7 +227,7 @@ def recipe_in_words(plan: Plan) -> str:
     assert plan.recipe is not None
     seconds, runs = _seconds(plan), np.flatnonzero(plan.graph.reduced.runs)
     said = []
-    for axis, column in plan.recipe.words(plan.graph).items():
+    for axis, column in told_words(plan).items():
         by_word: dict[str, float] = defaultdict(float)
         for op in runs.tolist():
             by_word[column[op]] += float(seconds[op])
@@ -214,15 +246,13 @@ class SpecChange:
     ----------
     module : str
         As that of a :class:`ModuleSpec`.
-    axis : str
     what : str
-        "ops", the last word of a parameter's name, or "update".
+        What of it: "ops", the last word of a parameter's name, or "update".
     before, after : str
-        How it lies, in words; "-": the mesh has no such axis.
+        How it lies, in words, on each axis where it is not whole.
     """
 
     module: str
-    axis: str
     what: str
     before: str
     after: str
@@ -232,14 +262,29 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
     """What lies otherwise in the second of two plans with recipes, most time first."""
     if before.recipe is None or after.recipe is None:
         return ()
-    axes = dict.fromkeys((*before.recipe.mesh.names, *after.recipe.mesh.names))
-    was = {spec.module: spec for spec in specs(before)}
-    changes = []
-    for spec in sorted(specs(after), key=lambda spec: -spec.share):
-        for axis in axes:
-            old, new = was[spec.module].parts_on(axis), spec.parts_on(axis)
-            for what in dict.fromkeys((*old, *new)):
-                row = old.get(what, "-"), new.get(what, "-")
-                if row[0] != row[1]:
-                    changes.append(SpecChange(spec.module, axis, what, *row))
-    return tuple(changes)
+    was, now = _rows(before), _rows(after)
+    size = Counter(map(layerless, now))
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, row in now.items():
+        one, other = _on_axes(before, was[path]), _on_axes(after, row)
+        for what in one:
+            if one[what] != other[what]:
+                found[layerless(path), what, one[what], other[what]].append(path)
+    seconds = {key: sum(now[path].seconds for path in paths) for key, paths in found.items()}
+    return tuple(
+        SpecChange(
+            _named(key[0], found[key], 1 if size[key[0]] == len(found[key]) else 2), *key[1:]
+        )
+        for key in sorted(found, key=lambda key: -seconds[key])
+    )
+
+
+def _on_axes(plan: Plan, row: _Row) -> dict[str, str]:
+    """By part of a module, how it lies on all axes."""
+    assert plan.recipe is not None
+    spec = row.spec("", 0.0)
+    said: dict[str, list[str]] = defaultdict(list)
+    for axis in plan.recipe.mesh.names:
+        for what, words in spec.parts_on(axis).items():
+            said[what] += [] if words in (WHOLE, REPLICATE) else [f"{axis} {words}"]
+    return {what: "; ".join(words) or WHOLE for what, words in said.items()}

@@ -53,6 +53,7 @@ Method = Literal[
     "sharded",
     "megatron",
     "fsdp",
+    "recipe",
 ]
 
 #: The method that plans are made by unless another is named. Methods that start from where a search
@@ -65,6 +66,9 @@ Entry = tuple[Callable[..., Candidate], str]
 
 class _Methods(MutableMapping[str, Entry]):
     """Methods by name: those of :data:`Method` in its order, then all others.
+
+    One that needs an option, such as a recipe, is there by its name and is not listed: whoever goes
+    through all methods has nothing to give it.
 
     Those that come along register themselves when their files are imported. That happens when they
     are asked for: the file that is called like the method first, the others if that is not enough.
@@ -89,7 +93,8 @@ class _Methods(MutableMapping[str, Entry]):
     def __iter__(self) -> Iterator[str]:
         _import_all()
         ours = [name for name in get_args(Method) if name in self._registered]
-        return iter(dict.fromkeys([*ours, *self._registered]))
+        known = dict.fromkeys([*ours, *self._registered])
+        return iter([name for name in known if not _needs(self._registered[name][0])])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -157,6 +162,17 @@ def _keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
     return (*shared, *own)
 
 
+@cache
+def _needs(function: Callable[..., Candidate]) -> tuple[str, ...]:
+    """Names of the options that a strategy cannot do without."""
+    return tuple(
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        and parameter.default is inspect.Parameter.empty
+    )
+
+
 def takes(function: Callable[..., Candidate], name: str) -> bool:
     """Whether a strategy has a keyword of this name."""
     return name in _keywords(function)
@@ -168,7 +184,7 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     Raises
     ------
     InputError
-        An unknown method, or an option that the method does not take.
+        An unknown method, an option that the method does not take, or none where it needs one.
     """
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
@@ -178,6 +194,8 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no options"
         raise InputError(f"method {method!r} has no option {unknown[0]!r}; it {takes}")
+    if missing := [name for name in _needs(function) if name not in options]:
+        raise InputError(f"method {method!r} needs the option {missing[0]!r}")
     return function
 
 

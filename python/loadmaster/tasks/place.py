@@ -22,6 +22,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.recipe import Recipe
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
@@ -58,6 +59,7 @@ def place(
     refine: bool = False,
     warm_start: Plan | None = None,
     constraints: Constraints | None = None,
+    recipe: Recipe | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -93,6 +95,9 @@ def place(
         :func:`loadmaster.strategies.warm.as_candidates`.
     constraints : Constraints, optional
         Constraints that the plan must obey, whatever the method.
+    recipe : Recipe, optional
+        What is split how. It is applied and judged as it is: nothing is searched, and the plan's
+        method is ``"recipe"``.
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -128,6 +133,9 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if recipe is not None:
+        method = "recipe" if method == DEFAULT else method
+        options["recipe"] = recipe
     function_of(method, options)  # Refuses the impossible before any work.
     began = time.perf_counter()
     if progress is not None:
@@ -335,7 +343,8 @@ def _plan(
         assignment=candidate.assignment,
         verdict=Verdict.of(candidate.schedule, placed.cluster.memory),
         method=method,
-        options=options,
+        # A recipe is kept with the program that was made by it.
+        options={key: value for key, value in options.items() if key != "recipe"},
         lower_bound=found.seconds,
         bound_source=found.source,
         space=searched,

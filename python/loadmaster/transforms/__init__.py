@@ -2,6 +2,7 @@
 
 from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
+from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
 
@@ -12,6 +13,7 @@ __all__ = [
     "dimensions",
     "reduce_control",
     "replicate",
+    "shard",
     "split_op",
 ]
 

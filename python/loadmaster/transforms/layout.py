@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, FLAT, OWNER, REPLICATE, Form
+from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
@@ -24,7 +25,6 @@ from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm
 from loadmaster.transforms.gradients import Updates
 from loadmaster.transforms.label_tables import LabelTables
-from loadmaster.transforms.label_words import labels_of_words, words_of_labels
 from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat
 from loadmaster.transforms.mesh_ways import ALL, EVEN, MeshWays
 
@@ -105,7 +105,13 @@ class Layout:
             The recipe leaves something to a solver, or names a cut that an op has not.
         """
         dimensions = Dimensions.of(graph)
-        labels = labels_of_words(dimensions, recipe.mesh, recipe.words(graph))
+        labels = labels_of(dimensions, recipe)
+        if (labels == FREE).any():
+            op = graph.names[int((labels == FREE).any(axis=0).argmax())]
+            raise InputError(
+                f'recipe: it leaves {op!r} to a solver: label all that is "auto", or write '
+                'rest = "whole"'
+            )
         if recipe.recompute:
             raise InputError(
                 f"recipe: recompute names {', '.join(recipe.recompute)}, and a graph is expanded "
@@ -119,7 +125,7 @@ class Layout:
 
     def recipe(self) -> Recipe:
         """The recipe that describes the layout."""
-        words = words_of_labels(self.dimensions, self.mesh, self.labels)
+        words = words_of(self.dimensions, self.mesh.names, self.labels)
         return Recipe.of_labels(
             self.graph,
             self.mesh,

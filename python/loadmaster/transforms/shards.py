@@ -14,7 +14,7 @@ neighbours' parts (a halo) gets them from "slice" ops there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     Returns
     -------
     Program
-        Its ``rank`` is the device of the mesh of each op, ``share`` what the op does of its origin.
+        It has the recipe. Its ``rank`` is the device of the mesh of each op, ``share`` what the op
+        does of its origin.
         ``replica`` is the op's place on the axes on which ops are cut by the batch; -1: there are
         none. ``part`` and ``parts`` count what is cut otherwise.
 
@@ -68,7 +69,7 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
     [0.5, 0.5]
     """
-    return Layout.of(graph, recipe).shard()
+    return replace(Layout.of(graph, recipe).shard(), recipe=recipe)
 
 
 @dataclass

@@ -143,7 +143,7 @@ impl Labelling {
     ///     Tied nodes with different numbers of labels; a label that a node does not have; a bad weight.
     /// ValueError
     ///     A wrong dtype or shape.
-    #[pyo3(signature = (weights, *, tied=None, start=None, sweeps=100, progress=None))]
+    #[pyo3(signature = (weights, *, tied=None, start=None, sweeps=200, progress=None))]
     fn solve(
         &self,
         py: Python<'_>,

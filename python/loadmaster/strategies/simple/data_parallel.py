@@ -73,7 +73,7 @@ def place(
     devices = sorted(devices[:batch])
     if len(devices) == 1:
         alone = where_allowed(problem, np.full(problem.graph.n_ops, devices[0], dtype=np.int32))
-        return accepted(problem, Outcome(_in_best_order(problem, alone).noted(*notes), 1.0))
+        return accepted(problem, Outcome(in_best_order(problem, alone).noted(*notes), 1.0))
 
     def replicated(rows: Sequence[int]) -> Candidate:
         done = replicate(
@@ -90,7 +90,7 @@ def place(
         else:
             replica = done.replica[placed.reduced.op_of]
             at = where_allowed(placed, np.array(devices, dtype=np.int32)[replica])
-        return _in_best_order(placed, at).noted(*notes, *done.notes)
+        return in_best_order(placed, at).noted(*notes, *done.notes)
 
     found = _within_memory(problem, devices, replicated)
     return accepted(found.problem, Outcome(found, 1.0))
@@ -103,7 +103,7 @@ def usable(problem: Problem) -> list[int]:
     return [d for d in problem.fastest_first.tolist() if 2 * runs[d] >= runs.max()]
 
 
-def _in_best_order(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
+def in_best_order(problem: Problem, devices: NDArray[np.int32]) -> Candidate:
     """The ops on these devices, in Kahn order or in the program's own."""
     orders = ranks(fast.m_topo(problem.graph)), np.arange(problem.graph.n_ops, dtype=np.int32)
     return problem.objective.best(judged(problem, Assignment(devices, order)) for order in orders)

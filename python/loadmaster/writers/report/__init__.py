@@ -19,6 +19,7 @@ from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.recipe_tables import BYTES, byte_rows, module_rows
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.summary import title
 from loadmaster.running.measured import Measured
@@ -31,7 +32,6 @@ from loadmaster.writers.report.beside import (
     ratio_rows,
 )
 from loadmaster.writers.report.contents import contents, facts, provenance_rows
-from loadmaster.writers.report.recipe import BYTES, byte_rows, module_rows
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5

@@ -98,9 +98,11 @@ impl<'a> Solver<'a> {
     /// A pass in each direction.
     pub fn sweep(&mut self) -> Result<(), Error> {
         let (gap, energy) = (self.gap(), self.best_energy);
-        for direction in [Direction::Forward, Direction::Backward] {
-            self.messages.labels(&self.model, direction, &mut self.read);
-            self.keep();
+        for (turn, direction) in [Direction::Forward, Direction::Backward].into_iter().enumerate() {
+            if self.sweeps % 2 == turn as u32 {
+                self.messages.labels(&self.model, direction, &mut self.read);
+                self.keep();
+            }
             let bound = self.messages.pass(&self.model, direction).map_err(|none| self.refusal(none))?;
             self.bound = self.bound.max(bound);
         }

@@ -1,4 +1,4 @@
-"""The tables of a report on a plan's recipe: modules with their specs, and where the bytes go."""
+"""The tables of a plan with a recipe: modules with their specs, and where the bytes go."""
 
 from __future__ import annotations
 
