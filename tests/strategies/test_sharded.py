@@ -113,13 +113,15 @@ def test_sharded_is_no_worse_than_uniform_ways():
 
 
 def test_megatron_sends_what_its_authors_say():
-    """Two all-reduces forward and two backward in each of 24 layers; all else is little."""
+    """Two all-reduces forward and two backward in each of 24 layers, and little else; a part of
+    them may be saved where what is gathered serves twice.
+    """
     graph, cluster = example("gpt3-330m"), NVLINK.subset(range(4))
     plan = lm.place(graph, cluster, "megatron", tp=4, sequence=False)
     batch, tokens, width = 8, 2048, 1024
     one = cluster.collective("all_reduce", range(4), 2 * batch * tokens * width).seconds
     busy = plan.verdict.schedule.channel_busy.max()
-    assert 0.9 * 4 * 24 * one < busy < 1.15 * 4 * 24 * one
+    assert 2 * 24 * one < busy < 1.1 * 4 * 24 * one
 
 
 def test_fsdp_keeps_its_share_of_parameters():
