@@ -155,7 +155,7 @@ def test_same_plan_again():
 
 @pytest.mark.parametrize("method", ["sharded", "megatron", "fsdp"])
 def test_graph_must_say_what_its_ops_were_called_with(method):
-    with pytest.raises(lm.InputError, match="ops.args"):
+    with pytest.raises(lm.InputError, match=r"ops\.args"):
         lm.place(linears([64, 64], 8), PCIE, method)
 
 
@@ -175,7 +175,7 @@ def test_progress_tells_of_better_plans_only():
 
     sharded.place(problem_of(example("lenet"), PCIE), progress=tell)
     assert found[0] == "one device"
-    assert found[-1] == "sharded"
+    assert found[-1].startswith("sharded on")
     assert told == sorted(told, reverse=True)
 
 

@@ -81,7 +81,7 @@ class Updates:
         """
         runs = (self.of_op >= 0) & ~graph.view & ~graph.placeholder
         work = graph.bytes_accessed[runs].astype(np.float64) + LAUNCH_BYTES
-        return np.bincount(self.of_op[runs], work, self.n)
+        return np.bincount(self.of_op[runs], work, self.n).astype(np.float64)
 
     def owners(self, graph: OpGraph, k: int) -> NDArray[np.int64]:
         """A replica per set, with the least to do so far; the set with most to do first."""

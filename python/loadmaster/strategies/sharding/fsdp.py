@@ -13,7 +13,7 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.sharding.judging import expanded, notes
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
@@ -44,5 +44,5 @@ def place(problem: Problem) -> Candidate:
     solver = Solver(space.setting(mesh), [mask])
     labels = solver.solve(1.0)
     found = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh))).looked_at()
-    candidate = expanded(space, found)
+    candidate = with_recipe(space, found, expanded(space, found))
     return accepted(candidate.problem, Outcome(candidate.noted(*notes(found, candidate)), 1.0))

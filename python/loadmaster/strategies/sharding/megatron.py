@@ -20,7 +20,7 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.sharding.judging import expanded, notes
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
@@ -57,12 +57,9 @@ def place(problem: Problem, *, tp: int | None = None, sequence: bool = True) -> 
     rows = best_of(_labelled(space, shapes, sequence), len(shapes))
     if not rows:
         raise InfeasibleError("no labels of features, heads and experts go with each other")
-    best: Candidate | None = None
-    for found in rows[:2]:
-        candidate = expanded(space, found)
-        candidate = candidate.noted(*notes(found, candidate))
-        best = candidate if best is None else problem.objective.better(best, candidate)
-    assert best is not None
+    judged = [(expanded(space, found), found) for found in rows[:2]]
+    best, labels = min(judged, key=lambda one: problem.objective.rank(one[0].verdict))
+    best = with_recipe(space, labels, best).noted(*notes(labels, best))
     return accepted(best.problem, Outcome(best, 1.0))
 
 

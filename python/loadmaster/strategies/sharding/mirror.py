@@ -240,7 +240,8 @@ class _Mirrored:
                     traffic.seconds(ALL_REDUCE, b) if is_sum else traffic.neighbour(b)
                     for b in sizes
                 ]
-                made = self._op(np.array(seconds), axis, 2.0 * structure.op[nodes] + 2 * is_sum - 1)
+                place = 2.0 * structure.op[nodes] + (2.0 * is_sum - 1.0)
+                made = self._op(np.array(seconds), axis, place)
                 of = np.full(structure.n, -1, dtype=np.int64)
                 of[nodes] = made
                 ends = (a.root, a.reader) if is_sum else (a.reader, a.root)

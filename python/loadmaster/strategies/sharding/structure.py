@@ -124,7 +124,9 @@ class Structure:
         """The lay of the root that each label of a reader wants: int32 [rows, most labels]."""
         a, ways = self.arguments, self.ways
         some = firsts(self.wanted)
-        found = ways.inputs[ways.first_input[self.way[a.reader[some]]] + a.position[some]].copy()
+        found: NDArray[np.int32] = ways.inputs[
+            ways.first_input[self.way[a.reader[some]]] + a.position[some]
+        ].copy()
         for row, back in enumerate(a.back[some].tolist()):
             cut = found[row] >= 0
             found[row, cut] = np.array((*self.dimensions.backs[back], -1))[found[row, cut]]
