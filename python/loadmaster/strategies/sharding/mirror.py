@@ -240,7 +240,7 @@ class _Mirrored:
                     traffic.seconds(ALL_REDUCE, b) if is_sum else traffic.neighbour(b)
                     for b in sizes
                 ]
-                place = 2.0 * structure.op[nodes] + (2.0 * is_sum - 1.0)
+                place = 2.0 * structure.op[nodes].astype(np.float64) + (2.0 * is_sum - 1.0)
                 made = self._op(np.array(seconds), axis, place)
                 of = np.full(structure.n, -1, dtype=np.int64)
                 of[nodes] = made

@@ -22,6 +22,7 @@ from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.ways import fractions
+from loadmaster.transforms.batch_norm import is_batch_norm
 from loadmaster.transforms.lays import accessed_share
 
 Floats = NDArray[np.float64]
@@ -118,6 +119,8 @@ class Parts:
         self.tensor = self.made.bytes[whole]
         self.flops = graph.flops[op].astype(np.float64)
         self.accessed = graph.bytes_accessed[op].astype(np.float64)
+        #: Batch norms have the statistics of their own part of the batch: they exchange nothing.
+        self.exchanges = ~is_batch_norm(graph)[op]
         self.free = (graph.view | graph.placeholder)[op]
         self._outputs = graph.column_of_texts("output")
 
@@ -217,7 +220,7 @@ class Parts:
             is_any |= ways.inputs[in_row, column[reader]] == ANY
             is_owner = ways.label[way, column] == OWNER
             owners[is_owner] *= len(shares[axis])
-            exchanged[axis] = ways.exchanged[way, column]
+            exchanged[axis] = np.where(self.exchanges[nodes], ways.exchanged[way, column], 0.0)
         exchanged *= share
         exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
         read = np.where(is_any, 0.0, self.read.bytes[reads])
