@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import PARTIAL, REPLICATE, Cut, Form
 from loadmaster.model.shapes import parse_output
 
 
-@dataclass
-class ByHand:
-    """The attributes of ``Dimensions`` that are read."""
-
-    graph: lm.OpGraph
-    forms: tuple[Form, ...] = ()
-    form_of: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    first: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    root: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    output: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int16))
-    edge: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    back: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    backs: tuple[tuple[int, ...], ...] = ((0, 1),)
-
-
-def by_hand(graph: lm.OpGraph) -> ByHand:
+def by_hand(graph: lm.OpGraph) -> Dimensions:
     shapes = [parse_output(text)[0][1] for text in graph.outputs]
     factors = [tuple(enumerate(shape)) for shape in shapes]
     forms: dict[Form, int] = {}
@@ -39,7 +23,7 @@ def by_hand(graph: lm.OpGraph) -> ByHand:
         edges += into
         first.append(len(edges))
     n = len(edges)
-    return ByHand(
+    return Dimensions(
         graph,
         tuple(forms),
         np.array(form_of, dtype=np.int32),
@@ -48,6 +32,8 @@ def by_hand(graph: lm.OpGraph) -> ByHand:
         np.zeros(n, dtype=np.int16),
         np.array(edges, dtype=np.int64),
         np.zeros(n, dtype=np.int32),
+        ((0, 1),),
+        {},
     )
 
 
@@ -68,9 +54,7 @@ def _cuts(name: str, kind: str, shape, tensors) -> tuple[Cut, ...]:
             found[2] = Cut("contraction", "batch", tensors[0][0][1], (0, 0), (PARTIAL,))
         return tuple(cut for cut in found if cut.size >= 2)
     lays = [(axis, size) for axis, size in enumerate(shape) if size >= 2]
-    found = [
-        Cut(f"axis{axis}", "", size, (axis,) * len(tensors), (axis,)) for axis, size in lays
-    ]
+    found = [Cut(f"axis{axis}", "", size, (axis,) * len(tensors), (axis,)) for axis, size in lays]
     if name == "loss":
         found.append(Cut("partial", "", 0, (PARTIAL,), (PARTIAL,), works=False))
     return tuple(found)

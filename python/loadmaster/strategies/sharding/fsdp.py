@@ -1,8 +1,8 @@
-"""Fully sharded data parallelism: each device has its share of the batch, and of every parameter.
+"""Fully sharded data parallelism: each device has its share of the batch and of every parameter.
 
-ZeRO-3 (Rajbhandari et al., SC 2020), as FSDP runs it (Zhao et al., VLDB 2023): parameters, gradients
-and the optimizer's state lie in equal flat parts. A parameter is gathered where it is used, forward
-and backward; gradients are reduced and scattered; the update is done on the parts.
+ZeRO-3 (Rajbhandari et al., SC 2020), as FSDP runs it (Zhao et al., VLDB 2023): parameters,
+gradients and the optimizer's state lie in equal flat parts. A parameter is gathered where it is
+used, forward and backward; gradients are reduced and scattered; the update is done on the parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.sharding.judging import expanded, notes
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
@@ -43,6 +43,6 @@ def place(problem: Problem) -> Candidate:
     mask = roles_only(space.structure, ("batch",), ("flat",))
     solver = Solver(space.setting(mesh), [mask])
     labels = solver.solve(1.0)
-    found = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
-    candidate = expanded(space, found)
+    found = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh))).looked_at()
+    candidate = with_recipe(space, found, expanded(space, found))
     return accepted(candidate.problem, Outcome(candidate.noted(*notes(found, candidate)), 1.0))

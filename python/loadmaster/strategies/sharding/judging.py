@@ -25,8 +25,7 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     wait for comes first.
     """
     problem = space.problem
-    dimensions = Dimensions.of(problem.model)
-    program = Layout(dimensions, found.mesh, space.labels(found.labels.columns)).shard()
+    program = layout(space, found).shard()
     placed = problem.transformed(program)
     device = found.mesh.on(problem.cluster)
     at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])
@@ -37,6 +36,19 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
         best = in_time_for_collectives(best)
     estimate = found.labels.seen.step_time
     return replace(best, assignment=replace(best.assignment, estimate=estimate))
+
+
+def layout(space: Space, found: Ranked) -> Layout:
+    """Ranked labels as a layout of the graph."""
+    labels = space.labels(found.labels.columns)
+    return Layout(Dimensions.of(space.problem.model), found.mesh, labels)
+
+
+def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
+    """The candidate that ranked labels became, with their recipe in its program."""
+    problem = candidate.problem
+    program = replace(problem.program, recipe=layout(space, found).recipe())
+    return replace(candidate, problem=replace(problem, program=program))
 
 
 def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 Shoeybi et al. 2019: on the inner axis products are cut by columns, then by rows, in attention by
 heads, embeddings and losses by the vocabulary, so that a layer all-reduces twice in each direction.
-Korthikanti et al. 2022, sequence parallelism: what lies between is cut by tokens, and the all-reduces
+Korthikanti et al. 2022, sequence parallelism: what lies between is cut by tokens, and all-reduces
 become reduce-scatters and all-gathers. The outer axis shares the batch, with the weights whole.
 
-Here the labels of the inner axis are the cheapest of those that cut features, heads and experts (and
-tokens); layers are alike. That columns come before rows is what is cheapest.
+Here the labels of the inner axis are the cheapest of those that cut features, heads and experts,
+and tokens; layers are alike. That columns come before rows is what is cheapest.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.sharding.judging import expanded, notes
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.meshes import meshes
-from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
@@ -54,15 +54,12 @@ def place(problem: Problem, *, tp: int | None = None, sequence: bool = True) -> 
         shapes = [mesh for mesh in shapes if mesh.shape[-1] == tp]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
-    rows = sorted(_labelled(space, shapes, sequence), key=lambda one: one.key)
+    rows = best_of(_labelled(space, shapes, sequence), len(shapes))
     if not rows:
         raise InfeasibleError("no labels of features, heads and experts go with each other")
-    best: Candidate | None = None
-    for found in rows[:2]:
-        candidate = expanded(space, found)
-        candidate = candidate.noted(*notes(found, candidate))
-        best = candidate if best is None else problem.objective.better(best, candidate)
-    assert best is not None
+    judged = [(expanded(space, found), found) for found in rows[:2]]
+    best, labels = min(judged, key=lambda one: problem.objective.rank(one[0].verdict))
+    best = with_recipe(space, labels, best).noted(*notes(labels, best))
     return accepted(best.problem, Outcome(best, 1.0))
 
 

@@ -3,8 +3,7 @@
 Axes follow the hierarchy of links: devices that the fastest links join are neighbours on the
 innermost axes. Where all links are alike, an order of the same sizes is tried once. Fewer devices
 are the fastest ones, halved again and again. Devices of unequal speed get unequal parts of a
-dimension, in proportion to their speed, if an axis has them at its places; a mesh whose places on an
-axis differ within themselves has equal parts there.
+dimension along an axis, in proportion to the slowest device at each of its places.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.simple.data_parallel import usable
-
 
 #: Names of the axes, the outermost first.
 AXES = ("x", "y", "z")

@@ -6,7 +6,8 @@ whose axes share channels. It is simulated by the judge's own simulator, and giv
 of memory.
 
 Gradients on their way to updates, parameters gathered where they are used, and updated parameters
-go in buckets. Ops run in the program's order or in Kahn's, whichever is faster. At most two buckets of gathered parameters are there before they are used.
+go in buckets. At most two buckets of gathered parameters are there before they are used. Ops run in
+the program's order or in Kahn's, whichever is faster.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import loadmaster.fast as fast
 from loadmaster.dimensions.form import REPLICATE
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.recipe import BUCKET_BYTES
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
 from loadmaster.strategies.sharding.tables import Setting, stages
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.lays import FREE, conversion
-from loadmaster.model.recipe import BUCKET_BYTES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -239,7 +240,8 @@ class _Mirrored:
                     traffic.seconds(ALL_REDUCE, b) if is_sum else traffic.neighbour(b)
                     for b in sizes
                 ]
-                made = self._op(np.array(seconds), axis, 2.0 * structure.op[nodes] + 2 * is_sum - 1)
+                place = 2.0 * structure.op[nodes].astype(np.float64) + (2.0 * is_sum - 1.0)
+                made = self._op(np.array(seconds), axis, place)
                 of = np.full(structure.n, -1, dtype=np.int64)
                 of[nodes] = made
                 ends = (a.root, a.reader) if is_sum else (a.reader, a.root)
@@ -276,7 +278,7 @@ class _Mirrored:
         structure, a = self.structure, self.structure.arguments
         out, into = self.setting.fractions(self.columns)
         kinds, wants = [], []
-        for axis, column in enumerate(self.columns):
+        for column in self.columns:
             have = structure.ways.outputs[structure.made, column[a.root]]
             want = structure.lays_wanted[structure.wanted, column[a.reader]]
             kinds.append(conversion(have, want))
@@ -322,7 +324,7 @@ class _Mirrored:
         last = np.full(len(first), -np.inf)
         np.maximum.at(last, bucket, place)
         gathered = traffic[some[first]] == WEIGHT
-        made = self._op(np.array(seconds), axis, np.where(gathered, 2 * last - 1, 2 * last + 1))
+        made = self._op(np.array(seconds), axis, 2 * last + np.where(gathered, -1.0, 1.0))
         known = np.flatnonzero(src[some] >= 0)
         self._link(src[some[known]], made[bucket[known]], tensor[some[known]])
         fresh = self._tensor(left)
@@ -352,7 +354,10 @@ class _Mirrored:
             rows = np.flatnonzero(kind >= 0)
             if not len(rows):
                 continue
-            of, size = writer[rows], structure.resident[holder[rows]] * self._elsewhere(axis, holder[rows])
+            of, size = (
+                writer[rows],
+                structure.resident[holder[rows]] * self._elsewhere(axis, holder[rows]),
+            )
             place = structure.op[of].astype(np.float64)
             bucket = _buckets(np.full(len(rows), GRADIENT), kind[rows], place, size)
             total, first = np.bincount(bucket, size), firsts(bucket)
@@ -388,7 +393,9 @@ def _in_time(
     return np.lexsort((rank, first)).astype(np.int32)
 
 
-def _buckets(traffic: NDArray[np.integer], batch: NDArray[np.integer], place: Floats, size: Floats) -> Ints:
+def _buckets(
+    traffic: NDArray[np.integer], batch: NDArray[np.integer], place: Floats, size: Floats
+) -> Ints:
     """A bucket per conversion, from 0: of gradients and parameters several of a batch share one, up
     to 25 MB, by place; else each has its own.
     """

@@ -18,10 +18,11 @@ from loadmaster.costs.program import Work, costs_of
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import COMPUTE
+from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.ways import fractions
-from loadmaster.model.shapes import parse_output
+from loadmaster.transforms.batch_norm import is_batch_norm
 from loadmaster.transforms.lays import accessed_share
 
 Floats = NDArray[np.float64]
@@ -62,7 +63,7 @@ class Part:
     outputs: Floats
 
     def moved(self, axis: int) -> list[tuple[float, float]]:
-        """Per part, bytes that it all-reduces and bytes that it gets from a neighbour on an axis."""
+        """Per part, bytes that it sums with the others of an axis, and gets from a neighbour."""
         columns = self.exchanged[axis].tolist(), self.halos[axis].tolist()
         return list(zip(*columns, strict=True))
 
@@ -87,7 +88,9 @@ class Tensors:
         begin = starts[np.minimum(nodes, len(starts) - 2)]
         count = starts[np.minimum(nodes + 1, len(starts) - 1)] - begin
         whose = np.repeat(np.arange(len(nodes)), count)
-        return np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count) + begin[whose], whose
+        return np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count) + begin[
+            whose
+        ], whose
 
 
 class Parts:
@@ -116,6 +119,8 @@ class Parts:
         self.tensor = self.made.bytes[whole]
         self.flops = graph.flops[op].astype(np.float64)
         self.accessed = graph.bytes_accessed[op].astype(np.float64)
+        #: Batch norms have the statistics of their own part of the batch: they exchange nothing.
+        self.exchanges = ~is_batch_norm(graph)[op]
         self.free = (graph.view | graph.placeholder)[op]
         self._outputs = graph.column_of_texts("output")
 
@@ -215,7 +220,7 @@ class Parts:
             is_any |= ways.inputs[in_row, column[reader]] == ANY
             is_owner = ways.label[way, column] == OWNER
             owners[is_owner] *= len(shares[axis])
-            exchanged[axis] = ways.exchanged[way, column]
+            exchanged[axis] = np.where(self.exchanges[nodes], ways.exchanged[way, column], 0.0)
         exchanged *= share
         exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
         read = np.where(is_any, 0.0, self.read.bytes[reads])
@@ -226,7 +231,9 @@ class Parts:
         halo = np.bincount(reader, read * extra, n) / np.maximum(self.accessed[nodes], 1.0)
         work = share * owners, (scale + halo) * owners
         seconds = self._seconds(nodes, *work, place.type) / owners
-        near = np.stack([np.bincount(reader, read * of_axis, n) for of_axis in halos])
+        near = np.array(
+            [np.bincount(reader, read * of_axis, n) for of_axis in halos], dtype=np.float64
+        )
         return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
 
     def _seconds(self, nodes: Ints, share: Floats, scale: Floats, type_: int) -> Floats:
@@ -269,7 +276,9 @@ def _mixed(tensors: Tensors, n: int) -> NDArray[np.uint64]:
     """A number per node that tells apart rows of bytes."""
     salt = np.uint64(0x9E3779B97F4A7C15)
     place = tensors.position.astype(np.uint64) + np.uint64(1)
-    mixed = (tensors.bytes.astype(np.uint64) + np.uint64(1)) * (place * salt ^ place << np.uint64(7))
+    mixed = (tensors.bytes.astype(np.uint64) + np.uint64(1)) * (
+        place * salt ^ place << np.uint64(7)
+    )
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     found = np.zeros(n, dtype=np.uint64)

@@ -1,9 +1,9 @@
 """Labels on every mesh worth trying, ranked by their mirrors.
 
 One axis over all devices comes first, for every weight of what may overlap; more axes go by the
-weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work alone
-takes less than the best step so far. Plans that share everything by the batch are ranked too: they
-are what labels that only add up may miss.
+weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work
+alone takes less than the best step so far. Plans that share everything by the batch are ranked too:
+they are what labels that only add up may miss.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.registry import strategy
-from loadmaster.strategies.sharding.judging import expanded, notes
-from loadmaster.strategies.sharding.ranking import best_of, ranked
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
+from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
@@ -61,25 +61,33 @@ def place(
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     tell = progress or (lambda stage, best: None)
     best: Candidate | None = None
+    labels: Ranked | None = None
+    is_cut = False
     try:
-        for found in sharded(space, budget):
+        for found, of in sharded(space, budget):
             if best is None or problem.objective.better(best, found) is found:
-                best = found
-                tell(_stage(found), Incumbent(found.verdict.step_time))
+                best, labels = found, of
+                words = "one device" if of is None else f"sharded on {of.words}"
+                tell(words, Incumbent(found.verdict.step_time))
     except KeyboardInterrupt:
         if best is None:
             raise
+        is_cut = True
+    if best is None:
+        raise InfeasibleError("nothing can be sharded, and no device holds the graph")
+    if labels is not None:
+        best = with_recipe(space, labels, best)
+    if is_cut:
         best = best.noted(INTERRUPTED)
-    assert best is not None, "a labelling or one device was judged"
     if budget.is_cut or (time_limit is not None and budget.lacks(0.0)):
         best = best.noted(f"the time limit of {time_limit:g} s cut the search: more may be found")
     return accepted(best.problem, Outcome(best, 1.0))
 
 
-def sharded(space: Space, budget: Budget) -> Iterator[Candidate]:
-    """One device, if it holds the graph, and the best of the ranked labels, judged."""
+def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
+    """One device, if it holds the graph, and the best of the ranked labels, each with these."""
     with suppress(InfeasibleError):
-        yield single.place(space.problem)
+        yield single.place(space.problem), None
     if space.problem.cluster.n_devices == 1:
         return
     rows, n, fits = best_of(ranked(space, budget), LOOKED_AT), 0, False
@@ -89,8 +97,4 @@ def sharded(space: Space, budget: Budget) -> Iterator[Candidate]:
             return
         candidate = expanded(space, found)
         n, fits = n + 1, fits or candidate.fits
-        yield candidate.noted(*notes(found, candidate))
-
-
-def _stage(found: Candidate) -> str:
-    return "one device" if found.problem.program.is_plain else "sharded"
+        yield candidate.noted(*notes(found, candidate)), found

@@ -150,15 +150,18 @@ class Solver:
             return labels
         return replace(labels, columns=columns, seen=self.mirror.seen(columns), is_tied=is_tied)
 
-    def all_weights(
-        self, memory: float, weights: Sequence[float] = WEIGHTS
-    ) -> Iterator[Labels]:
+    def all_weights(self, memory: float, weights: Sequence[float] = WEIGHTS) -> Iterator[Labels]:
         """Labels for every weight, and where they do not fit, those of the least price that do; if
         none does, those that hold least.
         """
+        price = 0.0
         for weight in weights:
-            found = self.solve(weight)
-            yield found if found.fits(memory) else self._within(found, memory)
+            found = self.solve(weight, price)
+            if not found.fits(memory):
+                found = self._within(found, memory)
+            # What one weight had to pay, others have to pay about as well.
+            price = found.price
+            yield found
 
     def _within(self, free: Labels, memory: float) -> Labels:
         """Labels that fit, of the least price found by bisection."""

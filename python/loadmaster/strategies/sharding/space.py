@@ -42,7 +42,7 @@ class Space:
         InputError
             The graph does not say what its ops were called with.
         """
-        if not can_be_sharded(problem):
+        if problem.model.args is None:
             raise InputError(
                 "the graph does not say what its ops were called with (ops.args), so it is not "
                 "known how they can be cut: read it again from the model, or capture it"
@@ -78,6 +78,7 @@ class Space:
 
 
 def can_be_sharded(problem: Problem) -> bool:
-    """Whether there are devices, and calls whose arguments are known."""
+    """Whether there are several devices, and the arguments of calls are known."""
     graph = problem.model
-    return problem.program.is_plain and graph.args is not None
+    several = problem.cluster.n_devices > 1 and problem.program.is_plain
+    return several and graph.args is not None

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.dimensions.form import Form
+from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.ways import Ways
@@ -23,20 +22,6 @@ from loadmaster.transforms.gradients import Updates
 #: What a tensor is, as far as its traffic is concerned: part of the model's work; a gradient on its
 #: way to an update; a parameter on its way to where it is used.
 ACTIVATION, GRADIENT, WEIGHT = range(3)
-
-
-class Dimensioned(Protocol):
-    """What is asked of :class:`loadmaster.dimensions.Dimensions`."""
-
-    graph: OpGraph
-    forms: tuple[Form, ...]
-    form_of: NDArray[np.int32]
-    first: NDArray[np.int64]
-    root: NDArray[np.int32]
-    output: NDArray[np.int16]
-    edge: NDArray[np.int64]
-    back: NDArray[np.int32]
-    backs: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +72,7 @@ class Structure:
     arguments : Arguments
     """
 
-    dimensions: Dimensioned
+    dimensions: Dimensions
     updates: Updates
     op: NDArray[np.int64]
     node: NDArray[np.int64]
@@ -97,7 +82,7 @@ class Structure:
     arguments: Arguments
 
     @classmethod
-    def of(cls, dimensions: Dimensioned) -> Structure:
+    def of(cls, dimensions: Dimensions) -> Structure:
         """The nodes of a graph. O(V + E), and sorting."""
         graph = dimensions.graph
         updates = Updates.of(graph, graph.roles.many)
@@ -139,7 +124,9 @@ class Structure:
         """The lay of the root that each label of a reader wants: int32 [rows, most labels]."""
         a, ways = self.arguments, self.ways
         some = firsts(self.wanted)
-        found = ways.inputs[ways.first_input[self.way[a.reader[some]]] + a.position[some]].copy()
+        found: NDArray[np.int32] = ways.inputs[
+            ways.first_input[self.way[a.reader[some]]] + a.position[some]
+        ].copy()
         for row, back in enumerate(a.back[some].tolist()):
             cut = found[row] >= 0
             found[row, cut] = np.array((*self.dimensions.backs[back], -1))[found[row, cut]]
@@ -201,9 +188,7 @@ class Structure:
         return self.graph.resident[self.op].astype(np.float64)
 
 
-def owners(
-    graph: OpGraph, op: NDArray[np.int64], node: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def owners(graph: OpGraph, op: NDArray[np.int64], node: NDArray[np.int64]) -> NDArray[np.int64]:
     """The node whose storage each node writes into; -1: it has storage of its own."""
     alias = graph.alias_of[op]
     found = np.full(len(op), -1, dtype=np.int64)
@@ -217,7 +202,7 @@ def owners(
     return found
 
 
-def _arguments(dimensions: Dimensioned, node: NDArray[np.int64]) -> Arguments:
+def _arguments(dimensions: Dimensions, node: NDArray[np.int64]) -> Arguments:
     graph = dimensions.graph
     counts = np.diff(dimensions.first)
     reader_op = np.repeat(np.arange(graph.n_ops), counts)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.dimensions.form import ANY, REPLICATE
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import BUCKET_BYTES, Mesh
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
@@ -30,7 +30,6 @@ from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import STAGES
 from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
-from loadmaster.model.recipe import BUCKET_BYTES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,10 +37,9 @@ Ints = NDArray[np.int64]
 #: The components of a cost.
 SECONDS, OVERLAPPED, STAYS, WAITS = range(4)
 
-#: What an edge is: a tensor that is read; one that its reader writes into; the same, of a parameter;
-#: a parameter and
-#: the op that writes it last; a tensor that is read from a hub, and the op that makes it: some lays
-#: cannot be turned into others, whatever the hub's.
+#: What an edge is: a tensor that is read; one that its reader writes into; the same, of a
+#: parameter; a parameter and the op that writes it last; a tensor that is read from a hub, and the
+#: op that makes it: some lays cannot be turned into others, whatever the hub's.
 _ROLES = _READ, _WRITTEN, _UPDATED, _ENDS, _MAY = range(5)
 
 #: Conversions that there are; negative ones count from the end.
@@ -87,7 +85,10 @@ class Setting:
         """The setting of a mesh on the cluster of the parts' problem."""
         cluster = parts.problem.cluster
         device = mesh.on(cluster)
-        traffic = [Traffic(cluster._core, device[mesh.groups(name)]) for name in mesh.names]
+        traffic = [
+            Traffic(cluster._core, device[mesh.groups(name)].astype(np.int64))
+            for name in mesh.names
+        ]
         shares = [axis.shares or (1.0,) * axis.size for axis in mesh.axes]
         where = zip(*np.unravel_index(np.arange(mesh.size), mesh.shape), strict=True)
         known: dict[tuple[object, ...], Place] = {}
@@ -188,17 +189,19 @@ class _Building:
         at[order] = np.arange(len(order))
         src, dst, edge_table, (pair_start, pair_columns, pair) = self._edges(hubs)
         costs = LabelCosts(
-            node_table=node_table[order],
+            node_table=node_table[order].astype(np.int32),
             unary_start=starts,
             unary=unary,
-            src=at[src],
-            dst=at[dst],
-            edge_table=edge_table,
+            src=at[src].astype(np.int32),
+            dst=at[dst].astype(np.int32),
+            edge_table=edge_table.astype(np.int32),
             pair_start=pair_start,
-            pair_columns=pair_columns,
+            pair_columns=pair_columns.astype(np.int32),
             pair=pair,
         )
-        tied = np.concatenate([self.setting.tied, self.setting.tied.max(initial=-1) + 1 + hubs.tied])
+        tied = np.concatenate(
+            [self.setting.tied, self.setting.tied.max(initial=-1) + 1 + hubs.tied]
+        )
         return Tables(costs, at, tied[order])
 
     # -- labels --------------------------------------------------------------------------------
@@ -256,11 +259,48 @@ class _Building:
         of_holder = structure.ways.first_output[structure.way[placeholder]]
         through = a.root[shared], a.reader[shared], made[shared], wanted[shared], size[shared]
         rows = [
-            (a.root[alone], a.reader[alone], made[alone], wanted[alone], size[alone], a.traffic[alone], role[alone]),
-            (hubs.root, n + np.arange(hubs.n), made[first], hub_lays, of_hub, hubs.traffic, np.full(hubs.n, _READ)),
-            (n + hub[shared], a.reader[shared], hub_lays[hub[shared]], wanted[shared], size[shared], a.traffic[shared], role[shared]),
-            (placeholder, writer, of_holder, of_writer, self._written(placeholder), structure.stands_for[placeholder] == PARAMETER, np.full(len(writer), _ENDS)),
-            (*through[:4], np.zeros_like(size[shared]), np.zeros(len(shared), dtype=np.int8), np.full(len(shared), _MAY)),
+            (
+                a.root[alone],
+                a.reader[alone],
+                made[alone],
+                wanted[alone],
+                size[alone],
+                a.traffic[alone],
+                role[alone],
+            ),
+            (
+                hubs.root,
+                n + np.arange(hubs.n),
+                made[first],
+                hub_lays,
+                of_hub,
+                hubs.traffic,
+                np.full(hubs.n, _READ),
+            ),
+            (
+                n + hub[shared],
+                a.reader[shared],
+                hub_lays[hub[shared]],
+                wanted[shared],
+                size[shared],
+                a.traffic[shared],
+                role[shared],
+            ),
+            (
+                placeholder,
+                writer,
+                of_holder,
+                of_writer,
+                self._written(placeholder),
+                structure.stands_for[placeholder] == PARAMETER,
+                np.full(len(writer), _ENDS),
+            ),
+            (
+                *through[:4],
+                np.zeros_like(size[shared]),
+                np.zeros(len(shared), dtype=np.int8),
+                np.full(len(shared), _MAY),
+            ),
         ]
         src, dst, left, right, bytes_, traffic, roles = (
             np.concatenate([row[i] for row in rows]) for i in range(7)
@@ -282,7 +322,9 @@ class _Building:
         way = self.structure.way[nodes]
         for axis, column in enumerate(self.columns):
             if axis != self.axis:
-                of = self.structure.ways.output_size[self.structure.ways.first_output[way], column[nodes]]
+                of = self.structure.ways.output_size[
+                    self.structure.ways.first_output[way], column[nodes]
+                ]
                 size *= fractions(of, self.setting.shares[axis], self.setting.places[0].at[axis])
         return np.repeat(size[:, None], len(fast.COLLECTIVES), axis=1)
 
@@ -433,7 +475,10 @@ class _Hubs:
         tie = joint(tied[a.root[of]], a.output[of], phase)
         n_ties = int(tie.max(initial=-1)) + 1
         found: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
-        for lays, row in ((ways.outputs, structure.made), (structure.lays_wanted, structure.wanted)):
+        for lays, row in (
+            (ways.outputs, structure.made),
+            (structure.lays_wanted, structure.wanted),
+        ):
             pairs = np.unique(np.stack([tie[hub], row[rows]]), axis=1)
             for t, r in pairs.T.tolist():
                 found[t].update(lays[r].tolist())

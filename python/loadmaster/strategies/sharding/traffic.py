@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.transforms.lays import FORBIDDEN
 from loadmaster.model.recipe import BUCKET_BYTES
+from loadmaster.transforms.lays import FORBIDDEN
 
 #: Bytes at which groups are compared: where latencies count, and where bandwidths do.
 _PROBES = (1_000, 100_000_000)

@@ -1,9 +1,9 @@
 """Which ops play the same part in every layer: they get one label.
 
 They are alike, they stand in modules whose paths differ by the numbers of layers alone, and each is
-the same of its kind there, in the order of the program: the second sum of each block. Where a module
-has many that are alike, such as the steps of an unrolled recurrence, or a graph that knows no
-modules, those are tied that have alike ops around them (colour refinement, Weisfeiler and Leman
+the same of its kind there, in the order of the program: the second sum of each block. Where a
+module has many that are alike, such as the steps of an unrolled recurrence, or a graph that knows
+no modules, those are tied that have alike ops around them (colour refinement, Weisfeiler and Leman
 1968).
 """
 
@@ -40,7 +40,7 @@ def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number per node, equal for those whose neighbours up to :data:`REACH` edges away are alike."""
+    """A number per node, equal for those that are alike up to :data:`REACH` edges away."""
     a, code = structure.arguments, nature
     place = joint(a.position, a.output).astype(np.uint64)
     salt = _scrambled(place) | np.uint64(1)

@@ -81,7 +81,9 @@ class Ways:
         most = max((len(row) for row in labels), default=1)
         n_inputs = [len(form.inputs) for form, _ in forms]
         n_outputs = [len(form.outputs) for form, _ in forms]
-        of_op, of_inputs, of_outputs = ((n, most) for n in (len(forms), sum(n_inputs), sum(n_outputs)))
+        of_op, of_inputs, of_outputs = (
+            (n, most) for n in (len(forms), sum(n_inputs), sum(n_outputs))
+        )
         made = cls(
             np.array([len(row) for row in labels], dtype=np.int64),
             np.zeros(of_op, dtype=np.int32),
@@ -129,9 +131,7 @@ class Ways:
                 sizes[at, column] = factors[lay][1] if lay >= 0 else _EVEN * (lay in (FLAT, OWNER))
 
 
-def fractions(
-    size: NDArray[np.int64], shares: Sequence[float], place: int
-) -> NDArray[np.float64]:
+def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> NDArray[np.float64]:
     """The part at a place of an axis of what is cut, by its size as :class:`Ways` says it.
 
     >>> fractions(np.array([10, 0, -1]), [1, 1, 1, 1], 0).tolist()
