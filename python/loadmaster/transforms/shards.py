@@ -31,6 +31,7 @@ from loadmaster.transforms.conversions import ACTIVATION, GRADIENT, UPDATED, WEI
 from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lays import halo
+from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shares import own_weights
 from loadmaster.transforms.ways import WHOLE, Links
 
@@ -45,7 +46,8 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     ----------
     graph : OpGraph
     recipe : Recipe
-        Nothing may be left to a solver in it.
+        Nothing may be left to a solver in it. What it recomputes is done again first, and its
+        labels speak of the graph that this makes (:func:`.recomputation.recompute`).
 
     Returns
     -------
@@ -69,6 +71,10 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
     [0.5, 0.5]
     """
+    if recipe.recompute:
+        again = recompute(graph, recipe.recompute)
+        later = shard(again.graph, replace(recipe, recompute=()))
+        return replace(again.then(later), recipe=recipe)
     return replace(Layout.of(graph, recipe).shard(), recipe=recipe)
 
 
