@@ -114,8 +114,8 @@ class Layout:
             )
         if recipe.recompute:
             raise InputError(
-                f"recipe: recompute names {', '.join(recipe.recompute)}, and a layout is of a graph "
-                "in which that is done: use loadmaster.transforms.shard"
+                f"recipe: recompute names {', '.join(recipe.recompute)}, and a layout is of a "
+                "graph in which that is done: use loadmaster.transforms.shard"
             )
         layout = cls(dimensions, recipe.mesh, labels, recipe.batch_norm, recipe.bucket_bytes)
         if recipe.shard_state:
