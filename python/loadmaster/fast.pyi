@@ -524,7 +524,7 @@ class Labelling:
         steps: int,
         seed: int,
         *,
-        beta: float = 1000.0,
+        beta: float = 10000.0,
     ) -> NDArray[np.int32]:
         """The best labels of a random walk (FlexFlow's MCMC); never worse than the first.
 
