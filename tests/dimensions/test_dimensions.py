@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -240,6 +242,10 @@ def test_a_graph_has_its_dimensions_once_and_none_without_arguments():
     calls.call("relu.default", x, out=(4, 8))
     graph = calls.graph()
     assert Dimensions.of(graph) is Dimensions.of(graph)
+    kept = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert kept() is None
     bare = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
     d = Dimensions.of(bare)
     assert d.form_of.tolist() == [-1, -1]
