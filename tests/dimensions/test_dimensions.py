@@ -271,6 +271,41 @@ def test_what_is_said_and_cannot_be_is_as_if_nobody_said_anything():
     assert needed(d, read, "axis0") == [REPLICATE]
 
 
+def test_a_call_that_its_rule_cannot_read_is_whole_and_listed():
+    calls = Calls()
+    x = calls.placeholder("input", 4, 8)
+    for dims in (["a"], 7, [0, 1, 2, 3], None):
+        calls.call("permute.default", x, dims, out=(8, 4))
+    read = calls.call("relu.default", T(1), out=(8, 4))
+    d = Dimensions.of(calls.graph())
+    assert d.unknown["aten.permute.default"] >= 3
+    assert needed(d, read, "axis0") == [REPLICATE]
+
+
+def test_the_shape_of_a_view_may_be_a_constant_without_an_edge():
+    calls = Calls()
+    x, shape = calls.placeholder("input", 4, 8), calls.placeholder("constant", 2, dtype="i64")
+    view = calls.call("view.default", x, shape, out=(4, 2, 4))
+    calls.edges = {key: values[:-1] for key, values in calls.edges.items()}
+    read = calls.call("relu.default", view, out=(4, 2, 4))
+    d = Dimensions.of(calls.graph())
+    assert needed(d, read, "axis1") == [1]
+
+
+def test_rules_of_onnx_are_not_for_ops_of_tensorflow_of_the_same_name():
+    ops = {
+        "name": ["x", "w", "y"],
+        "kind": ["input", "parameter", "MatMul"],
+        "output": ["f32[4,4]"] * 3,
+        "args": [None, None, [[{"op": 0}, {"op": 1}], {"transpose_b": True}]],
+    }
+    edges = {"src": [0, 1], "dst": [2, 2], "tensor": [0, 1]}
+    onnx = lm.OpGraph(ops, edges, meta={"framework": "onnx pytorch"})
+    assert needed(Dimensions.of(onnx), 2, "column") == [REPLICATE, 1]
+    other = Dimensions.of(lm.OpGraph(ops, edges, meta={"framework": "tensorflow (GraphDef)"}))
+    assert form_of(other, 2).cuts == () or needed(other, 2, "column") == [REPLICATE, 0]
+
+
 def test_sizes_tell_which_output_is_taken_where_nothing_picks_it():
     calls = Calls()
     x = calls.placeholder("input", 4, 8)
