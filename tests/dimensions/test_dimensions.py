@@ -171,6 +171,20 @@ def test_what_does_not_divide_is_cut_on_neither_side():
     assert needed(d, read, "axis1") == needed(d, read, "axis2") == [REPLICATE]
 
 
+def test_what_is_more_frequent_decides_how_an_axis_is_taken_apart():
+    def read_as(*shapes):
+        calls = Calls()
+        made = calls.call("relu.default", calls.placeholder("input", 64, 8), out=(64, 8))
+        for shape in shapes:
+            view = calls.call("view.default", made, [*shape, 8], out=(*shape, 8))
+            calls.call("relu.default", view, out=(*shape, 8))
+        return sizes(form_of(Dimensions.of(calls.graph()), made).outputs[0])
+
+    windows, halves = (4, 16), (32, 2)
+    assert read_as(halves, windows, windows) == [4, 16, 8]
+    assert read_as(windows, halves, halves) == [32, 2, 8]
+
+
 def test_arguments_tell_transposes_of_equal_sizes_apart():
     for dims, lay in ([0, 1, 2], [1, 2]), ([1, 0, 2], [0, 2]), ([0, 2, 1], [2, 1]):
         calls = Calls()
