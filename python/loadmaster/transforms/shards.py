@@ -66,7 +66,7 @@ def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
     >>> graph = lm.read("example:lenet")
     >>> recipe = lm.Recipe({"tp": 2}, {"tp": {"m.7 aten.addmm.default": "column"}})
     >>> program = shard(graph, recipe)
-    >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
+    >>> program.share[program.parts_of(graph.index("addmm"))].tolist()
     [0.5, 0.5]
     """
     if isinstance(how, Layout):
