@@ -14,7 +14,7 @@ neighbours' parts (a halo) gets them from "slice" ops there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,13 @@ from loadmaster.transforms.ways import WHOLE, Links
 _WORDS = ("tensors", "gradients", "parameters", "updated")
 
 
-def shard(graph: OpGraph, recipe: Recipe) -> Program:
-    """The graph as a recipe has it run. O(k (V + E)), and sorting.
+def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
+    """The graph as a recipe or a layout has it run. O(k (V + E)), and sorting.
 
     Parameters
     ----------
     graph : OpGraph
-    recipe : Recipe
+    how : Recipe or Layout
         Nothing may be left to a solver in it.
 
     Returns
@@ -68,7 +68,9 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
     [0.5, 0.5]
     """
-    return Layout.of(graph, recipe).shard()
+    if isinstance(how, Layout):
+        return Shards(how).build()
+    return replace(Shards(Layout.of(graph, how)).build(), recipe=how)
 
 
 @dataclass
@@ -563,7 +565,7 @@ class Shards:
         """Replica, part and number of parts of each op."""
         layout = self.layout
         of_batch = layout.is_batch
-        axes: NDArray[np.bool_] = of_batch.any(axis=1)
+        axes = [bool(row.any()) for row in of_batch]
         replica, part = np.zeros(len(serves), dtype=np.int32), np.zeros(len(serves), dtype=np.int32)
         parts = np.ones(len(serves), dtype=np.int32)
         for axis, size in enumerate(layout.mesh.shape):
@@ -574,7 +576,7 @@ class Shards:
             cut = is_copy & is_cut[serves]
             part = np.where(cut, part * size + place, part)
             parts = np.where(cut, parts * size, parts)
-        return np.where(axes.any(), replica, -1).astype(np.int32), part, parts
+        return np.where(any(axes), replica, -1).astype(np.int32), part, parts
 
 
 def _terms(
