@@ -2,11 +2,13 @@
 
 from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
+from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
 
 __all__ = [
+    "Layout",
     "Program",
     "Split",
     "data_parallel",

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.transforms.gradients import filled, turns
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import FREE, conversion
+from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
 
 #: What a conversion is of: an activation, which has collectives of its own; a gradient on its way
 #: to an update; a parameter that is gathered where it is used; one that was updated.
@@ -160,7 +161,15 @@ class Conversions:
         last = dict(zip(state[known].tolist(), writes[known].tolist(), strict=True))
         of, writer = (np.array(some, dtype=np.int64) for some in (list(last), list(last.values())))
         tensor, want = layout.first_output[writer], layout.made[:, layout.first_output[of]]
-        some = np.flatnonzero((conversion(layout.made[:, tensor], want) >= 0).any(axis=0))
+        kinds = conversion(layout.made[:, tensor], want)
+        if (kinds == FORBIDDEN).any():
+            axis, at = np.argwhere(kinds == FORBIDDEN)[0].tolist()
+            raise InputError(
+                f"axis {layout.mesh.names[axis]!r}: op {graph.names[writer[at]]!r} writes "
+                f"{graph.names[of[at]]!r}, which lies as {int(want[axis, at])}, and its output as "
+                f"{int(layout.made[axis, tensor[at]])}: no collective turns one into the other"
+            )
+        some = np.flatnonzero((kinds >= 0).any(axis=0))
         return Rows(
             tensor[some],
             want[:, some],
@@ -211,6 +220,24 @@ class Conversions:
         return self.layout.tensor_bytes[self.rows.tensor]
 
     @cached_property
+    def _sequence(self) -> NDArray[np.int64]:
+        """Per step, a number for all steps of its conversion and for its place among them.
+
+        What shares a bucket shares all of them: else two buckets could wait for each other.
+        """
+        steps, n = self.steps, len(self.rows)
+        code = steps.axis * len(fast.COLLECTIVES) + steps.kind
+        width = len(self.layout.mesh.axes) * len(fast.COLLECTIVES) + 1
+        whole, rank = np.zeros(n, dtype=np.int64), np.zeros(len(code), dtype=np.int64)
+        seen = np.zeros(n, dtype=np.int64)
+        for of in np.split(np.arange(len(code)), np.flatnonzero(np.diff(code)) + 1):
+            row = steps.row[of]
+            rank[of] = seen[row]
+            seen[row] += 1
+            whole[row] = whole[row] * width + code[of] + 1
+        return np.unique(whole, return_inverse=True)[1][steps.row] * width + rank
+
+    @cached_property
     def bucket(self) -> NDArray[np.int64]:
         """The bucket of each step; what is in no bucket is alone in one of its own."""
         rows, steps = self.rows, self.steps
@@ -237,8 +264,7 @@ class Conversions:
         alone = np.flatnonzero(what == ACTIVATION)
         bucket[alone] = np.arange(len(alone))
         count = len(alone)
-        group = (what * 8 + steps.axis) * 8 + steps.kind
-        group = np.where(what == ACTIVATION, -1, group)
+        group = np.where(what == ACTIVATION, -1, what + 4 * self._sequence)
         for one in np.unique(group[group >= 0]).tolist():
             of = np.flatnonzero(group == one)
             of = of[np.lexsort((sort[of], turn[of]))]

@@ -18,7 +18,6 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, FLAT, OWNER, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
-from loadmaster.model.program import Program
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm
@@ -56,8 +55,8 @@ class Layout:
     >>> graph = lm.read("example:lenet")
     >>> mesh = Mesh.of({"tp": 2})
     >>> layout = Layout(Dimensions.of(graph), mesh, np.zeros((1, graph.n_ops), dtype=np.int32))
-    >>> layout.shard().graph.n_ops == 2 * graph.n_ops
-    True
+    >>> layout.share[graph.index("addmm")].tolist()
+    [1.0, 1.0]
     """
 
     dimensions: Dimensions
@@ -87,12 +86,6 @@ class Layout:
     def graph(self) -> OpGraph:
         """The user's graph."""
         return self.dimensions.graph
-
-    def shard(self) -> Program:
-        """The program: see :func:`loadmaster.transforms.shards.shard`."""
-        from loadmaster.transforms.shards import Shards
-
-        return Shards(self).build()
 
     @classmethod
     def of(cls, graph: OpGraph, recipe: Recipe) -> Layout:
@@ -151,7 +144,8 @@ class Layout:
     def is_batch(self) -> NDArray[np.bool_]:
         """Per axis and op, whether the op is cut by the batch: bool [n_axes, n_ops]."""
         found: NDArray[np.bool_] = self.tables.is_batch(self.form_of, self.labels)
-        return found & ~self.graph.view
+        found &= ~self.graph.view
+        return found
 
     # -- ops, their outputs and arguments ------------------------------------------------------
 

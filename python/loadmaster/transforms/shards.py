@@ -38,13 +38,13 @@ from loadmaster.transforms.ways import WHOLE, Links
 _WORDS = ("tensors", "gradients", "parameters", "updated")
 
 
-def shard(graph: OpGraph, recipe: Recipe) -> Program:
-    """The graph as a recipe has it run. O(k (V + E)), and sorting.
+def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
+    """The graph as a recipe or a layout has it run. O(k (V + E)), and sorting.
 
     Parameters
     ----------
     graph : OpGraph
-    recipe : Recipe
+    how : Recipe or Layout
         Nothing may be left to a solver in it.
 
     Returns
@@ -66,10 +66,12 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     >>> graph = lm.read("example:lenet")
     >>> recipe = lm.Recipe({"tp": 2}, {"tp": {"m.7 aten.addmm.default": "column"}})
     >>> program = shard(graph, recipe)
-    >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
+    >>> program.share[program.parts_of(graph.index("addmm"))].tolist()
     [0.5, 0.5]
     """
-    return replace(Layout.of(graph, recipe).shard(), recipe=recipe)
+    if isinstance(how, Layout):
+        return Shards(how).build()
+    return replace(Shards(Layout.of(graph, how)).build(), recipe=how)
 
 
 @dataclass
@@ -564,7 +566,7 @@ class Shards:
         """Replica, part and number of parts of each op."""
         layout = self.layout
         of_batch = layout.is_batch
-        axes: NDArray[np.bool_] = of_batch.any(axis=1)
+        axes = [bool(row.any()) for row in of_batch]
         replica, part = np.zeros(len(serves), dtype=np.int32), np.zeros(len(serves), dtype=np.int32)
         parts = np.ones(len(serves), dtype=np.int32)
         for axis, size in enumerate(layout.mesh.shape):
@@ -575,7 +577,7 @@ class Shards:
             cut = is_copy & is_cut[serves]
             part = np.where(cut, part * size + place, part)
             parts = np.where(cut, parts * size, parts)
-        return np.where(axes.any(), replica, -1).astype(np.int32), part, parts
+        return np.where(any(axes), replica, -1).astype(np.int32), part, parts
 
 
 def _terms(
