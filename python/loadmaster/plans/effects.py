@@ -1,4 +1,4 @@
-"""The collectives that an op caused by how it is split: they bring its inputs or take its results.
+"""The collectives that an op caused by how it is split: they bring its inputs or take its output.
 
 Between an op and a collective stand ops that the program added, such as slices, and views.
 """
@@ -15,16 +15,16 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 
 #: What a collective does for an op.
-INPUT, RESULT = "input", "result"
+INPUT, OUTPUT = "input", "output"
 
 
 @dataclass(frozen=True)
 class Caused:
-    """Collectives of one kind and size that bring an op its input, or take its result.
+    """Collectives of one kind and size that bring an op its input, or take its output.
 
     Attributes
     ----------
-    side : "input" or "result"
+    side : "input" or "output"
     kind : str
         Such as "all_reduce".
     count : int
@@ -54,7 +54,7 @@ class Caused:
     def __str__(self) -> str:
         each = " each" if self.count > 1 else ""
         s = "" if self.count > 1 else "s"
-        does = f"bring{s} its input" if self.side == INPUT else f"take{s} its result"
+        does = f"bring{s} its input" if self.side == INPUT else f"take{s} its output"
         return (
             f"{self.count} x {self.kind} of {format_bytes(self.bytes)}{each} on "
             f"{counted(self.devices, 'device')} {does}: {format_bytes(self.bytes_sent)} sent, "
@@ -71,7 +71,7 @@ def caused(plan: Plan, op: int) -> tuple[Caused, ...]:
     of_op = together.of_op(plan.program.graph.n_ops)
     parts = plan.program.parts_of(op)
     found: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
-    for side in (INPUT, RESULT):
+    for side in (INPUT, OUTPUT):
         met = _met(plan, parts, towards_source=side == INPUT)
         for i in np.unique(of_op[met]).tolist():
             if i >= 0:
