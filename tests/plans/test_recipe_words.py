@@ -11,7 +11,7 @@ import loadmaster as lm
 from loadmaster.base.units import counted
 from loadmaster.cli import main
 from loadmaster.model.recipe import Mesh, Recipe
-from loadmaster.plans.effects import INPUT, OUTPUT, caused
+from loadmaster.plans.effects import EXCHANGE, INPUT, OUTPUT, caused
 from loadmaster.plans.footprint import USES, footprints
 from loadmaster.plans.recipe_tables import byte_rows, module_rows
 from loadmaster.plans.relabel import relabelled
@@ -246,7 +246,7 @@ def test_explain_counts_the_collectives_around_an_op(plan):
 
 
 @pytest.mark.parametrize("state", ["none", "optimizer", "parameters"])
-def test_every_collective_takes_the_output_of_some_op(replicas, state):
+def test_every_collective_is_some_ops(replicas, state):
     recipe = replace(DATA, shard_state={"**": state})
     plan = lm.place(replicas.graph, replicas.cluster, recipe=recipe)
     together = plan.schedule.collectives
@@ -254,10 +254,12 @@ def test_every_collective_takes_the_output_of_some_op(replicas, state):
         (one.kind, one.bytes, one.start)
         for op in range(plan.graph.n_ops)
         for one in caused(plan, op)
-        if one.side == OUTPUT
+        if one.side != INPUT
     }
     rows = zip(together.kind, together.bytes.tolist(), together.start.tolist(), strict=True)
     assert set(rows) <= seen
+    [sums] = [one for one in plan.explain("nll_loss_forward").caused if one.side == EXCHANGE]
+    assert "1 x all_reduce of 8 B on 2 devices sums what its parts exchange" in str(sums)
 
 
 def test_an_op_far_from_collectives_caused_none(plan):
