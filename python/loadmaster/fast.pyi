@@ -24,6 +24,8 @@ __all__ = [
     "Dispatcher",
     "Emulated",
     "Graph",
+    "Labelling",
+    "Labels",
     "Links",
     "OpGraph",
     "Part",
@@ -122,6 +124,17 @@ class _OpColumns(_Members):
     output_bytes: _Sizes
     resident: _Sizes
     workspace: _Sizes
+
+class _LabelColumns(TypedDict):
+    node_table: _Ids
+    unary_start: _Ids
+    unary: NDArray[np.float64]
+    src: _Ids
+    dst: _Ids
+    edge_table: _Ids
+    pair_start: _Ids
+    pair_columns: _Ids
+    pair: NDArray[np.float64]
 
 class _Copies(TypedDict):
     way_size: _Sizes
@@ -466,6 +479,72 @@ class Stop:
         patience: int | None = None,
         target: float = 0.0,
     ) -> Stop: ...
+
+@final
+class Labelling:
+    """Pairwise labelling: one label per node, such that labels and pairs of labels cost little.
+
+    Nodes share tables of costs, and so do edges. A cost has C components, such as seconds, seconds
+    of gradient traffic, and bytes. Each solve has its own weights for them. A component of
+    ``+inf`` forbids a choice whatever the weights.
+    """
+
+    def __new__(cls, **columns: Unpack[_LabelColumns]) -> Labelling: ...
+    @property
+    def n_nodes(self) -> int: ...
+    @property
+    def n_edges(self) -> int: ...
+    def solve(
+        self,
+        weights: NDArray[np.float64],
+        *,
+        tied: _Ids | None = None,
+        start: _Ids | None = None,
+        sweeps: int = 200,
+        progress: Callable[[Labels], object] | None = None,
+    ) -> Labels:
+        """Labels of little energy, and a bound on the least, by TRW-S and ICM.
+
+        O(sweeps E L^2). Can be interrupted between sweeps.
+        """
+
+    def energy(self, labels: _Ids, weights: NDArray[np.float64]) -> float:
+        """Weighted sum of the costs of labels; ``inf`` where a choice is forbidden."""
+
+    def components(self, labels: _Ids) -> NDArray[np.float64]:
+        """Sums of the costs of labels by component; ``inf`` where a choice is forbidden."""
+
+    def descend(self, labels: _Ids, weights: NDArray[np.float64]) -> NDArray[np.int32]:
+        """Labels that no change of one node's label makes better (iterated conditional modes)."""
+
+    def walk(
+        self,
+        labels: _Ids,
+        weights: NDArray[np.float64],
+        steps: int,
+        seed: int,
+        *,
+        beta: float = 1000.0,
+    ) -> NDArray[np.int32]:
+        """The best labels of a random walk (FlexFlow's MCMC); never worse than the first.
+
+        O(degree) a step. Can be interrupted.
+        """
+
+@final
+class Labels:
+    """Labels that :meth:`Labelling.solve` found, and how good they are."""
+
+    @property
+    def labels(self) -> NDArray[np.int32]: ...
+    @property
+    def energy(self) -> float: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def gap(self) -> float: ...
+    @property
+    def sweeps(self) -> int: ...
 
 @final
 class Board:

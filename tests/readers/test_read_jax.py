@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import gzip
 import json
@@ -12,6 +13,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import folders
 import numpy as np
@@ -22,7 +24,9 @@ from jaxprs import ClosedJaxpr, Equation, Jaxpr, Var, closed_jaxpr
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.model import arguments
 from loadmaster.readers import hlo, hlo_text, jaxpr, stablehlo, xla_graph
+from loadmaster.readers.xla_calls import of_hlo, of_mlir
 from loadmaster.readers.xla_costs import Axis
 from loadmaster.readers.xla_graph import to_graph
 
@@ -81,6 +85,157 @@ def once(graph: lm.OpGraph) -> int:
 
 
 DOT = "dot_general[dimension_numbers=(([1], [0]), ([], []))]"
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def call(graph: lm.OpGraph, kind: str) -> list:
+    """What the only op of a kind is called with, by names."""
+    return arguments.renumbered(graph.args[op(graph, kind)], graph.names.__getitem__)
+
+
+def test_equations_are_called_with_operands_and_parameters():
+    graph = of_jaxpr(
+        "a:f32[2,3,7] b:f32[2,7,5]",
+        """c:f32[2,3,5] = dot_general[dimension_numbers=(([2], [1]), ([0], [0]))] a b
+d:f32[3,2,5] = transpose[permutation=(1, 0, 2)] c
+e:f32[3,2,5] = add d 2.5:f32[]
+f:f32[3,5] = reduce_sum[axes=(1,)] e""",
+        "f",
+    )
+    contract, batch = [[2], [1]], [[0], [0]]
+    assert call(graph, "dot_general") == [
+        [{"op": "a"}, {"op": "b"}], {"dimension_numbers": [contract, batch]}
+    ]  # fmt: skip
+    assert call(graph, "transpose") == [[{"op": "dot_general"}], {"permutation": [1, 0, 2]}]
+    assert call(graph, "add") == [[{"op": "transpose"}, 2.5]]
+    assert call(graph, "reduce_sum") == [[{"op": "add"}], {"axes": [1]}]
+    assert graph.args[:2] == [None, None]
+
+
+def test_dimension_numbers_are_told_field_by_field():
+    class Numbers(NamedTuple):
+        offset_dims: tuple[int, ...]
+        start_index_map: tuple[int, ...]
+
+    Mode = enum.Enum("Mode", ["CLIP"])  # noqa: N806
+    equation = "c:f32[3,8] = gather[slice_sizes=(1, 8)] a i"
+    closed = closed_jaxpr(f"{{ lambda ; a:f32[4,8] i:i32[3,1]. let\n    {equation}\n  in (c,) }}")
+    closed.jaxpr.eqns[0].params |= {
+        "dimension_numbers": Numbers((1,), (0,)),
+        "mode": Mode.CLIP,
+        "dtype": np.dtype("float32"),
+        "sharding": None,
+    }
+    assert lm.read(closed).args[2] == [
+        [{"op": 0}, {"op": 1}],
+        {
+            "slice_sizes": [1, 8],
+            "offset_dims": [1],
+            "start_index_map": [0],
+            "mode": "CLIP",
+            "dtype": "float32",
+            "sharding": None,
+        },
+    ]
+
+
+def test_calls_of_kept_ops_are_renumbered_with_them():
+    equations = ["u:f32[4] = sin a", "v:f32[4] = cos a", "w:f32[4] = mul v v", "x:f32[4] = add w a"]
+    graph = of_jaxpr("a:f32[4]", "\n".join(equations), "x")
+    assert graph.kinds == ["input", "cos", "mul", "add"]
+    assert graph.args[2:] == [[[{"op": 1}, {"op": 1}]], [[{"op": 2}, {"op": 0}]]]
+
+
+def test_operations_of_stablehlo_are_called_with_operands_and_attributes():
+    graph = of_stablehlo(
+        "%arg0: tensor<4x8xf32>, %arg1: tensor<3x1xi32>, "
+        "%arg2: tensor<1x4x4x3xf32>, %arg3: tensor<3x3x3x8xf32>",
+        """
+    %0 = stablehlo.transpose %arg0, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>
+    %1 = stablehlo.dot_general %arg0, %0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %2 = stablehlo.slice %1 [0:4, 0:4:2] : (tensor<4x4xf32>) -> tensor<4x2xf32>
+    %3 = "stablehlo.gather"(%2, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 2>}> : (tensor<4x2xf32>, tensor<3x1xi32>) -> tensor<3x2xf32>
+    %c = stablehlo.constant dense<0.5> : tensor<f32>
+    %4 = stablehlo.reduce(%3 init: %c) applies stablehlo.add across dimensions = [0] : (tensor<3x2xf32>, tensor<f32>) -> tensor<2xf32>
+    %5 = stablehlo.convolution(%arg2, %arg3) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [1, 1], pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x4x4x3xf32>, tensor<3x3x3x8xf32>) -> tensor<1x4x4x8xf32>
+    return %4, %5 : tensor<2xf32>, tensor<1x4x4x8xf32>""",  # noqa: E501
+    )
+    assert call(graph, "stablehlo.transpose")[1] == {"dims": [1, 0]}
+    assert call(graph, "stablehlo.dot_general")[1] == {"contracting_dims": [[1], [0]]}
+    assert call(graph, "stablehlo.slice")[1] == {"slice": [[0, 4], [0, 4, 2]]}
+    assert call(graph, "stablehlo.gather")[1] == {
+        "offset_dims": [1], "collapsed_slice_dims": [0], "start_index_map": [0],
+        "index_vector_dim": 1, "indices_are_sorted": False, "slice_sizes": [1, 2],
+    }  # fmt: skip
+    gathered = graph.names[op(graph, "stablehlo.gather")]
+    assert call(graph, "stablehlo.reduce") == [[{"op": gathered}, 0.5], {"dimensions": [0]}]
+    assert call(graph, "stablehlo.convolution")[1] == {
+        "dim_numbers": "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]",
+        "stride": [1, 1], "pad": [[1, 1], [1, 1]],
+        "batch_group_count": 1, "feature_group_count": 1,
+    }  # fmt: skip
+
+
+def test_instructions_of_hlo_are_called_with_operands_and_attributes():
+    text = """HloModule f
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[8,64], w: f32[64,32]) -> f32[16] {
+  %x = f32[8,64]{1,0} parameter(0)
+  %w = f32[64,32]{1,0} parameter(1)
+  %d = f32[8,32]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="f"}
+  %p = f32[8,16]{1,0} slice(%d), slice={[0:8], [0:32:2]}
+  %zero = f32[] constant(0)
+  ROOT %r = f32[16]{0} reduce(%p, %zero), dimensions={0}, to_apply=%add, backend_config={"a":"b=1"}
+}
+"""  # noqa: E501
+    graph = to_graph(hlo_text.from_text(text), "f")
+    assert call(graph, "dot") == [
+        [{"op": graph.names[0]}, {"op": graph.names[1]}],
+        {"lhs_contracting_dims": [1], "rhs_contracting_dims": [0]},
+    ]
+    assert call(graph, "slice") == [[{"op": "d"}], {"slice": [[0, 8], [0, 32, 2]]}]
+    assert call(graph, "reduce") == [[{"op": "p"}, 0.0], {"dimensions": [0]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("window={size=3x3 pad=1_1x1_1}, feature_group_count=4", {
+            "window": "size=3x3 pad=1_1x1_1", "feature_group_count": 4}),
+        ('custom_call_target="a, b", is_host=true, dims={}', {
+            "custom_call_target": "a, b", "is_host": True, "dims": []}),
+        ("loose, of=words", {"of": "words"}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_attributes_of_hlo(text, want):
+    assert of_hlo(text) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (
+            "a = dense<[1, 2]> : tensor<2xi64>, b = dense<true> : tensor<i1>",
+            {"a": [1, 2], "b": True},
+        ),
+        ("a = array<i1: true, false>, b = array<i64>", {"a": [True, False], "b": []}),
+        ('a = "b = 3", c = -4 : i64', {"c": -4}),
+        ("a = [[1, 2], [3", {"a": None}),
+        ("a = [1, ]]", {"a": None}),
+        ("a = " + "[" * 5000 + "]" * 5000, {"a": None}),
+    ],
+)
+def test_attributes_of_stablehlo(text, want):
+    assert of_mlir(text) == want
 
 
 # ---- costs --------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.guessed import guessed, read_by_edges
 from loadmaster.dimensions.tensors import PICK, Output
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.shapes import Shape, parse_output
@@ -18,36 +22,72 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     """Per op, the outputs that its call takes, in order, and its pattern; None: no rule. O(V + E).
 
     What two ops were called with is compared but for the ops that made their tensors, so that each
-    rule is asked once for calls that are alike.
+    rule is asked once for calls that are alike. Of a graph that says no arguments, those that sizes
+    tell are taken. An op of which nobody knows its arguments takes what its edges say, and so does
+    one that is said to take what no edge brings.
     """
-    n = graph.n_ops
-    taken: list[list[Output]] = [[] for _ in range(n)]
-    patterns: list[Pattern | None] = [None] * n
+    taken: list[list[Output]] = [[] for _ in range(graph.n_ops)]
+    patterns: list[Pattern | None] = [None] * graph.n_ops
     known: dict[tuple[Any, ...], Pattern | None] = {}
     shapes = {text: parse_output(text) for text in set(graph.outputs)}
-    kinds, outputs, args = graph.kinds, graph.outputs, graph.args
-    for op in range(n) if args else ():
-        call = args[op]
-        if call is None:
+    kinds, outputs, placeholder = graph.kinds, graph.outputs, graph.placeholder.tolist()
+    reads = _Reads(graph, shapes)
+    unknown = []
+    for op, call in enumerate(guessed(graph) if graph.args is None else graph.args):
+        if placeholder[op]:
             continue
-        kind = kinds[op]
         sources: list[int] = []
-        alike = tuple([_alike(part, sources) for part in call])
-        if kind == PICK:
-            taken[op] = [(source, call[0][1]) for source in sources]
+        alike = tuple([_alike(part, sources) for part in call or ()])
+        which = call[0][1:2] if call and kinds[op] == PICK else []
+        some = [reads.output(source, op, *which) for source in sources]
+        if call is None or None in some:
+            unknown.append(op)
             continue
-        taken[op] = [(source, 0) for source in sources]
-        key = (kind, alike, outputs[op], *[_seen(graph, source) for source in sources])
-        if key not in known:
-            inputs: list[Shape] = [shapes[text][at] for text, at in key[3:]]
-            known[key] = pattern(kind, call, inputs, shapes[outputs[op]])
-        patterns[op] = known[key]
+        taken[op] = some  # type: ignore[assignment]
+        if kinds[op] != PICK:
+            key = (kinds[op], alike, outputs[op], *[(outputs[at], i) for at, i in taken[op]])
+            if key not in known:
+                inputs: list[Shape] = [shapes[text][i] for text, i in key[3:]]
+                known[key] = pattern(kinds[op], call, inputs, shapes[outputs[op]])
+            patterns[op] = known[key]
+    if unknown:
+        by_edges = read_by_edges(graph)
+        for op in unknown:
+            taken[op] = [out for at in by_edges[op] if (out := reads.output(at, op)) is not None]
     return taken, patterns
 
 
-def _seen(graph: OpGraph, source: int) -> tuple[str, int]:
-    """The text with an op's shapes, and which of them a reader sees."""
-    return graph.outputs[source], 0
+class _Reads:
+    """Which op reads which, and which of its outputs, where nothing but sizes says that."""
+
+    def __init__(self, graph: OpGraph, shapes: Mapping[str, list[Shape]]) -> None:
+        self._n, self._outputs = graph.n_ops, graph.outputs
+        pairs = (graph.src * self._n + graph.dst).tolist()
+        self._carried = dict(zip(reversed(pairs), reversed(graph.bytes.tolist()), strict=True))
+        self._sizes = {
+            text: [_n_bytes(shape) for shape in parsed]
+            for text, parsed in shapes.items()
+            if len(parsed) > 1
+        }
+
+    def output(self, source: int, op: int, which: Any = None) -> Output | None:
+        """What an op takes of another: ``which`` output, or the first that is as large as what the
+        edge carries, or else the first; None: no edge leads there, or it has no such output.
+        """
+        carried = self._carried.get(source * self._n + op)
+        if carried is None:
+            return None
+        sizes = self._sizes.get(self._outputs[source], [carried])
+        if which is None:
+            return source, sizes.index(carried) if carried in sizes else 0
+        return (source, which) if type(which) is int and 0 <= which < len(sizes) else None
+
+
+def _n_bytes(shape: Shape) -> int | None:
+    """Bytes of an output, if its dtype has its number of bits in its name, as in "f8e4m3"."""
+    dtype, sizes = shape
+    bits = re.search(r"\d+", dtype)
+    return math.prod(sizes) * int(bits[0]) // 8 if bits and sizes is not None else None
 
 
 def _alike(value: Any, sources: list[int]) -> Any:

@@ -7,6 +7,7 @@ Calls that see the same share one form: a graph of repeated layers has few.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +17,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
 from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
-from loadmaster.dimensions.naming import named
+from loadmaster.dimensions.naming import ROLES, named
 from loadmaster.dimensions.tensors import PICK, Output, Tensors
 from loadmaster.model.graph import OpGraph
+
+#: Sizes of one role that a table shows.
+_SHOWN = 6
 
 _KNOWN: WeakKeyDictionary[OpGraph, Dimensions] = WeakKeyDictionary()
 
@@ -87,28 +93,50 @@ class Dimensions:
         """From the outputs that each call takes and its pattern; None: there is no rule."""
         tensors = Tensors.of(graph, arguments)
         looks = _looks(graph, tensors, patterns)
-        form_of, forms = _forms(graph, tensors, patterns, looks)
-        roots = _Roots(graph, tensors, looks, form_of, forms)
-        n = np.array([len(some) for some in tensors.taken], dtype=np.int64)
-        first = np.concatenate([[0], np.cumsum(n)])
+        of_op, forms = _forms(graph, tensors, patterns, looks)
+        roots = _Roots(graph, tensors, looks, of_op, forms)
         taken = [roots.of(tensor) for some in tensors.taken for tensor in some]
-        of_argument = np.array(taken, dtype=np.int64).reshape(-1, 3)
-        used, form_of = np.unique(
-            np.where(graph.view, -1, np.array(form_of, dtype=np.int64)), return_inverse=True
-        )
-        hidden = int(used[0] < 0) if len(used) else 0
+        root, output, back = np.array(taken, dtype=np.int64).reshape(-1, 3).T
+        first = np.cumsum([0, *map(len, tensors.taken)])
+        # Forms of views were for following them.
+        used, form_of = np.unique(np.where(graph.view, -1, of_op), return_inverse=True)
+        hidden = int(np.count_nonzero(used < 0))
         return cls(
             graph=graph,
-            forms=tuple(forms[i] for i in used[hidden:].tolist()),
+            forms=tuple(forms[at] for at in used[hidden:].tolist()),
             form_of=(form_of - hidden).astype(np.int32),
             first=first,
-            root=of_argument[:, 0].astype(np.int32),
-            output=of_argument[:, 1].astype(np.int16),
+            root=root.astype(np.int32),
+            output=output.astype(np.int16),
             edge=_edges(graph, first, [op for some in arguments for op, _ in some]),
-            back=of_argument[:, 2].astype(np.int32),
+            back=back.astype(np.int32),
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
         )
+
+    def __repr__(self) -> str:
+        ops, forms = counted(self.graph.n_ops, "op"), counted(len(self.forms), "form")
+        return f"Dimensions({ops}, {forms}, {counted(len(self.unknown), 'kind')} without a rule)"
+
+    def table(self) -> str:
+        """For people: per role, how many ops can be cut along it, and at which sizes.
+
+        Sizes that most ops have come first.
+        """
+        sizes: dict[str, Counter[int]] = {}
+        ops: Counter[str] = Counter()
+        n_ops = np.bincount(self.form_of[self.form_of >= 0], minlength=len(self.forms)).tolist()
+        for form, count in zip(self.forms, n_ops, strict=True):
+            cuts = [cut for cut in form.cuts if cut.size] if form.inputs else []
+            for cut in cuts:
+                sizes.setdefault(cut.role, Counter())[cut.size] += count
+            ops.update(dict.fromkeys([cut.role for cut in cuts], count))
+        rows = [["dimension", "ops", "sizes"]]
+        for role in (*ROLES, ""):
+            if ops[role]:
+                most = [str(size) for size, _ in sizes[role].most_common(_SHOWN)]
+                rows.append([role or "(no name)", f"{ops[role]:,}", ", ".join(most)])
+        return in_lines(aligned(rows))
 
     @cached_property
     def reader(self) -> NDArray[np.int32]:
@@ -125,42 +153,63 @@ def _looks(
     graph: OpGraph, tensors: Tensors, patterns: Sequence[Pattern | None]
 ) -> tuple[list[int], list[Look]]:
     """What calls see of each tensor, as an index into distinct looks."""
-    start = [0]
-    for shape in tensors.shapes:
-        start.append(start[-1] + len(shape))
-    axes = Axes([size for shape in tensors.shapes for size in shape])
-    known: dict[tuple[object, ...], list[Tie]] = {}
-    for op, pattern in enumerate(patterns):
-        if pattern is None:
-            continue
-        slots = tensors.of_call(op)
-        key = (id(pattern), *(tensors.shapes[t] for t in slots))
-        ties = known.get(key)
-        if ties is None:
-            ties = known[key] = forming.ties(pattern, key[1:])  # type: ignore[arg-type]
-        for tie in ties:
-            if not tie.joined:
-                continue
-            runs = [
-                (start[slots[p.tensor]] + p.first, start[slots[p.tensor]] + p.end, p.low, p.high)
-                for p in tie.places
-            ]
-            for run in runs[1:]:
-                axes.join(runs[0], run)
-    factors = [
-        [(axis, factor) for axis in range(len(shape)) for factor in axes.factors(start[t] + axis)]
-        for t, shape in enumerate(tensors.shapes)
+    axes, start = _joined(tensors, patterns)
+    # Tensors whose axes are the same have the same factors, and so the same look.
+    alike: dict[tuple[int, ...], int] = {}
+    of_tensor = [
+        alike.setdefault(tuple([axes.find(axis) for axis in range(*ends)]), len(alike))
+        for ends in itertools.pairwise(start)
     ]
-    roles = named(graph, tensors, patterns, factors)
+    distinct = [
+        [(i, f) for i, axis in enumerate(each) for f in axes.factors(axis)] for each in alike
+    ]
+    roles = named(graph, tensors, patterns, [distinct[i] for i in of_tensor])
     looks: dict[Look, int] = {}
-    look_of = []
-    for some in factors:
-        look = Look(
-            tuple((axis, axes.size[factor]) for axis, factor in some),
-            tuple(roles.get(factor, "") for _, factor in some),
+    number = [
+        looks.setdefault(
+            Look(
+                tuple([(axis, axes.size[factor]) for axis, factor in some]),
+                tuple([roles.get(factor, "") for _, factor in some]),
+            ),
+            len(looks),
         )
-        look_of.append(looks.setdefault(look, len(looks)))
-    return look_of, list(looks)
+        for some in distinct
+    ]
+    return [number[i] for i in of_tensor], list(looks)
+
+
+def _joined(tensors: Tensors, patterns: Sequence[Pattern | None]) -> tuple[Axes, list[int]]:
+    """The axes of all tensors, one after the other, joined as patterns say; where each begins.
+
+    Where not all can be taken apart alike, what comes first stays. So reshapes come last, the most
+    frequent first: the windows in all layers rather than the step to another resolution.
+    """
+    start = list(itertools.accumulate(map(len, tensors.shapes), initial=0))
+    axes = Axes([size for shape in tensors.shapes for size in shape])
+    groups: dict[tuple[object, ...], list[list[int]]] = {}
+    tied: dict[tuple[object, ...], tuple[bool, list[Tie]]] = {}
+    for op, pattern in enumerate(patterns):
+        if pattern is not None:
+            seen = tensors.of_call(op)
+            shapes = [tensors.shapes[t] for t in seen]
+            key = (id(pattern), *shapes)
+            if key not in groups:
+                groups[key] = []
+                ties = [tie for tie in forming.ties(pattern, shapes) if tie.joined]
+                tied[key] = (pattern.is_reshape, ties)
+            groups[key].append(seen)
+    for key in sorted(groups, key=lambda key: (tied[key][0], -len(groups[key]))):
+        for tie in tied[key][1]:
+            one, *others = tie.places
+            for seen in groups[key]:
+                at = start[seen[one.tensor]]
+                for other in others:
+                    to = start[seen[other.tensor]]
+                    if tie.is_of_axes:
+                        axes.unite(at + one.first, to + other.first)
+                    else:
+                        axes.join(one.run(at), other.run(to))
+    return axes, start
 
 
 def _forms(
@@ -175,7 +224,7 @@ def _forms(
     forms: dict[Form, int] = {}
     form_of = []
     for op, pattern in enumerate(patterns):
-        if graph.kinds[op] == PICK or not graph.outputs[op]:
+        if tensors.first[op] == tensors.first[op + 1] or not graph.outputs[op]:
             form_of.append(-1)
             continue
         n_taken = len(tensors.taken[op])
@@ -207,41 +256,37 @@ class _Roots:
         form_of: Sequence[int],
         forms: Sequence[Form],
     ) -> None:
-        self._view, self._tensors, self._form_of, self._forms = graph.view, tensors, form_of, forms
+        self._graph, self._tensors, self._form_of, self._forms = graph, tensors, form_of, forms
         self._n_factors = [len(looks[1][look].factors) for look in looks[0]]
-        self._backs: dict[tuple[int, ...], int] = {}
-        self._known: dict[int, tuple[int, int, int]] = {}
-
-    @property
-    def backs(self) -> list[tuple[int, ...]]:
-        """Distinct maps of factors."""
-        return list(self._backs)
-
-    def _number(self, back: tuple[int, ...]) -> int:
-        return self._backs.setdefault(back, len(self._backs))
+        self._views = graph.view.tolist()
+        self._known: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        #: Distinct maps of factors, with their numbers.
+        self.backs: dict[tuple[int, ...], int] = {}
 
     def of(self, tensor: int) -> tuple[int, int, int]:
         """The op that made it, which of its outputs it is, and the map of its factors."""
         chain = []
         while tensor not in self._known:
             op = self._tensors.maker[tensor]
-            output = tensor - self._tensors.first[op]
-            if not self._view[op] or not self._tensors.taken[op]:
-                back = self._number(tuple(range(self._n_factors[tensor])))
-                self._known[tensor] = (op, output, back)
+            output, n_factors = tensor - self._tensors.first[op], self._n_factors[tensor]
+            if not self._views[op]:
+                self._known[tensor] = (op, output, tuple(range(n_factors)))
+            elif not self._tensors.taken[op]:
+                shown = int(self._graph.reduced.shows[op])
+                self._known[tensor] = (shown, 0, (REPLICATE,) * n_factors)
             else:
                 chain.append((tensor, op, output))
                 tensor = self._tensors.taken[op][0]
         root, which, back = self._known[tensor]
         for tensor, op, output in reversed(chain):
-            maps = list(self._backs)[back]
             of_view = [REPLICATE] * self._n_factors[tensor]
-            for cut in self._forms[self._form_of[op]].cuts:
+            form = self._form_of[op]
+            for cut in self._forms[form].cuts if form >= 0 else ():
                 if cut.inputs[0] >= 0 and cut.outputs[output] >= 0:
-                    of_view[cut.outputs[output]] = maps[cut.inputs[0]]
-            back = self._number(tuple(of_view))
+                    of_view[cut.outputs[output]] = back[cut.inputs[0]]
+            back = tuple(of_view)
             self._known[tensor] = (root, which, back)
-        return root, which, back
+        return root, which, self.backs.setdefault(back, len(self.backs))
 
 
 def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> NDArray[np.int64]:

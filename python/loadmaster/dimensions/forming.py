@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from loadmaster.dimensions.factors import Run
 from loadmaster.dimensions.form import (
     ANY,
     PARTIAL,
@@ -39,6 +41,8 @@ class Place:
         The axes that are the dimension.
     low, high : int
         The strides of the dimension within these axes. They are counted in units of ``low``.
+    size : int
+        Of these axes together.
     """
 
     tensor: int
@@ -46,6 +50,11 @@ class Place:
     end: int
     low: int
     high: int
+    size: int
+
+    def run(self, start: int) -> Run:
+        """Where it is among the axes of all tensors, if the tensor's begin at ``start``."""
+        return start + self.first, start + self.end, self.low, self.high
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,14 @@ class Tie:
     places: tuple[Place, ...]
     joined: bool = True
 
+    @cached_property
+    def is_of_axes(self) -> bool:
+        """Whether the dimension is one whole axis of each tensor, all of one size."""
+        one = self.places[0]
+        return self.dimension >= 0 and all(
+            place.low == 1 and place.high == place.size == one.size for place in self.places
+        )
+
 
 def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
     """What a pattern says of the axes of a call's tensors, arguments then outputs."""
@@ -79,13 +96,13 @@ def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
         meaning = pattern.meanings[dimension]
         windows, joined = _windows(sizes, meaning)
         places = [
-            Place(tensor, axis, axis + 1, *window)
+            Place(tensor, axis, axis + 1, *window, shapes[tensor][axis])
             for (tensor, axis), window in zip(axes, windows, strict=True)
         ]
         found.append(Tie(dimension, tuple(places), joined))
     if pattern.is_reshape:
         sides = (0, len(pattern.inputs))
-        places = [Place(at, 0, len(shapes[at]), 1, math.prod(shapes[at])) for at in sides]
+        places = [Place(at, 0, len(shapes[at]), 1, *[math.prod(shapes[at])] * 2) for at in sides]
         found.append(Tie(-1, tuple(places)))
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.hlo_fusion import fusion
+from loadmaster.readers.xla_calls import of_hlo
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_program import (
     TOKEN,
@@ -293,6 +294,7 @@ class _Reader:
                 instruction.kind = f"custom-call@{target[1]}" if target else row.opcode
             types = [t for part in read for _, t in part]
             instruction.attributes = self._attributes(row, types, results)
+            instruction.keywords = of_hlo(row.attributes)
         return instruction
 
     def _attributes(

@@ -5,7 +5,7 @@ costs depend on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,17 @@ def instruction(equation: Equation) -> Instruction:
     else:
         result.bodies = tuple(every)
         result.attributes = _attributes(equation)
+        result.keywords = dict(_keywords(equation))
     return result
+
+
+def _keywords(equation: Equation) -> Iterator[tuple[str, Any]]:
+    """The parameters but jaxprs; each field of dimension numbers is one of its own."""
+    for name, value in equation.params.items():
+        if hasattr(value, "_fields"):
+            yield from zip(value._fields, value, strict=True)
+        elif name not in equation.bodies:
+            yield name, value
 
 
 def _scope(primitive: str, name: Any) -> str:

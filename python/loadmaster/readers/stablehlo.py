@@ -19,6 +19,7 @@ from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
+from loadmaster.readers.xla_calls import of_mlir
 from loadmaster.readers.xla_costs import Axis, plain
 from loadmaster.readers.xla_graph import to_graph
 from loadmaster.readers.xla_program import (
@@ -310,6 +311,7 @@ class _Reader:
                 bodies.reverse()
         else:
             instruction.attributes = self._attributes(instruction, pending.head, region)
+            instruction.keywords = of_mlir(pending.head)
         instruction.bodies = tuple(bodies)
         self._add(region, instruction)
 
@@ -388,6 +390,8 @@ class _Reader:
             self._calls.append((instruction, callee))
         else:
             instruction.attributes = self._attributes(instruction, head, region)
+            if plain(kind) != "constant":
+                instruction.keywords = of_mlir(head)
         self._add(region, instruction)
 
     def _add(self, region: _Region, instruction: Instruction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,10 @@ def _plain(value: Any) -> Any:
         return None if value is None else bool(value)
     if isinstance(value, str):
         return str(value) if len(value) <= _LONGEST else None
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, np.dtype):
+        return str(value)
     if isinstance(value, (int, np.integer)):
         return int(value) if -(2**63) <= value < 2**64 else None
     if isinstance(value, (float, np.floating)):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.base.reached import reached
-from loadmaster.readers.columns import GraphColumns
+from loadmaster.model.arguments import renumbered
+from loadmaster.readers.columns import OPS, GraphColumns
 from loadmaster.readers.names import unique
 from loadmaster.readers.xla_program import Type
 
@@ -35,7 +36,7 @@ class Columns(GraphColumns):
     """Ops and edges, appended."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(f"{OPS} args")
         self.paths: list[str] = []
         #: The op that opens the outermost loop or branch around each op; -1: none.
         self.groups: list[int] = []
@@ -57,7 +58,7 @@ class Columns(GraphColumns):
         filled = {
             "name": name, "kind": kind, "module": "", "phase": "f", "flops": 0,
             "bytes_accessed": 0, "output_bytes": 0, "param_bytes": 0, "alias_of": -1, "output": "",
-            **row, "view": int(row.get("view", False)),
+            "args": None, **row, "view": int(row.get("view", False)),
         }  # fmt: skip
         for column, value in filled.items():
             self.ops[column].append(value)
@@ -112,6 +113,10 @@ class Columns(GraphColumns):
         for column, values in self.ops.items():
             self.ops[column] = [values[op] for op in rows]
         self.ops["alias_of"] = [index[op] for op in self.ops["alias_of"]]
+        self.ops["args"] = [
+            None if call is None else renumbered(call, index.__getitem__)
+            for call in self.ops["args"]
+        ]
         self.paths = [self.paths[op] for op in rows]
         self.groups = [index[self.groups[op]] for op in rows]
         self.colocation = {index[op]: text for op, text in self.colocation.items() if op in index}

@@ -28,8 +28,10 @@ from typing import Any
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
+from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers import xla_training
+from loadmaster.readers.told_arguments import told
 from loadmaster.readers.xla_columns import Columns, Value
 from loadmaster.readers.xla_costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
 from loadmaster.readers.xla_loops import counters_of, folded, trips_of
@@ -257,7 +259,10 @@ class _Inliner:
         return [self.columns.placeholder(name, "constant", t) for t in types]
 
     def _view(self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope) -> Value:
-        op = self._add(instruction, scope, output=str(type_), alias_of=shown.owner, view=True)
+        args = _call(instruction, [shown])
+        op = self._add(
+            instruction, scope, output=str(type_), alias_of=shown.owner, view=True, args=args
+        )
         self._connect([shown], op, scope)
         return replace(shown, type=type_, op=op)
 
@@ -290,6 +295,7 @@ class _Inliner:
             output_bytes=sum(t.nbytes for t in kept) if changed is None else 0,
             output=";".join(map(str, types)),
             alias_of=-1 if changed is None else changed.owner,
+            args=_call(instruction, values),
         )
         if is_elementwise(kind) or instruction.attributes.get("elementwise"):
             self.columns.elementwise.add(op)
@@ -538,6 +544,12 @@ class _Inliner:
             total += heaviest * (1 if trips is None else trips)
         self._weights[id(body)] = total
         return total
+
+
+def _call(instruction: Instruction, values: Sequence[Value]) -> Call:
+    """What an op is called with; literals are numbers, where these are known."""
+    given = [value.number if value.op < 0 else value for value in values]
+    return told(given, instruction.keywords, lambda v: v.op if isinstance(v, Value) else None)
 
 
 def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Value | None:

@@ -104,6 +104,8 @@ class Instruction:
         What it reads; names and types of what it makes, an empty name for what is dropped.
     attributes
         What costs depend on, under the names that `loadmaster.readers.xla_costs` has.
+    keywords
+        How it works, as its language says: what the column of arguments has beside operands.
     bodies
         Computations that belong to it.
     stack
@@ -126,6 +128,7 @@ class Instruction:
     operands: list[Operand]
     results: list[tuple[str, Type]]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict)
     bodies: tuple[Computation, ...] = ()
     flow: Flow = "op"
     stack: str | None = None

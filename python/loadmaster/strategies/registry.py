@@ -50,6 +50,9 @@ Method = Literal[
     "round-robin",
     "single",
     "data-parallel",
+    "sharded",
+    "megatron",
+    "fsdp",
     "recipe",
 ]
 

@@ -33,7 +33,7 @@ from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
 ACTIVATION, GRADIENT, WEIGHT, UPDATED = range(4)
 
 #: Kinds in the order in which a conversion has them, and whether the outermost axis comes first.
-_STAGES = (
+STAGES = (
     ("reduce_scatter", False),
     ("all_to_all", False),
     ("all_reduce", False),
@@ -191,7 +191,7 @@ class Conversions:
         now = np.where(kinds == FREE, rows.want, have)
         found: list[tuple[NDArray[Any], ...]] = []
         seen, left = np.zeros(len(rows), dtype=bool), (kinds >= 0).sum(axis=0)
-        for word, is_outer_first in _STAGES:
+        for word, is_outer_first in STAGES:
             kind, axes = fast.COLLECTIVES.index(word), range(len(kinds))
             for axis in axes if is_outer_first else reversed(axes):
                 of = np.flatnonzero(kinds[axis] == kind)
@@ -220,24 +220,6 @@ class Conversions:
         return self.layout.tensor_bytes[self.rows.tensor]
 
     @cached_property
-    def _sequence(self) -> NDArray[np.int64]:
-        """Per step, a number for all steps of its conversion and for its place among them.
-
-        What shares a bucket shares all of them: else two buckets could wait for each other.
-        """
-        steps, n = self.steps, len(self.rows)
-        code = steps.axis * len(fast.COLLECTIVES) + steps.kind
-        width = len(self.layout.mesh.axes) * len(fast.COLLECTIVES) + 1
-        whole, rank = np.zeros(n, dtype=np.int64), np.zeros(len(code), dtype=np.int64)
-        seen = np.zeros(n, dtype=np.int64)
-        for of in np.split(np.arange(len(code)), np.flatnonzero(np.diff(code)) + 1):
-            row = steps.row[of]
-            rank[of] = seen[row]
-            seen[row] += 1
-            whole[row] = whole[row] * width + code[of] + 1
-        return np.unique(whole, return_inverse=True)[1][steps.row] * width + rank
-
-    @cached_property
     def bucket(self) -> NDArray[np.int64]:
         """The bucket of each step; what is in no bucket is alone in one of its own."""
         rows, steps = self.rows, self.steps
@@ -264,12 +246,22 @@ class Conversions:
         alone = np.flatnonzero(what == ACTIVATION)
         bucket[alone] = np.arange(len(alone))
         count = len(alone)
-        group = np.where(what == ACTIVATION, -1, what + 4 * self._sequence)
-        for one in np.unique(group[group >= 0]).tolist():
+        group = (what * 8 + steps.axis) * 8 + steps.kind
+        group = np.where(what == ACTIVATION, -1, group)
+        # What was in one bucket a step before stays together: else buckets could wait in a circle.
+        before = np.full(len(rows), -1, dtype=np.int64)
+        begins = np.unique(group, return_index=True)[1]
+        for one in group[np.sort(begins)].tolist():
+            if one < 0:
+                continue
             of = np.flatnonzero(group == one)
-            of = of[np.lexsort((sort[of], turn[of]))]
-            number = filled(largest[of], turn[of], self.layout.bucket_bytes)
+            came = before[steps.row[of]]
+            order = np.lexsort((sort[of], came, turn[of]))
+            of, came = of[order], came[order]
+            batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
+            number = filled(largest[of], batch, self.layout.bucket_bytes)
             bucket[of] = count + number
+            before[steps.row[of]] = bucket[of]
             count += int(number[-1]) + 1
         return bucket
 

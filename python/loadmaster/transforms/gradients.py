@@ -75,14 +75,17 @@ class Updates:
         """Number of sets."""
         return int(self.of_parameter.max(initial=-1)) + 1
 
-    def owners(self, graph: OpGraph, k: int) -> NDArray[np.int64]:
-        """A replica per set, with the least to do so far; the set with most to do first.
-
-        An op that runs does what it accesses, and is launched.
+    def work(self, graph: OpGraph) -> NDArray[np.float64]:
+        """What each set has to do, float64 [n]: an op does what it accesses, in bytes, and is
+        launched.
         """
         runs = (self.of_op >= 0) & ~graph.view & ~graph.placeholder
         work = graph.bytes_accessed[runs].astype(np.float64) + LAUNCH_BYTES
-        size = np.bincount(self.of_op[runs], work, self.n)
+        return np.bincount(self.of_op[runs], work, self.n).astype(np.float64)
+
+    def owners(self, graph: OpGraph, k: int) -> NDArray[np.int64]:
+        """A replica per set, with the least to do so far; the set with most to do first."""
+        size = self.work(graph)
         owner, load = np.zeros(self.n, dtype=np.int64), np.zeros(k)
         for unit in np.argsort(-size, kind="stable").tolist():
             owner[unit] = load.argmin()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,12 +208,30 @@ class Layout:
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
-        """Per axis and op, the place on the axis of what is OWNER: int64 [n_axes, n_ops]."""
-        rows = []
-        for size in self.mesh.shape:
-            of_sets = np.append(self.updates.owners(self.graph, size), 0)
-            rows.append(of_sets[self.set_of])
-        return np.array(rows, dtype=np.int64)
+        """Per axis and op, the place on the axis of what is OWNER: int64 [n_axes, n_ops].
+
+        The set with most to do comes first, and goes where the devices have least to do so far, of
+        what is owned.
+        """
+        n, shape = self.updates.n, self.mesh.shape
+        in_set = np.flatnonzero(self.set_of >= 0)
+        is_owned = np.zeros((len(shape), n + 1), dtype=bool)
+        for axis, labels in enumerate(self.labels):
+            is_owned[axis, self.set_of[in_set[labels[in_set] == OWNER]]] = True
+        places, load = np.zeros((len(shape), n + 1), dtype=np.int64), np.zeros(shape)
+        work = self.updates.work(self.graph)
+        for unit in np.argsort(-work, kind="stable").tolist():
+            own = np.flatnonzero(is_owned[:, unit])
+            if not len(own):
+                continue
+            others = tuple(axis for axis in range(len(shape)) if not is_owned[axis, unit])
+            of_places = load.sum(axis=others)
+            at = np.unravel_index(int(of_places.argmin()), of_places.shape)
+            slab: list[Any] = [slice(None)] * len(shape)
+            for axis, place in zip(own.tolist(), at, strict=True):
+                places[axis, unit] = slab[axis] = int(place)
+            load[tuple(slab)] += work[unit]
+        return places[:, self.set_of]
 
     # -- lays --------------------------------------------------------------------------------------
 
@@ -340,7 +359,9 @@ class Layout:
             others = classes.copy()
             others[axis] = ALL
             some = np.flatnonzero(bytes_[axis])
-            largest = self.ways.fractions[self.ways.of(others[:, some])].max(axis=1, initial=0)
+            # Ways are found before fractions are asked for: these are of all that are known.
+            way = self.ways.of(others[:, some])
+            largest = self.ways.fractions[way].max(axis=1, initial=0)
             bytes_[axis, some] = np.ceil(bytes_[axis, some] * largest)
         return bytes_
 

@@ -314,6 +314,9 @@ pub enum Error {
         /// The op.
         op: OpRef,
     },
+    /// Labels that all have a forbidden choice; the message names it.
+    #[error("no labelling: {0}")]
+    NoLabelling(String),
     /// Something wrong with a cluster; the message names it.
     #[error("{0}")]
     Cluster(#[from] ClusterError),
@@ -486,6 +489,7 @@ impl Error {
             | Self::DuplicateName { .. }
             | Self::HorizonTooLong { .. }
             | Self::BadArgument { .. }
+            | Self::NoLabelling(_)
             | Self::Cluster(_) => Vec::new(),
         }
     }

@@ -23,6 +23,7 @@ pub mod free_memory;
 pub mod graph;
 pub mod ids;
 mod kahn;
+pub mod labelling;
 pub mod levels;
 pub mod numbering;
 pub mod opgraph;

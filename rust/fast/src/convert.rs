@@ -129,6 +129,19 @@ pub fn time_matrix(
     values::<f64>(object).ok_or_else(|| wrong_dtype(argument, array, &wants))
 }
 
+/// A float64 matrix, row-major, and its number of columns.
+pub fn rows(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, usize)> {
+    const WANTS: &str = "a two-dimensional float64 numpy array";
+    let array = array(argument, object, WANTS)?;
+    match array.shape() {
+        &[_, columns] => {
+            let values = values::<f64>(object).ok_or_else(|| wrong_dtype(argument, array, WANTS))?;
+            Ok((values, columns))
+        }
+        _ => Err(wrong_dtype(argument, array, WANTS)),
+    }
+}
+
 /// An argument that is too short or too long.
 pub fn wrong_length(argument: &str, got: usize, wants: impl Display) -> PyErr {
     PyValueError::new_err(format!("{argument}: got {}, wants {wants}", Counted(got, "value")))

@@ -36,7 +36,9 @@ fn raise(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             shortfall.set_item(device, needed - free)?;
             Ok(PyErr::from_type(class("InfeasibleError")?, (message, shortfall.unbind())))
         }
-        Error::NoAllowedDevice { .. } => Ok(PyErr::from_type(class("InfeasibleError")?, message)),
+        Error::NoAllowedDevice { .. } | Error::NoLabelling(_) => {
+            Ok(PyErr::from_type(class("InfeasibleError")?, message))
+        }
         _ => Ok(PyErr::from_type(class("InputError")?, message)),
     }
 }

@@ -77,11 +77,7 @@ impl<'a, 'py> GivenColumns<'a, 'py> {
     }
 
     /// A column, or none where it is absent or None.
-    fn get<T>(
-        &self,
-        name: &str,
-        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
-    ) -> PyResult<Option<Vec<T>>> {
+    fn get<T>(&self, name: &str, convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<T>) -> PyResult<Option<T>> {
         let Some(columns) = self.columns else { return Ok(None) };
         let column = columns.get_item(name)?.filter(|column| !column.is_none());
         column.map(|column| convert(name, &column)).transpose()
@@ -100,8 +96,8 @@ impl<'a, 'py> GivenColumns<'a, 'py> {
     pub fn required<T>(
         &self,
         name: &str,
-        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
-    ) -> PyResult<Vec<T>> {
+        convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> PyResult<T> {
         let missing =
             || PyTypeError::new_err(format!("{}() wants the keyword argument {name:?}", self.class));
         self.get(name, convert)?.ok_or_else(missing)

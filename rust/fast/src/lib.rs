@@ -11,6 +11,7 @@ mod errors;
 mod expanding;
 mod filling;
 mod graph;
+mod labelling;
 mod ordering;
 mod partitioning;
 mod problem;
@@ -53,6 +54,8 @@ mod fast {
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]
     use super::graph::{Graph, OpGraph};
+    #[pymodule_export]
+    use super::labelling::{Labelling, Labels};
     #[pymodule_export]
     use super::ordering::{
         cpd_topo, critical_path, dfs_topo, levels, m_topo, needed_control, peak_bytes, priority_order,

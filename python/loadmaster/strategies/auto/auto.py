@@ -3,8 +3,8 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Replicas are judged (:mod:`.replicas`), and the best of them is searched from (:mod:`.inside`).
-   Where they are far from the bound, ops of replicas are placed one by one (:mod:`.loose`). The
+1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`).
+   The best of them is searched from (:mod:`.inside`). Where replicas are far from the bound, ops of replicas are placed one by one (:mod:`.loose`). The
    plan is the best of them and of whole ops, which all other stages place.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
@@ -32,6 +32,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Literal, get_args
 
 from loadmaster.base import checks
@@ -51,8 +52,10 @@ from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
 from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.auto.shards import shards
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.sharding.space import can_be_sharded
 
 #: Whether ops may be replicated.
 Split = Literal["auto", "none"]
@@ -99,8 +102,9 @@ def place(
         How many of them run at a time, and how many seeds are refined at a time; as many as there
         are cores if absent. Changes no result.
     split : "auto" (default) or "none"
-        Whether replicas are considered; they never are where the graph does not say that its batch
-        has several samples. "none": every op runs whole, on one device.
+        Whether replicas and shards are considered. Replicas never are where the graph does not say
+        that its batch has several samples, nor shards where it does not say what its ops were
+        called with. "none": every op runs whole, on one device.
     time_limit : float, optional
         Seconds on the clock; a stage under way is finished first. Absent: no limit.
     warm_start : Assignment, optional
@@ -114,7 +118,7 @@ def place(
         No strategy tried fits.
     """
     checks.one_of("split", split, get_args(Split))
-    may_split = split != "none" and can_be_replicated(problem)
+    may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
     run = Run(
         problem,
         Budget.make(effort, time_limit),
@@ -135,7 +139,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     best: Candidate | None = None
     offers: list[Best] = []
     try:
-        for found, offer in _with_replicas(run):
+        for found, offer in _of_split_ops(run):
             is_best = best is None or objective.better(best, found) is found
             offers = [one for one in offers if one.what != offer.what]
             # The best of a space comes before the others of it.
@@ -165,15 +169,17 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
 
 
-def _with_replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
-    """Plans with replicas, each with what it offers: one of the same words is a better one.
+def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Plans with replicas and shards, each with what it offers: one of the same words is a better
+    one.
 
     What searches for them take is off the effort for whole ops only where no plan of whole ops can
     be as short.
     """
+    may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
     best: tuple[Candidate, Best] | None = None
-    for found in replicas(run):
+    for found in chain(replicas(run) if may_replicate else (), shards(run)):
         if best is None or objective.better(best[0], found[0]) is found[0]:
             best = found
         yield found
@@ -184,7 +190,7 @@ def _with_replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
     searched = searched_inside(run, candidate, inside)
     if searched is not candidate:
         yield searched, replace(offer, seconds=searched.verdict.step_time)
-    if loose := loose_replicas(run, searched, apart):
+    if may_replicate and (loose := loose_replicas(run, searched, apart)):
         yield loose
     if objective.reaches(searched.verdict, run.bound):
         run.budget.spend(inside.spent + apart.spent)

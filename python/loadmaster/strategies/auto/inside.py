@@ -116,7 +116,8 @@ class Mirror:
         """
         coarse, schedule = self.coarse, self.candidate.schedule
         copies = np.bincount(coarse.group)
-        replicas = int(coarse.problem.program.replica.max()) + 1
+        program = coarse.problem.program
+        replicas = int(max(program.replica.max(), program.rank.max())) + 1
         seconds = coarse.sum(schedule.finish - schedule.start)
         seconds /= np.where(self.is_network, copies, replicas)
         pairs = np.unique(self.edges, axis=0)

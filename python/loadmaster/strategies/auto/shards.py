@@ -1,0 +1,35 @@
+"""Sharded plans among those of ``auto``: the best labels of the best meshes, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadmaster.judge.bounds import SPLIT_OPS
+from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.sharding.judging import with_recipe
+from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.sharded import sharded
+from loadmaster.strategies.sharding.space import Space, can_be_sharded
+
+
+def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """The best sharded plan that fits, with what it offers; until a time limit is over."""
+    problem = run.problem
+    if not can_be_sharded(problem):
+        return
+    space = Space.of(problem)
+    best: tuple[Candidate, Ranked] | None = None
+    for found, labels in sharded(space, run.budget):
+        if labels is None:
+            continue
+        if not found.fits:
+            words = f"shards on {labels.words}"
+            run.lack(words, problem.cluster.shortfall(found.verdict.peak))
+        elif best is None or problem.objective.better(best[0], found) is found:
+            best = found, labels
+    if best is None:
+        return
+    found, labels = best
+    offer = Best(SPLIT_OPS, f"sharded on {labels.words}", found.verdict.step_time)
+    yield with_recipe(space, labels, found), offer

@@ -1,0 +1,1 @@
+"""Plans that split, replicate and shard ops: one label per op."""

@@ -1,0 +1,64 @@
+"""Labels as a program that runs, placed and judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import loadmaster.fast as fast
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import ranks
+from loadmaster.strategies.auto.inside import in_time_for_collectives
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.simple.homes import where_allowed
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shards import shard
+
+
+def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
+    """The parts of ranked labels on the devices of their mesh, judged in the best order known.
+
+    Orders are Kahn's and the program's own; where ``is_near``, also that in which what collectives
+    wait for comes first.
+    """
+    problem = space.problem
+    program = shard(space.problem.model, layout(space, found))
+    placed = problem.transformed(program)
+    device = found.mesh.on(problem.cluster)
+    at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])
+    orders = ranks(fast.m_topo(placed.graph)), np.arange(placed.graph.n_ops, dtype=np.int32)
+    best = placed.objective.best(judged(placed, Assignment(at, order)) for order in orders)
+    best = best.noted(*program.notes)
+    if is_near and best.fits:
+        best = in_time_for_collectives(best)
+    estimate = found.labels.seen.step_time
+    return replace(best, assignment=replace(best.assignment, estimate=estimate))
+
+
+def layout(space: Space, found: Ranked) -> Layout:
+    """Ranked labels as a layout of the graph."""
+    labels = space.labels(found.labels.columns)
+    return Layout(Dimensions.of(space.problem.model), found.mesh, labels)
+
+
+def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
+    """The candidate that ranked labels became, with their recipe in its program."""
+    problem = candidate.problem
+    program = replace(problem.program, recipe=layout(space, found).recipe())
+    return replace(candidate, problem=replace(problem, program=program))
+
+
+def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
+    """What is said of labels that were judged."""
+    labels = found.labels
+    gap = (
+        f"labelling gap {labels.gap:.2%}: no labels of one axis cost less than that below these, "
+        "layers alike"
+    )
+    ratio = labels.seen.step_time / candidate.verdict.step_time - 1
+    mirror = f"on {found.words}; the symmetric estimate is {ratio:+.1%} off the simulation"
+    return mirror, gap

@@ -1,0 +1,286 @@
+"""What a part of an op takes, and how large its tensors are, for labels on every axis of a mesh.
+
+A part does, axis by axis, its share of what the op does; shares multiply. Where two axes cut one
+dimension, the later one takes a part of each part. The time of a part is the cost model's
+(:func:`loadmaster.costs.program.costs_of`), on the device of the mesh that is the slowest for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.costs.program import Work, costs_of
+from loadmaster.dimensions.form import ANY, OWNER
+from loadmaster.judge.problem import Problem
+from loadmaster.model.program import COMPUTE
+from loadmaster.model.shapes import parse_output
+from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.strategies.sharding.ways import fractions
+from loadmaster.transforms.batch_norm import is_batch_norm
+from loadmaster.transforms.lays import accessed_share
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Bytes of an element whose dtype is not said.
+_ITEM_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place of a mesh: its device type, and where it is on each axis."""
+
+    type: int
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parts of some nodes, a row each.
+
+    Attributes
+    ----------
+    seconds : float64 [n]
+        Infinite where there is nothing left to cut.
+    exchanged : float64 [n_axes, n]
+        Bytes that the parts all-reduce on each axis while they run.
+    halos : float64 [n_axes, n]
+        Bytes that a part gets from a neighbour on each axis before it runs.
+    inputs, outputs : float64 [rows]
+        Fraction of each argument and output that a part reads and makes.
+    """
+
+    seconds: Floats
+    exchanged: Floats
+    halos: Floats
+    inputs: Floats
+    outputs: Floats
+
+    def moved(self, axis: int) -> list[tuple[float, float]]:
+        """Per part, bytes that it sums with the others of an axis, and gets from a neighbour."""
+        columns = self.exchanged[axis].tolist(), self.halos[axis].tolist()
+        return list(zip(*columns, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """What nodes read and make, a row per argument or output: whose, which, and how many bytes."""
+
+    node: Ints
+    position: Ints
+    bytes: Floats
+
+    @cached_property
+    def first(self) -> Ints:
+        """Where the rows of each node start, and one past the last; nodes ascend."""
+        n = int(self.node.max(initial=-1)) + 1
+        return np.searchsorted(self.node, np.arange(n + 1))
+
+    def of(self, nodes: Ints) -> tuple[Ints, Ints]:
+        """The rows of some nodes, and for each which of ``nodes`` it is of."""
+        starts = np.append(self.first, np.full(2, len(self.node)))
+        begin = starts[np.minimum(nodes, len(starts) - 2)]
+        count = starts[np.minimum(nodes + 1, len(starts) - 1)] - begin
+        whose = np.repeat(np.arange(len(nodes)), count)
+        return np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count) + begin[
+            whose
+        ], whose
+
+
+class Parts:
+    """Parts of the nodes of a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    structure : Structure
+        Of the problem's graph.
+    """
+
+    def __init__(self, problem: Problem, structure: Structure) -> None:
+        self.problem, self.structure = problem, structure
+        graph, dimensions = structure.graph, structure.dimensions
+        op = structure.op
+        count = np.diff(dimensions.first)[op]
+        whose = np.repeat(np.arange(len(op)), count)
+        row = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
+        edge = dimensions.edge[dimensions.first[op][whose] + row]
+        read = np.where(edge >= 0, graph.bytes[np.maximum(edge, 0)], 0).astype(np.float64)
+        self.read = Tensors(whose, row, read)
+        self.made = self._made()
+        #: Bytes of the whole tensor that each argument is, or is a view of.
+        whole = self.made.first[structure.arguments.root] + structure.arguments.output
+        self.tensor = self.made.bytes[whole]
+        self.flops = graph.flops[op].astype(np.float64)
+        self.accessed = graph.bytes_accessed[op].astype(np.float64)
+        #: Batch norms have the statistics of their own part of the batch: they exchange nothing.
+        self.exchanges = ~is_batch_norm(graph)[op]
+        self.free = (graph.view | graph.placeholder)[op]
+        self._outputs = graph.column_of_texts("output")
+
+    def _made(self) -> Tensors:
+        """The outputs of each node, by the sizes that the graph says."""
+        structure, graph = self.structure, self.structure.graph
+        rows = np.append(structure.ways.first_output, len(structure.ways.outputs))
+        count = np.diff(rows)[structure.way]
+        whose = np.repeat(np.arange(structure.n), count)
+        place = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
+        texts = graph.outputs
+        sizes = {text: _bytes(text) for text in {texts[op] for op in structure.op.tolist()}}
+        made = [
+            sizes[texts[op]][p] if p < len(sizes[texts[op]]) else 0.0
+            for op, p in zip(structure.op[whose].tolist(), place.tolist(), strict=True)
+        ]
+        return Tensors(whose, place, np.array(made, dtype=np.float64))
+
+    @cached_property
+    def nature(self) -> Ints:
+        """A number per node, equal for those whose parts are alike, whatever the labels."""
+        structure, graph, op = self.structure, self.structure.graph, self.structure.op
+        columns = [
+            self.flops,
+            self.accessed,
+            graph.output_bytes[op],
+            structure.resident,
+            *self.problem.costs.time[op].T,
+            self.problem.costs.provenance[op],
+            _mixed(self.read, structure.n),
+            _mixed(self.made, structure.n),
+        ]
+        return joint(structure.way, structure.phase, *columns)
+
+    def of(
+        self,
+        nodes: Ints,
+        columns: Ints,
+        shares: Sequence[Sequence[float]],
+        places: Sequence[Place],
+    ) -> Part:
+        """The parts of some nodes.
+
+        Parameters
+        ----------
+        nodes : int64 [n]
+        columns : int64 [n_axes, n]
+            Which of its labels each node has on each axis.
+        shares : per axis, what the parts at its places go by
+        places : of Place
+            Those that may be the slowest. Sizes of tensors are those of the first.
+        """
+        found: Part | None = None
+        for place in places:
+            part = self._at(nodes, columns, shares, place)
+            if found is None:
+                found = part
+            else:
+                longest = np.maximum(found.seconds, part.seconds)
+                found = replace(found, seconds=longest)
+        assert found is not None, "a mesh has places"
+        return found
+
+    def _at(
+        self, nodes: Ints, columns: Ints, shares: Sequence[Sequence[float]], place: Place
+    ) -> Part:
+        structure, ways, n = self.structure, self.structure.ways, len(nodes)
+        way = structure.way[nodes]
+        reads, reader = self.read.of(nodes)
+        makes, maker = self.made.of(nodes)
+        in_row = ways.first_input[way][reader] + self.read.position[reads]
+        out_row = ways.first_output[way][maker] + self.made.position[makes]
+        share, owners, spent = np.ones(n), np.ones(n), np.zeros(n, dtype=bool)
+        inputs, outputs = np.ones(len(reads)), np.ones(len(makes))
+        is_any = np.zeros(len(reads), dtype=bool)
+        exchanged, halos = np.zeros((len(columns), n)), np.zeros((len(columns), len(reads)))
+        extra = np.zeros(len(reads))
+        for axis, column in enumerate(columns):
+            cut = np.ones(n, dtype=np.int64)
+            for before in range(axis):
+                cut *= np.where((columns[before] == column) & (column > 0), len(shares[before]), 1)
+            limit = _divided(ways.limit[way, column], cut)
+            spent |= (limit == 1) & (ways.limit[way, column] > 0)
+
+            def part(
+                sizes: Ints, at: int = axis, cut: Ints = cut, whose: Ints | slice = slice(None)
+            ) -> Floats:
+                return fractions(_divided(sizes, cut[whose]), shares[at], place.at[at])
+
+            share *= part(ways.size[way, column])
+            own = part(ways.input_size[in_row, column[reader]], whose=reader)
+            extra = extra * own + inputs * ways.halo[in_row, column[reader]]
+            halos *= own
+            halos[axis] = inputs * ways.sent[in_row, column[reader]]
+            inputs *= own
+            outputs *= part(ways.output_size[out_row, column[maker]], whose=maker)
+            is_any |= ways.inputs[in_row, column[reader]] == ANY
+            is_owner = ways.label[way, column] == OWNER
+            owners[is_owner] *= len(shares[axis])
+            exchanged[axis] = np.where(self.exchanges[nodes], ways.exchanged[way, column], 0.0)
+        exchanged *= share
+        exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
+        read = np.where(is_any, 0.0, self.read.bytes[reads])
+        made = self.made.bytes[makes]
+        whole = np.bincount(reader, read, n), np.bincount(maker, made, n)
+        of_part = np.bincount(reader, read * inputs, n), np.bincount(maker, made * outputs, n)
+        scale = accessed_share(self.accessed[nodes], whole, of_part, share)
+        halo = np.bincount(reader, read * extra, n) / np.maximum(self.accessed[nodes], 1.0)
+        work = share * owners, (scale + halo) * owners
+        seconds = self._seconds(nodes, *work, place.type) / owners
+        near = np.array(
+            [np.bincount(reader, read * of_axis, n) for of_axis in halos], dtype=np.float64
+        )
+        return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
+
+    def _seconds(self, nodes: Ints, share: Floats, scale: Floats, type_: int) -> Floats:
+        """Seconds on a device type of parts that do a share of the FLOPs and access a share of the
+        bytes.
+        """
+        distinct = joint(self.nature[nodes], share, scale)
+        some = firsts(distinct)
+        of, part = nodes[some], np.minimum(share[some], 1.0)
+        ops, size = self.structure.op[of], (self.flops[of] * part, self.accessed[of] * scale[some])
+        work = Work(
+            self.structure.graph,
+            ops.astype(np.int32),
+            part,
+            np.full(len(of), COMPUTE, dtype=np.uint8),
+            np.rint(size[0]).astype(np.uint64),
+            np.rint(size[1]).astype(np.uint64),
+            self.free[of],
+            self._outputs,
+        )
+        found = costs_of(work, self.problem.costs, self.problem.cluster).time[:, type_]
+        return found[distinct]
+
+
+def _divided(sizes: Ints, by: Ints) -> Ints:
+    """Sizes of the largest parts of what is cut; what is no size stays."""
+    return np.where(sizes > 0, -(-sizes // by), sizes)
+
+
+def _bytes(text: str) -> list[float]:
+    """Bytes of each output in a text such as ``"f32[8,16]"``."""
+    found = []
+    for dtype, shape in parse_output(text):
+        bits = int("".join(filter(str.isdigit, dtype or "")) or 8 * _ITEM_BYTES)
+        found.append(float(np.prod(shape)) * max(bits / 8, 1) if shape is not None else 0.0)
+    return found
+
+
+def _mixed(tensors: Tensors, n: int) -> NDArray[np.uint64]:
+    """A number per node that tells apart rows of bytes."""
+    salt = np.uint64(0x9E3779B97F4A7C15)
+    place = tensors.position.astype(np.uint64) + np.uint64(1)
+    mixed = (tensors.bytes.astype(np.uint64) + np.uint64(1)) * (
+        place * salt ^ place << np.uint64(7)
+    )
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    found = np.zeros(n, dtype=np.uint64)
+    np.add.at(found, tensors.node, mixed)
+    return found

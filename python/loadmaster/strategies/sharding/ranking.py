@@ -1,0 +1,129 @@
+"""Labels on every mesh worth trying, ranked by their mirrors.
+
+One axis over all devices comes first, for every weight of what may overlap; more axes go by the
+weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work
+alone takes less than the best step so far. Plans that share everything by the batch are ranked too:
+they are what labels that only add up may miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.sharding.meshes import meshes
+from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.sharding.uniform import roles_only
+
+#: A step within this share of the least that the devices of a mesh could take is good enough: their
+#: other meshes are not tried.
+NEAR = 0.01
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Labels on a mesh.
+
+    Attributes
+    ----------
+    mesh : Mesh
+    labels : Labels
+    solver : Solver
+        That found them.
+    fits : bool
+        Whether the mirror is within the memory of the mesh.
+    """
+
+    mesh: Mesh
+    labels: Labels
+    solver: Solver
+    fits: bool
+
+    @property
+    def key(self) -> tuple[bool, float]:
+        """What ranks go by: what fits first; then by step, or by peak where nothing does."""
+        seen = self.labels.seen
+        return not self.fits, seen.step_time if self.fits else seen.peak
+
+    def is_same(self, other: Ranked) -> bool:
+        """Whether meshes and labels are."""
+        columns = self.labels.columns, other.labels.columns
+        return self.mesh == other.mesh and bool(np.array_equal(*columns))
+
+    def looked_at(self) -> Ranked:
+        """The same, seen in the best order that the mirror knows."""
+        seen = self.solver.mirror.seen(self.labels.columns, in_time=True)
+        return replace(self, labels=replace(self.labels, seen=seen))
+
+    @property
+    def words(self) -> str:
+        """The mesh in words: "8 devices", or "2 x 4 devices"."""
+        return f"{' x '.join(map(str, self.mesh.shape))} devices"
+
+
+def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
+    """Labels as they are found, until the clock of a budget is over."""
+    best: Ranked | None = None
+    of_all: Ranked | None = None
+    for mesh in meshes(space.problem):
+        if best is not None and budget.lacks(0.0):
+            return
+        floor = space.work / mesh.size * _evenness(mesh)
+        if best is not None and best.fits and _is_near(best, floor, mesh):
+            continue
+        weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
+        for found in _on(space, mesh, weights):
+            yield found
+            best = found if best is None else min(best, found, key=lambda one: one.key)
+        of_all = of_all or best
+
+
+def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
+    """The best of ranked labels, no two alike; the best few of these by a closer look at them."""
+    distinct: list[Ranked] = []
+    for one in sorted(rows, key=lambda one: one.key):
+        if not any(one.is_same(other) for other in distinct):
+            distinct.append(one)
+    close = [one.looked_at() for one in distinct[:most]]
+    return [*sorted(close, key=lambda one: one.key), *distinct[most:]]
+
+
+def _evenness(mesh: Mesh) -> float:
+    """What the work over the number of devices is multiplied by: 1 where devices are alike, less
+    where the fastest do more than their even share.
+    """
+    found = 1.0
+    for axis in mesh.axes:
+        if axis.shares is not None:
+            found *= axis.size * max(axis.shares)
+    return found
+
+
+def _is_near(best: Ranked, floor: float, mesh: Mesh) -> bool:
+    near = 1 + NEAR if len(mesh.axes) > 1 else 1.0
+    return best.labels.seen.step_time <= near * floor
+
+
+def _on(space: Space, mesh: Mesh, weights: tuple[float, ...]) -> Iterator[Ranked]:
+    """Labels on one mesh, for some weights, and where it has one axis those that share by the
+    batch.
+    """
+    setting, memory = space.setting(mesh), space.memory(mesh)
+    solver = Solver(setting)
+    for labels in solver.all_weights(memory, weights):
+        yield Ranked(mesh, labels, solver, labels.fits(memory))
+    if len(mesh.axes) > 1:
+        return
+    for state in (("whole",), ("flat",)):
+        only = Solver(setting, [roles_only(space.structure, ("batch",), state)])
+        try:
+            labels = only.solve(weights[0])
+        except InfeasibleError:
+            continue
+        yield Ranked(mesh, labels, only, labels.fits(memory))

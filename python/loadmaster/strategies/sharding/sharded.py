@@ -1,0 +1,100 @@
+"""The cheapest labels of all: every op whole, or cut in one of its ways, on every axis of a mesh.
+
+Labels for meshes of the cluster are ranked by their mirrors (:mod:`.ranking`). The best few become
+programs, which the judge decides between (:mod:`.judging`). One device is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
+from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.simple import single
+
+#: How many of the ranked labels are looked at more closely.
+LOOKED_AT = 8
+
+#: How many of these are judged.
+JUDGED = 3
+
+#: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
+#: nothing fits so far.
+WITHIN = 0.25
+
+#: How many more are judged while nothing fits.
+_MORE = 3
+
+
+@strategy("sharded", "every op whole, replicated or cut, by one labelling", is_final=True)
+def place(
+    problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
+) -> Candidate:
+    """The best of the labels that cost least, of every mesh of the cluster.
+
+    Parameters
+    ----------
+    problem : Problem
+    time_limit : float, optional
+        Seconds on the clock; labels under way are finished first. Absent: no limit.
+    progress : callable, optional
+        Called with the mesh and the best step time whenever there is a better plan.
+
+    Raises
+    ------
+    InputError
+        The graph does not say what its ops were called with.
+    InfeasibleError
+        Nothing that was judged fits.
+    """
+    space = Space.of(problem)
+    # Without a limit the clock never ends.
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    tell = progress or (lambda stage, best: None)
+    best: Candidate | None = None
+    labels: Ranked | None = None
+    is_cut = False
+    try:
+        for found, of in sharded(space, budget):
+            if best is None or problem.objective.better(best, found) is found:
+                best, labels = found, of
+                words = "one device" if of is None else f"sharded on {of.words}"
+                tell(words, Incumbent(found.verdict.step_time))
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        is_cut = True
+    if best is None:
+        raise InfeasibleError("nothing can be sharded, and no device holds the graph")
+    if labels is not None:
+        best = with_recipe(space, labels, best)
+    if is_cut:
+        best = best.noted(INTERRUPTED)
+    if budget.is_cut or (time_limit is not None and budget.lacks(0.0)):
+        best = best.noted(f"the time limit of {time_limit:g} s cut the search: more may be found")
+    return accepted(best.problem, Outcome(best, 1.0))
+
+
+def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
+    """One device, if it holds the graph, and the best of the ranked labels, each with these."""
+    with suppress(InfeasibleError):
+        yield single.place(space.problem), None
+    if space.problem.cluster.n_devices == 1:
+        return
+    rows, n, fits = best_of(ranked(space, budget), LOOKED_AT), 0, False
+    for found in rows:
+        is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
+        if n >= JUDGED + _MORE or (fits and (n >= JUDGED or is_far)):
+            return
+        candidate = expanded(space, found)
+        n, fits = n + 1, fits or candidate.fits
+        yield candidate.noted(*notes(found, candidate)), found

@@ -1,0 +1,185 @@
+"""Labels for one mesh: axis by axis, for some weight of what may overlap and some price of memory.
+
+The axes are solved one after another, the outermost first, and again until nothing changes: the
+labels of the others only change sizes. Ops that play the same part in every layer take one label,
+unless it gains more than a share of the cost to let them differ.
+
+Costs add up, which says nothing of what overlaps: so there are solutions for several weights of the
+traffic that may. What does not fit is solved for prices per byte, of what stays and of activations
+that wait, between which the least that will do is found by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.strategies.sharding.mirror import Mirror, Seen
+from loadmaster.strategies.sharding.tables import Setting, Tables
+
+Ints = NDArray[np.int64]
+
+#: Weights of seconds that may overlap with others.
+WEIGHTS = (1.0, 0.3, 0.05)
+
+#: Share of the cost that it must gain to let ops differ that play the same part.
+UNTYING = 0.01
+
+#: How often all axes are solved, at most.
+_ROUNDS = 3
+
+#: Sweeps of one solve, at most.
+_SWEEPS = 60
+
+#: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
+#: to, as powers of 10, and how often what lies between is halved.
+_PRICES = (-3.0, 3.0)
+_HALVINGS = 6
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels on every axis of a mesh.
+
+    Attributes
+    ----------
+    columns : int64 [n_axes, n_nodes]
+        Which of its labels each node has.
+    seen : Seen
+        What the mirror says of them.
+    gap : float
+        What lies between their cost and the dual bound, as a share of the cost, on the axis where
+        most does: no labels of that axis cost less than (1 - gap) of it, with those of the other
+        axes as they are, ops tied, for this weight and price.
+    weight : float
+        Of seconds that may overlap.
+    price : float
+        Seconds per byte.
+    is_tied : bool
+        Whether ops that play the same part have one label.
+    """
+
+    columns: Ints
+    seen: Seen
+    gap: float
+    weight: float
+    price: float = 0.0
+    is_tied: bool = True
+
+    def fits(self, memory: float) -> bool:
+        """Whether the peak is no more than so many bytes."""
+        return self.seen.peak <= memory
+
+
+class Solver:
+    """Solves labellings of one mesh.
+
+    Parameters
+    ----------
+    setting : Setting
+    allowed : sequence of bool [n_nodes, most labels], optional
+        Per axis, which labels each node may have; all if absent.
+    """
+
+    def __init__(
+        self, setting: Setting, allowed: Sequence[NDArray[np.bool_]] | None = None
+    ) -> None:
+        self.setting, self.allowed = setting, allowed
+        self.mirror = Mirror(setting)
+        self._tables: dict[tuple[int, bytes], Tables] = {}
+
+    @property
+    def n_axes(self) -> int:
+        """Number of axes."""
+        return len(self.setting.traffic)
+
+    def whole(self) -> Ints:
+        """The labels of a step that every device does whole."""
+        return np.zeros((self.n_axes, self.setting.structure.n), dtype=np.int64)
+
+    def _of(self, axis: int, columns: Ints) -> Tables:
+        others = columns.copy()
+        others[axis] = 0
+        key = (axis, others.tobytes())
+        if key not in self._tables:
+            may = None if self.allowed is None else self.allowed[axis]
+            self._tables[key] = Tables.of(self.setting, axis, others, may)
+        return self._tables[key]
+
+    def solve(self, weight: float, price: float = 0.0, start: Ints | None = None) -> Labels:
+        """Labels for a weight and a price, tied.
+
+        Raises
+        ------
+        InfeasibleError
+            No labels were found without a forbidden choice.
+        """
+        columns = self.whole() if start is None else start.copy()
+        gaps = np.zeros(self.n_axes)
+        for _ in range(_ROUNDS):
+            before = columns.copy()
+            for axis in range(self.n_axes):
+                tables = self._of(axis, columns)
+                found = tables.costs.problem.solve(
+                    _weights(weight, price), tied=tables.tied, sweeps=_SWEEPS
+                )
+                columns[axis] = found.labels[tables.at[: columns.shape[1]]]
+                gaps[axis] = found.gap
+            if self.n_axes == 1 or np.array_equal(before, columns):
+                break
+        return Labels(columns, self.mirror.seen(columns), float(gaps.max()), weight, price)
+
+    def untied(self, labels: Labels) -> Labels:
+        """The same labels, or better ones where ops that play the same part may differ."""
+        columns, is_tied = labels.columns.copy(), labels.is_tied
+        for axis in range(self.n_axes):
+            tables = self._of(axis, columns)
+            weights, n = _weights(labels.weight, labels.price), columns.shape[1]
+            tied = tables.costs.problem.solve(weights, tied=tables.tied, sweeps=_SWEEPS)
+            try:
+                free = tables.costs.problem.solve(weights, start=tied.labels, sweeps=_SWEEPS // 2)
+            except InfeasibleError:
+                continue
+            if free.energy < (1 - UNTYING) * tied.energy:
+                columns[axis], is_tied = free.labels[tables.at[:n]], False
+        if is_tied == labels.is_tied:
+            return labels
+        return replace(labels, columns=columns, seen=self.mirror.seen(columns), is_tied=is_tied)
+
+    def all_weights(self, memory: float, weights: Sequence[float] = WEIGHTS) -> Iterator[Labels]:
+        """Labels for every weight, and where they do not fit, those of the least price that do; if
+        none does, those that hold least.
+        """
+        price = 0.0
+        for weight in weights:
+            found = self.solve(weight, price)
+            if not found.fits(memory):
+                found = self._within(found, memory)
+            # What one weight had to pay, others have to pay about as well.
+            price = found.price
+            yield found
+
+    def _within(self, free: Labels, memory: float) -> Labels:
+        """Labels that fit, of the least price found by bisection."""
+        unit = free.seen.step_time / max(free.seen.peak, 1.0)
+        low, high = _PRICES
+        best = self.solve(free.weight, unit * 10**high)
+        if not best.fits(memory):
+            return min((free, best), key=lambda one: one.seen.peak)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            found = self.solve(free.weight, unit * 10**middle)
+            if found.fits(memory):
+                high = middle
+                best = min((found, best), key=lambda one: one.seen.step_time)
+            else:
+                low = middle
+        return best
+
+
+def _weights(weight: float, price: float) -> NDArray[np.float64]:
+    return np.array([1.0, weight, price, price])

@@ -1,0 +1,229 @@
+"""What is labelled, and what joins it: ops, parameters, slots and inputs, with what they read.
+
+A tensor that several ops read has a node of its own, a *hub*: the lay in which its readers find it.
+So a conversion that several readers want is paid once. A parameter has a hub per phase, since one
+that is gathered where it is used is gathered in each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
+from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.ways import Ways
+from loadmaster.transforms.gradients import Updates
+
+#: What a tensor is, as far as its traffic is concerned: part of the model's work; a gradient on its
+#: way to an update; a parameter on its way to where it is used.
+ACTIVATION, GRADIENT, WEIGHT = range(3)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What labelled ops read of labelled ops, a row each. Ops are nodes, from 0.
+
+    Attributes
+    ----------
+    reader, root : int64 [n]
+    position : int64 [n]
+        Which of the reader's arguments.
+    output : int64 [n]
+        Which of the root's outputs.
+    back : int64 [n]
+        Index into the backs of the dimensions.
+    traffic : int8 [n]
+        What the tensor is: :data:`ACTIVATION`, :data:`GRADIENT` or :data:`WEIGHT`.
+    is_written : bool [n]
+        Whether the reader writes into it.
+    """
+
+    reader: NDArray[np.int64]
+    root: NDArray[np.int64]
+    position: NDArray[np.int64]
+    output: NDArray[np.int64]
+    back: NDArray[np.int64]
+    traffic: NDArray[np.int8]
+    is_written: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """The ops of a graph that are labelled, as nodes; what is the same on every mesh.
+
+    Attributes
+    ----------
+    dimensions : Dimensions
+    updates : Updates
+    op : int64 [n]
+        The op of each node, ascending.
+    node : int64 [n_ops]
+        The node of each op; -1: none.
+    way : int64 [n]
+        The row of each node in :attr:`ways`.
+    ways : Ways
+    in_update : bool [n]
+        Whether a node is updated, a slot of an optimizer, or an op that updates one parameter.
+    arguments : Arguments
+    """
+
+    dimensions: Dimensions
+    updates: Updates
+    op: NDArray[np.int64]
+    node: NDArray[np.int64]
+    way: NDArray[np.int64]
+    ways: Ways
+    in_update: NDArray[np.bool_]
+    arguments: Arguments
+
+    @classmethod
+    def of(cls, dimensions: Dimensions) -> Structure:
+        """The nodes of a graph. O(V + E), and sorting."""
+        graph = dimensions.graph
+        updates = Updates.of(graph, graph.roles.many)
+        op = np.flatnonzero(dimensions.form_of >= 0)
+        node = np.full(graph.n_ops, -1, dtype=np.int64)
+        node[op] = np.arange(len(op))
+        in_update = updates.of_op[op] >= 0
+        in_update[node[updates.parameter[node[updates.parameter] >= 0]]] = True
+        form = dimensions.form_of[op].astype(np.int64)
+        way = joint(form, in_update)
+        first = firsts(way)
+        forms = [(dimensions.forms[form[i]], bool(in_update[i])) for i in first.tolist()]
+        arguments = _arguments(dimensions, node)
+        return cls(dimensions, updates, op, node, way, Ways.of(forms), in_update, arguments)
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph."""
+        return self.dimensions.graph
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return len(self.op)
+
+    @cached_property
+    def stands_for(self) -> NDArray[np.int8]:
+        """What placeholder each node is; -1: it runs."""
+        return self.graph.stands_for[self.op]
+
+    @cached_property
+    def wanted(self) -> NDArray[np.int64]:
+        """Per argument, the row of :attr:`lays_wanted` that says which lay its reader wants."""
+        a = self.arguments
+        return joint(self.way[a.reader], a.position, a.back)
+
+    @cached_property
+    def lays_wanted(self) -> NDArray[np.int32]:
+        """The lay of the root that each label of a reader wants: int32 [rows, most labels]."""
+        a, ways = self.arguments, self.ways
+        some = firsts(self.wanted)
+        found: NDArray[np.int32] = ways.inputs[
+            ways.first_input[self.way[a.reader[some]]] + a.position[some]
+        ].copy()
+        for row, back in enumerate(a.back[some].tolist()):
+            cut = found[row] >= 0
+            found[row, cut] = np.array((*self.dimensions.backs[back], -1))[found[row, cut]]
+        return found
+
+    @cached_property
+    def made(self) -> NDArray[np.int64]:
+        """Per argument, the row of the ways' outputs that its tensor is."""
+        a = self.arguments
+        return self.ways.first_output[self.way[a.root]] + a.output
+
+    @cached_property
+    def hub(self) -> NDArray[np.int64]:
+        """Per argument, the hub that it is read from, from 0; -1: from the root itself."""
+        a = self.arguments
+        phase = np.where(a.traffic == WEIGHT, self.phase[a.reader], -1)
+        code = joint(a.root, a.output, phase)
+        shared = ~a.is_written & (self.stands_for[a.root] != INPUT)
+        pairs = np.unique(np.stack([code[shared], a.reader[shared]]), axis=1)
+        readers = np.bincount(pairs[0], minlength=int(code.max(initial=-1)) + 1)
+        found = np.full(len(code), -1, dtype=np.int64)
+        has = shared & (readers[code] > 1)
+        if has.any():
+            found[has] = joint(code[has])
+        return found
+
+    @cached_property
+    def phase(self) -> NDArray[np.int64]:
+        """The phase of each node: 0 forward, 1 backward, 2 update."""
+        known = {"f": 0, "b": 1, "o": 2}
+        phases = self.graph.phases
+        return np.array([known.get(phases[op], 0) for op in self.op.tolist()], dtype=np.int64)
+
+    @cached_property
+    def written(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Placeholders that are updated in place, and the op that writes each last, as nodes."""
+        owner = self.owner
+        writes = np.flatnonzero((owner >= 0) & (self.stands_for < 0))
+        writes = writes[self.stands_for[owner[writes]] >= 0]
+        last: dict[int, int] = dict(zip(owner[writes].tolist(), writes.tolist(), strict=True))
+        return np.array(list(last), dtype=np.int64), np.array(list(last.values()), dtype=np.int64)
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """The node whose storage each node writes into; -1: it has its own."""
+        return owners(self.graph, self.op, self.node)
+
+    @cached_property
+    def is_long(self) -> NDArray[np.bool_]:
+        """Whether what a node makes in the forward pass is read in the backward pass."""
+        a, found = self.arguments, np.zeros(self.n, dtype=bool)
+        later = (self.phase[a.reader] == 1) & (self.phase[a.root] == 0)
+        found[a.root[later & (self.stands_for[a.root] < 0)]] = True
+        return found
+
+    @cached_property
+    def resident(self) -> NDArray[np.float64]:
+        """Bytes that each node keeps for the whole step."""
+        return self.graph.resident[self.op].astype(np.float64)
+
+
+def owners(graph: OpGraph, op: NDArray[np.int64], node: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The node whose storage each node writes into; -1: it has storage of its own."""
+    alias = graph.alias_of[op]
+    found = np.full(len(op), -1, dtype=np.int64)
+    in_place = np.flatnonzero((alias >= 0) & ~graph.view[op])
+    shows = graph.reduced.shows
+    for i in in_place.tolist():
+        at = int(alias[i])
+        while shows[at] != at or (graph.alias_of[at] >= 0):
+            at = int(shows[at] if shows[at] != at else graph.alias_of[at])
+        found[i] = node[at]
+    return found
+
+
+def _arguments(dimensions: Dimensions, node: NDArray[np.int64]) -> Arguments:
+    graph = dimensions.graph
+    counts = np.diff(dimensions.first)
+    reader_op = np.repeat(np.arange(graph.n_ops), counts)
+    position = np.arange(len(reader_op)) - dimensions.first[reader_op]
+    has = (dimensions.root >= 0) & (node[reader_op] >= 0)
+    has &= node[np.maximum(dimensions.root, 0)] >= 0
+    reader_op, root_op = reader_op[has], dimensions.root[has].astype(np.int64)
+    stands_for, many = graph.stands_for, graph.roles.many
+    traffic = np.full(len(reader_op), ACTIVATION, dtype=np.int8)
+    traffic[many[root_op] & graph.updates[reader_op] & ~graph.updates[root_op]] = GRADIENT
+    traffic[(stands_for[root_op] == PARAMETER) & ~graph.updates[reader_op]] = WEIGHT
+    op = np.flatnonzero(node >= 0)
+    owner = owners(graph, op, node)
+    itself = np.where(owner >= 0, owner, np.arange(len(op)))
+    reader, root = node[reader_op], node[root_op]
+    return Arguments(
+        reader,
+        root,
+        position[has],
+        dimensions.output[has].astype(np.int64),
+        dimensions.back[has].astype(np.int64),
+        traffic,
+        (owner[reader] >= 0) & (itself[root] == owner[reader]),
+    )

@@ -1,0 +1,107 @@
+"""What collectives take on one axis of a mesh.
+
+A mesh has a group of devices on an axis for each place on its other axes. All groups do the same at
+the same time: the slowest counts, as often as groups share a channel, since a channel carries one
+collective at a time. Times are the judge's own (:meth:`loadmaster.fast.Cluster.collective`).
+
+Traffic of many small tensors to the same end goes in *buckets*: the latency of a bucket is shared
+by what is in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.model.recipe import BUCKET_BYTES
+from loadmaster.transforms.lays import FORBIDDEN
+
+#: Bytes at which groups are compared: where latencies count, and where bandwidths do.
+_PROBES = (1_000, 100_000_000)
+
+#: The sum that parts of an op exchange while they run.
+ALL_REDUCE = fast.COLLECTIVES.index("all_reduce")
+
+
+class Traffic:
+    """Times of collectives on one axis.
+
+    Parameters
+    ----------
+    links : fast.Cluster
+    groups : int64 [n_groups, k]
+        The devices of each group, in the order of the axis.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> links = lm.Cluster.preset("4xV100-PCIe")._core
+    >>> pairs = Traffic(links, np.array([[0, 1], [2, 3]]))
+    >>> pairs.seconds(ALL_REDUCE, 2_000_000) > pairs.seconds(ALL_REDUCE, 1_000_000) > 0
+    True
+    """
+
+    def __init__(self, links: fast.Cluster, groups: NDArray[np.int64]) -> None:
+        self.links, self.groups = links, groups
+        self.k = groups.shape[1]
+        self._slow: dict[int, tuple[list[list[int]], int]] = {}
+        self._known: dict[tuple[int, int], float] = {}
+
+    def _slowest(self, code: int) -> tuple[list[list[int]], int]:
+        """The groups that are the slowest at some probe, and how many share a channel."""
+        if code not in self._slow:
+            rows: list[list[int]] = self.groups.tolist()
+            held: Counter[int] = Counter()
+            slow: dict[int, None] = {}
+            for size in _PROBES:
+                ways = [self.links.collective(fast.COLLECTIVES[code], row, size) for row in rows]
+                slow[int(np.argmax([seconds for _, seconds, _ in ways]))] = None
+                held = Counter(channel for _, _, channels in ways for channel in set(channels))
+            self._slow[code] = [rows[i] for i in slow], max(held.values(), default=1)
+        return self._slow[code]
+
+    def channels(self) -> set[int]:
+        """Every channel that some group holds while it sums or exchanges."""
+        ways = (
+            self.links.collective(word, row, 1_000_000)
+            for word in ("all_reduce", "all_to_all")
+            for row in self.groups.tolist()
+        )
+        return {channel for _, _, channels in ways for channel in channels}
+
+    def seconds(self, code: int, size: float) -> float:
+        """Seconds of a conversion (:func:`loadmaster.transforms.lays.conversion`) of a tensor of so
+        many bytes; infinite where it cannot be done.
+        """
+        if code < 0 or size <= 0:
+            return float("inf") if code == FORBIDDEN else 0.0
+        key = (code, round(size))
+        if key not in self._known:
+            groups, sharing = self._slowest(code)
+            ways = [self.links.collective(fast.COLLECTIVES[code], row, key[1]) for row in groups]
+            self._known[key] = sharing * max(seconds for _, seconds, _ in ways)
+        return self._known[key]
+
+    def neighbour(self, size: float) -> float:
+        """Seconds in which every device gets so many bytes from the next one of its group."""
+        if size <= 0:
+            return 0.0
+        return self._hop[0] + size * self._hop[1]
+
+    @cached_property
+    def _hop(self) -> tuple[float, float]:
+        """Latency and seconds per byte between the neighbours that are furthest apart."""
+        pairs = [pair for row in self.groups.tolist() for pair in pairwise(row)]
+        routes = [self.links.route(a, b) for a, b in pairs]
+        return max(route[0] for route in routes), max(1 / route[1] for route in routes)
+
+    def bucketed(self, code: int, size: float, bucket: float = BUCKET_BYTES) -> float:
+        """Seconds of a tensor's share of a bucket of so many bytes; its own if it is larger."""
+        if code < 0 or size >= bucket:
+            return self.seconds(code, size)
+        return self.seconds(code, bucket) * size / bucket

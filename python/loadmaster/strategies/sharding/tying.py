@@ -1,0 +1,83 @@
+"""Which ops play the same part in every layer: they get one label.
+
+They are alike, they stand in modules whose paths differ by the numbers of layers alone, and each is
+the same of its kind there, in the order of the program: the second sum of each block. Where a
+module has many that are alike, such as the steps of an unrolled recurrence, or a graph that knows
+no modules, those are tied that have alike ops around them (colour refinement, Weisfeiler and Leman
+1968).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.module_paths import module_path
+from loadmaster.strategies.sharding.joint import joint
+from loadmaster.strategies.sharding.structure import Structure
+
+#: So many ops of a module that are alike are told apart by what is around them.
+CROWD = 4
+
+#: How many edges away what is around an op goes.
+REACH = 3
+
+_SALT = np.uint64(0x9E3779B97F4A7C15)
+
+
+def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number per node, equal for those that are tied; ``nature`` is equal for those alike."""
+    graph = structure.graph
+    modules = [graph.modules[op] for op in structure.op.tolist()]
+    paths = {module: wild(module) for module in set(modules)}
+    path = [paths[module] for module in modules]
+    kind = [graph.kinds[op] for op in structure.op.tolist()]
+    where = joint(modules, kind, structure.phase)
+    alike = joint(where, nature)
+    is_crowded = np.bincount(alike)[alike] > CROWD
+    which = np.where(is_crowded, -1 - _around(structure, nature), _ordinals(where))
+    return joint(nature, path, kind, which)
+
+
+def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number per node, equal for those that are alike up to :data:`REACH` edges away."""
+    a, code = structure.arguments, nature
+    place = joint(a.position, a.output).astype(np.uint64)
+    salt = _scrambled(place) | np.uint64(1)
+    for _ in range(REACH):
+        sums = np.zeros((2, structure.n), dtype=np.uint64)
+        np.add.at(sums[0], a.reader, _scrambled(code[a.root].astype(np.uint64)) * salt)
+        np.add.at(sums[1], a.root, _scrambled(code[a.reader].astype(np.uint64) + _SALT) * salt)
+        code = joint(code, *sums)
+    return code
+
+
+def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Numbers that look random, one for each value (the finaliser of SplitMix64)."""
+    values = (values + _SALT) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def wild(module: str) -> str:
+    """The path of a module with numbers left open.
+
+    >>> wild("h.11.attn"), wild("layer1.0.conv1"), wild("optim.m.layer.3.weight")
+    ('h.*.attn', 'layer1.*.conv1', 'm.layer.*.weight')
+    """
+    return ".".join("*" if word.isdigit() else word for word in module_path(module))
+
+
+def _ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of its number come before each.
+
+    >>> _ordinals(np.array([4, 7, 4, 4])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(code, kind="stable")
+    begins = np.r_[True, code[order][1:] != code[order][:-1]][: len(code)]
+    starts = np.flatnonzero(begins)
+    count = np.arange(len(code)) - np.repeat(starts, np.diff(np.append(starts, len(code))))
+    found = np.empty(len(code), dtype=np.int64)
+    found[order] = count
+    return found

@@ -1,0 +1,162 @@
+"""Labels of ops and what they cost: tables, the mirror, the solver of one mesh."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from dimensioned import by_hand
+from trained import linears
+
+import loadmaster as lm
+from loadmaster.judge.problem import Problem
+from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.strategies.sharding.meshes import meshes
+from loadmaster.strategies.sharding.parts import Parts
+from loadmaster.strategies.sharding.solving import Solver
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.strategies.sharding.tables import STAYS, Setting, Tables
+from loadmaster.strategies.sharding.tying import part_played
+
+PCIE = lm.Cluster.preset("4xV100-PCIe")
+
+
+def problem_of(graph: lm.OpGraph, cluster: lm.Cluster = PCIE) -> Problem:
+    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+
+
+def setting(graph: lm.OpGraph, *sizes: int, cluster: lm.Cluster = PCIE) -> Setting:
+    parts = Parts(problem_of(graph, cluster), Structure.of(by_hand(graph)))
+    mesh = Mesh.of(dict(zip("xyz", sizes, strict=False)))
+    return Setting.of(parts, mesh, part_played(parts.structure, parts.nature))
+
+
+def labelled(of: Setting, words: dict[str, int]) -> np.ndarray:
+    """One axis: a label per node by the first letters of its name, the longest that are known."""
+    graph = of.structure.graph
+    columns = np.zeros((1, of.structure.n), dtype=np.int64)
+    for node, op in enumerate(of.structure.op.tolist()):
+        known = [word for word in words if graph.names[op].startswith(word)]
+        columns[0, node] = words[max(known, key=len)] if known else 0
+    return columns
+
+
+#: Data parallelism, and with flat shards of the optimizer.
+ROWS = {"x": 1, "y": 1, "loss": 1, "dy": 1, "dw": 3}
+FLAT = ROWS | {"m": 3, "update": 3}
+
+
+# -- the mirror ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [(ROWS, {}), (FLAT, {"aggregation": "reduce-scatter"})],
+    ids=["replicas", "flat"],
+)
+@pytest.mark.parametrize("batch", [12, 252, 6144])
+def test_mirror_of_data_parallelism_is_what_the_judge_says_of_replicas(batch, words, options, k):
+    graph, cluster = linears([512, 2048, 2048, 512], batch), PCIE.subset(range(k))
+    seen = Solver(setting(graph, k, cluster=cluster)).mirror
+    judged = lm.place(graph, cluster, "data-parallel", **options)
+    step = seen.seen(labelled(seen.setting, words)).step_time
+    # The judge's replicas launch the members of their buckets.
+    assert step == pytest.approx(judged.verdict.step_time, rel=0.01)
+
+
+def test_mirror_of_whole_ops_is_one_device():
+    graph = linears([64, 32, 8], 16)
+    of = setting(graph, 4)
+    seen = Solver(of).mirror.seen(labelled(of, {}))
+    assert seen.step_time == pytest.approx(problem_of(graph).op_time.sum())
+    assert seen.sending == 0
+    assert seen.peak >= graph.resident.sum()
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)])
+def test_memory_that_stays_is_what_parts_have(sizes):
+    graph = linears([64, 32, 8], 16)
+    of = setting(graph, *sizes)
+    solver = Solver(of)
+    columns = np.concatenate([labelled(of, {"w": 1, "m": 1, "update": 1})] * len(sizes))
+    tables = Tables.of(of, 0, columns)
+    labels = np.zeros(tables.costs.problem.n_nodes, dtype=np.int32)
+    labels[tables.at[: of.structure.n]] = columns[0]
+    kept = tables.costs.problem.components(labels)[STAYS]
+    state = graph.param_bytes.sum()
+    assert kept == pytest.approx(graph.resident.sum() - state + state / 4)
+    assert solver.mirror.seen(columns).peak >= kept
+
+
+# -- solutions -----------------------------------------------------------------------------------
+
+
+@cache
+def small() -> Setting:
+    return setting(linears([256, 512, 128], 64, train=False), 2)
+
+
+def test_no_labels_are_seen_to_be_much_better_than_those_found():
+    of = small()
+    found = min(Solver(of).all_weights(np.inf), key=lambda one: one.seen.step_time)
+    counts = of.structure.ways.n_labels[of.structure.way]
+    best = np.inf
+    mirror = Solver(of).mirror
+    for row in itertools.product(*(range(int(n)) for n in counts)):
+        columns = np.array(row, dtype=np.int64)[None]
+        best = min(best, mirror.seen(columns).step_time)
+    assert found.seen.step_time <= 1.02 * best
+
+
+def test_same_labels_again():
+    graph = linears([256, 512, 512, 128], 64)
+    first, second = (list(Solver(setting(graph, 2, 2)).all_weights(np.inf)) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.columns, other.columns)
+        assert one.seen == other.seen
+
+
+def test_little_memory_shards_the_state():
+    graph = linears([1024, 1024, 1024], 8)
+    of = setting(graph, 4)
+    solver = Solver(of)
+    free = solver.solve(1.0)
+    state = float(graph.param_bytes.sum())
+    within = [one for one in solver.all_weights(0.6 * state) if one.fits(0.6 * state)]
+    assert free.seen.peak > 0
+    assert within
+    assert all(one.price > 0 or one.seen.peak <= 0.6 * state for one in within)
+
+
+def test_uneven_sizes_are_priced_by_the_largest_part():
+    of = setting(linears([512, 512], 6, train=False), 4)
+    part = of.parts.of(np.arange(of.structure.n), labelled(of, ROWS), of.shares, of.places)
+    made = of.parts.made
+    rows = part.outputs[made.node == of.structure.node[of.structure.graph.index("y0")]]
+    assert rows.tolist() == [2 / 6]
+
+
+# -- meshes --------------------------------------------------------------------------------------
+
+
+def test_machines_are_outer_axes():
+    cluster = lm.Cluster.preset("2x8xH100-IB")
+    problem = problem_of(linears([64, 64], 64), cluster)
+    found = {mesh.shape: mesh for mesh in meshes(problem)}
+    assert {(16,), (2, 8), (4, 4), (2, 2, 4), (8,), (2,)} <= set(found)
+    inner = found[2, 8].on(cluster)[found[2, 8].groups("y")]
+    for group in inner.tolist():
+        widths = {cluster.route(a, b).bandwidth for a in group for b in group if a != b}
+        assert widths == {max(cluster.route(0, b).bandwidth for b in range(1, 16))}
+
+
+def test_unequal_devices_have_unequal_shares():
+    slow = PCIE.with_speed(0.5, 3)
+    problem = problem_of(linears([64, 64], 64), slow)
+    (axis,) = next(meshes(problem)).axes
+    assert isinstance(axis, MeshAxis)
+    assert axis.shares is not None
+    assert sorted(np.round(np.array(axis.shares) * 7).tolist()) == [1.0, 2.0, 2.0, 2.0]
