@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import ANY, FLAT, OWNER, REPLICATE, Form
+from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
@@ -26,6 +26,9 @@ from loadmaster.transforms.gradients import Updates
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat
 from loadmaster.transforms.mesh_ways import ALL, EVEN, MeshWays
+
+#: Words for lays that are no cuts.
+_LAYS = {REPLICATE: "whole", PARTIAL: "in parts of a sum", FLAT: "flat", OWNER: "on one device"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,10 +264,12 @@ class Layout:
         if is_bad.any():
             axis, at = np.argwhere(is_bad)[0].tolist()
             d, names = self.dimensions, self.graph.names
+            wanted, made = self.wanted[axis, at], self.made[axis, self.tensor[at]]
             raise InputError(
-                f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} wants the tensor of "
-                f"{names[d.root[at]]!r} to lie as {int(self.wanted[axis, at])}, and it lies as "
-                f"{int(self.made[axis, self.tensor[at]])}: no collective turns one into the other"
+                f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} needs the tensor of "
+                f"{names[d.root[at]]!r} {_LAYS.get(int(wanted), 'cut')}, and it is "
+                f"{_LAYS.get(int(made), 'cut')}: no collective turns one into the other, so label "
+                "one of the two otherwise"
             )
         return np.where(self.is_read, kinds, np.int8(-1))
 
