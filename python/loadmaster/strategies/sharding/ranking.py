@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -24,6 +25,10 @@ from loadmaster.strategies.sharding.uniform import roles_only
 #: A step within this share of the least that the devices of a mesh could take is good enough: their
 #: other meshes are not tried.
 NEAR = 0.01
+
+#: What does not fit is made to fit if its step is no longer than the best one's, times this: prices
+#: of memory find other labels, which may be faster.
+HOPE = 1.1
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,8 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
         if best is not None and best.fits and _is_near(best, floor, mesh):
             continue
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
-        for found in _on(space, mesh, weights):
+        to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
+        for found in _on(space, mesh, weights, to_beat):
             yield found
             best = found if best is None else min(best, found, key=lambda one: one.key)
         of_all = of_all or best
@@ -110,13 +116,13 @@ def _is_near(best: Ranked, floor: float, mesh: Mesh) -> bool:
     return best.labels.seen.step_time <= near * floor
 
 
-def _on(space: Space, mesh: Mesh, weights: tuple[float, ...]) -> Iterator[Ranked]:
+def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) -> Iterator[Ranked]:
     """Labels on one mesh, for some weights, and where it has one axis those that share by the
     batch.
     """
     setting, memory = space.setting(mesh), space.memory(mesh)
     solver = Solver(setting)
-    for labels in solver.all_weights(memory, weights):
+    for labels in solver.all_weights(memory, weights, to_beat):
         yield Ranked(mesh, labels, solver, labels.fits(memory))
     if len(mesh.axes) > 1:
         return
