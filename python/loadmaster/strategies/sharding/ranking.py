@@ -22,9 +22,9 @@ from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.uniform import roles_only
 
-#: A step within this share of the least that the devices of a mesh could take is good enough: their
-#: other meshes are not tried.
-NEAR = 0.01
+#: By the number of a mesh's axes: a step within this share of the least that its devices could take
+#: is good enough, and the mesh is not tried.
+NEAR = (0.0, 0.0, 0.03, 0.1)
 
 #: What does not fit is made to fit if its step is no longer than the best one's, times this: prices
 #: of memory find other labels, which may be faster.
@@ -112,8 +112,7 @@ def _evenness(mesh: Mesh) -> float:
 
 
 def _is_near(best: Ranked, floor: float, mesh: Mesh) -> bool:
-    near = 1 + NEAR if len(mesh.axes) > 1 else 1.0
-    return best.labels.seen.step_time <= near * floor
+    return best.labels.seen.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
 
 
 def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) -> Iterator[Ranked]:

@@ -32,7 +32,7 @@ UNTYING = 0.01
 #: How often all axes are solved, at most.
 _ROUNDS = 3
 
-#: Nodes that one solve visits, at most, and the least and the most sweeps over them that are.
+#: Edges that one solve visits, about, and the least and the most sweeps over them that this is.
 _VISITS, _SWEEPS = 300_000, (60, 1000)
 
 #: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
@@ -94,13 +94,17 @@ class Solver:
         self.setting, self.allowed = setting, allowed
         self.mirror = Mirror(setting)
         self._tables: dict[tuple[int, bytes], Tables] = {}
-        distinct = len(np.unique(setting.tied))
-        self._sweeps = int(np.clip(_VISITS // max(distinct, 1), *_SWEEPS))
 
     @property
     def n_axes(self) -> int:
         """Number of axes."""
         return len(self.setting.traffic)
+
+    def _sweeps(self, tables: Tables) -> int:
+        """Sweeps over a labelling, fewer the larger it is once what is tied is one."""
+        alike = len(np.unique(tables.tied)) / max(len(tables.tied), 1)
+        edges = max(alike * tables.costs.problem.n_edges, 1.0)
+        return int(np.clip(_VISITS / edges, *_SWEEPS))
 
     def whole(self) -> Ints:
         """The labels of a step that every device does whole."""
@@ -136,7 +140,7 @@ class Solver:
             for axis in range(self.n_axes):
                 tables = self._of(axis, columns)
                 found = tables.costs.problem.solve(
-                    _weights(weight, price), tied=tables.tied, sweeps=self._sweeps
+                    _weights(weight, price), tied=tables.tied, sweeps=self._sweeps(tables)
                 )
                 columns[axis] = found.labels[tables.at[: columns.shape[1]]]
                 gaps[axis] = found.gap
@@ -150,7 +154,9 @@ class Solver:
         for axis in range(self.n_axes):
             tables = self._of(axis, columns)
             weights, n = _weights(labels.weight, labels.price), columns.shape[1]
-            tied = tables.costs.problem.solve(weights, tied=tables.tied, sweeps=self._sweeps)
+            tied = tables.costs.problem.solve(
+                weights, tied=tables.tied, sweeps=self._sweeps(tables)
+            )
             try:
                 free = tables.costs.problem.solve(weights, start=tied.labels, sweeps=_SWEEPS[0])
             except InfeasibleError:
