@@ -1,10 +1,11 @@
-"""How much of the time of real graphs is in ops that can be cut into four.
+"""How much of the time of real graphs is in ops that can be cut into four, and into how many ways.
 
     python benches/dimensions.py [FOLDER]
 
 FOLDER holds graphs, and beside it ``graph_args`` what their ops were called with;
 ``../shared/data/graphs`` if absent. The time is the roofline of a V100, launches included. An op
-can be cut if its pattern has a dimension of four or more parts; parts may differ by one place.
+can be cut if its form has a cut of four or more parts; parts may differ by one place. Seconds are
+CPU time of all dimensions of the graph.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections import defaultdict
 from pathlib import Path
 from time import process_time
 
+import numpy as np
+
 import loadmaster as lm
-from loadmaster.dimensions.binding import lengths_of, pattern_of
+from loadmaster.dimensions.dimensions import Dimensions
 
 #: Into how many parts.
 PARTS = 4
@@ -38,38 +41,35 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     cluster = lm.Cluster.preset(CLUSTER)
     unknown: dict[str, tuple[float, str]] = {}
-    uncut: dict[str, float] = defaultdict(float)
-    rows = []
+    uncut: dict[str, tuple[float, str]] = {}
+    print(
+        f"| graph | ops | forms | most cuts | cut into {PARTS}, % | s |\n|---|---|---|---|---|---|"
+    )
     for path in sorted(folder.glob("*.json.gz")):
         graph = with_args(path)
         share = lm.costs.estimate(graph, cluster).time[:, 0]
         share = share / share.sum()
         start = process_time()
-        patterns = [pattern_of(graph, op) for op in range(graph.n_ops)]
+        found = Dimensions.of(graph)
         seconds = process_time() - start
-        known = cut = 0.0
-        without: dict[str, float] = defaultdict(float)
-        for op, found in enumerate(patterns):
-            kind = graph.kinds[op]
-            if found is None:
-                without[kind] += share[op]
-                continue
-            known += share[op]
-            if max(lengths_of(graph, op), default=0) >= PARTS:
-                cut += share[op]
-            else:
-                uncut[kind] = max(uncut[kind], share[op])
+        most = max(len(form.cuts) for form in found.forms)
+        is_cut = [any(cut.size >= PARTS for cut in form.cuts) for form in found.forms]
+        cut = np.array([*is_cut, False])[found.form_of]
         name = path.name.removesuffix(".json.gz")
-        rows.append((name, graph.n_ops, known, cut, seconds))
-        for kind, part in without.items():
-            if part > 0 and part > unknown.get(kind, (0.0, ""))[0]:
-                unknown[kind] = part, name
-    print(f"| graph | ops | with a rule, % | cut into {PARTS}, % | s |\n|---|---|---|---|---|")
-    for name, ops, known, cut, seconds in rows:
-        print(f"| {name} | {ops:,} | {100 * known:.2f} | {100 * cut:.2f} | {seconds:.2f} |")
-    print("\n| kind without a rule | most of a graph, % | in |\n|---|---|---|")
-    for kind, (part, name) in sorted(unknown.items(), key=lambda item: -item[1][0]):
-        print(f"| `{kind}` | {100 * part:.3f} | {name} |")
+        print(
+            f"| {name} | {graph.n_ops:,} | {len(found.forms)} | {most} "
+            f"| {100 * share[cut].sum():.2f} | {seconds:.2f} |"
+        )
+        whole: dict[str, float] = defaultdict(float)
+        for op in np.flatnonzero(~cut & (share > 0)).tolist():
+            whole[graph.kinds[op]] += share[op]
+        for kind, part in whole.items():
+            table = unknown if kind in found.unknown else uncut
+            table[kind] = max(table.get(kind, (0.0, "")), (part, name))
+    for title, table in ("without a rule", unknown), ("with too small dimensions", uncut):
+        print(f"\n| kind {title} | most of a graph, % | in |\n|---|---|---|")
+        for kind, (part, name) in sorted(table.items(), key=lambda item: -item[1][0]):
+            print(f"| `{kind}` | {100 * part:.3f} | {name} |")
 
 
 if __name__ == "__main__":

@@ -122,11 +122,11 @@ def flexflow(problem: Problem) -> Iterator[Ranked]:
     for weight in WEIGHTS:
         start = np.zeros(len(tables.at), dtype=np.int32)
         weights = np.array([1.0, weight, 0.0, 0.0])
-        found = tables.costs.problem.walk(start, weights, WALK * len(start), 0)
-        columns = found.labels[tables.at[:n]][None, :].astype(np.int64)
+        labels = tables.costs.problem.walk(start, weights, WALK * len(start), 0)
+        columns = labels[tables.at[:n]][None, :].astype(np.int64)
         seen = solver.mirror.seen(columns)
-        labels = Labels(columns, seen, math.nan, weight, is_tied=False)
-        yield Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+        found = Labels(columns, seen, math.nan, weight, is_tied=False)
+        yield Ranked(mesh, found, solver, found.fits(space.memory(mesh)))
 
 
 def best_step(problem: Problem, rows: Iterator[Ranked]) -> float:

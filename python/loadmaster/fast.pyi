@@ -517,6 +517,20 @@ class Labelling:
     def descend(self, labels: _Ids, weights: NDArray[np.float64]) -> NDArray[np.int32]:
         """Labels that no change of one node's label makes better (iterated conditional modes)."""
 
+    def walk(
+        self,
+        labels: _Ids,
+        weights: NDArray[np.float64],
+        steps: int,
+        seed: int,
+        *,
+        beta: float = 1000.0,
+    ) -> NDArray[np.int32]:
+        """The best labels of a random walk (FlexFlow's MCMC); never worse than the first.
+
+        O(degree) a step. Can be interrupted.
+        """
+
 @final
 class Labels:
     """Labels that :meth:`Labelling.solve` found, and how good they are."""

@@ -246,6 +246,51 @@ def test_a_graph_has_its_dimensions_once_and_none_without_arguments():
     assert d.forms == ()
 
 
+def test_what_is_said_and_cannot_be_is_as_if_nobody_said_anything():
+    calls = Calls()
+    x = calls.placeholder("input", 4, 8)
+    norm = calls.call("native_layer_norm.default", x, [8], None, None, 1e-5, out=[(4, 8), (4, 1)])
+    picked = calls.call("getitem", norm, 7, out=(4, 8))
+    calls.call("relu.default", picked, out=(4, 8))
+    copy = calls.call("clone.default", x, out=(4, 8))
+    view = calls.call("view.default", x, [4, 8], out=(4, 8), alias=int(x))
+    read = calls.call("relu.default", view, out=(4, 8))
+    calls.ops["args"][view] = None
+    # The copy is said to read what is made after it.
+    calls.ops["args"][copy] = [[{"op": int(read)}]]
+    d = Dimensions.of(calls.graph())
+    assert roots(d, copy) == [x]
+    assert form_of(d, copy).cuts == ()
+    assert roots(d, read) == [x]
+    assert needed(d, read, "axis0") == [REPLICATE]
+
+
+def test_sizes_tell_which_output_is_taken_where_nothing_picks_it():
+    calls = Calls()
+    x = calls.placeholder("input", 4, 8)
+    norm = calls.call("native_layer_norm.default", x, [8], None, None, 1e-5, out=[(4, 8), (4, 1)])
+    read = calls.call("mul.Tensor", x, norm, out=(4, 8))
+    edges = calls.edges | {"bytes": [128, 128, 16]}
+    d = Dimensions.of(lm.OpGraph(calls.ops, edges))
+    assert d.output[d.first[read] : d.first[read + 1]].tolist() == [0, 1]
+    assert needed(d, read, "axis1") == [1, REPLICATE]
+
+
+def test_people_see_what_can_be_cut_and_how_far():
+    calls = Calls(batch=4)
+    attention(calls, 4, tokens=8, heads=16, size=64)
+    d = Dimensions.of(calls.graph())
+    assert repr(d) == "Dimensions(33 ops, 11 forms, 0 kinds without a rule)"
+    rows = [line.split(maxsplit=2) for line in d.table().splitlines()]
+    assert rows == [
+        ["dimension", "ops", "sizes"],
+        ["batch", "7", "4"],
+        ["token", "7", "8"],
+        ["head", "6", "16"],
+        ["feature", "6", "64, 1024, 3"],
+    ]
+
+
 def test_the_batch_is_what_the_graph_says_or_what_all_inputs_agree_on():
     def roles(batch, *shapes):
         calls = Calls(batch=batch)

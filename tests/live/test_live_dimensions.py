@@ -7,6 +7,7 @@ their formula.
 from __future__ import annotations
 
 import pytest
+from drawn import Drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parted import check
@@ -16,7 +17,6 @@ pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 import torch_elements
 import torch_products
 import torch_rows
-from torch_calls import Drawn
 
 from loadmaster.dimensions.rules import rules
 

@@ -147,6 +147,31 @@ def test_the_result_is_no_worse_than_the_start_nor_than_descending_from_it(seed)
             assert problem.energy(other, WEIGHTS) >= least - 1e-9
 
 
+@given(SEEDS)
+def test_a_long_hot_walk_finds_what_is_best_and_no_walk_is_worse_than_its_start(seed):
+    costs = random_costs(seed, n=5, m=6)
+    problem = costs.problem
+    start = np.zeros(5, dtype=np.int32)
+    first = problem.energy(start, WEIGHTS)
+    walked = [problem.walk(start, WEIGHTS, steps, seed) for steps in (0, 10, 1000)]
+    energies = [problem.energy(labels, WEIGHTS) for labels in walked]
+    assert walked[0].tolist() == start.tolist()
+    assert all(energy <= first + 1e-9 for energy in energies)
+    hot = problem.walk(start, WEIGHTS, 50_000, seed, beta=3.0)
+    assert problem.energy(hot, WEIGHTS) == pytest.approx(least_energy(costs, WEIGHTS))
+    assert problem.walk(start, WEIGHTS, 1000, seed).tolist() == walked[2].tolist()
+
+
+@given(SEEDS)
+def test_a_walk_leaves_forbidden_choices_and_takes_none_up(seed):
+    costs = random_costs(seed, n=6, m=5, forbidden=0.3)
+    start = np.zeros(6, dtype=np.int32)
+    problem = costs.problem
+    before = problem.energy(start, WEIGHTS)
+    after = problem.energy(problem.walk(start, WEIGHTS, 200, seed), WEIGHTS)
+    assert after <= before + 1e-9
+
+
 def test_progress_tells_of_the_best_so_far_and_what_it_raises_ends_the_solve():
     problem = random_costs(5, n=200, m=600, labels=5).problem
     told: list[fast.Labels] = []
@@ -228,6 +253,10 @@ def test_arguments_of_a_solve_that_do_not_fit_are_refused_by_name():
         problem.energy(np.array([0, 0, -1]), WEIGHTS)
     with pytest.raises(InputError, match="labels has 2 values"):
         problem.components(labels[:2])
+    with pytest.raises(ValueError, match="beta is NaN: it must be finite and not negative"):
+        problem.walk(labels, WEIGHTS, 1, 0, beta=np.nan)
+    with pytest.raises(ValueError, match="steps: got -1, wants an integer"):
+        problem.walk(labels, WEIGHTS, -1, 0)
     same = replace(costs, node_table=np.array([4, 5], dtype=np.int32)).problem
     with pytest.raises(InputError, match="start: nodes 0 and 1 are tied, but differ"):
         same.solve(WEIGHTS, tied=np.array([1, 1]), start=np.array([0, 1]))

@@ -108,9 +108,23 @@ def test_what_is_no_placement_is_named(alexnet, returned, error):
         lm.place(alexnet, CLUSTER, "wrong")
 
 
+def test_a_method_that_needs_an_option_is_there_by_name_and_not_listed(alexnet):
+    @lm.strategy("needing", "what is given")
+    def place(problem, *, device: int):
+        n = problem.graph.n_ops
+        return Assignment(np.full(n, device, dtype=np.int32), np.arange(n, dtype=np.int32))
+
+    assert "needing" in METHODS
+    assert "recipe" in METHODS
+    assert not {"needing", "recipe"} & {*METHODS}
+    with pytest.raises(InputError, match="'needing' needs the option 'device'"):
+        lm.place(alexnet, CLUSTER, "needing")
+    assert lm.place(alexnet, CLUSTER, "needing", device=1).device("convolution") == "gpu1"
+
+
 def test_the_methods_that_type_checkers_know_come_first():
-    known = get_args(Method)
-    assert list(METHODS)[: len(known)] == list(known)
+    known = [name for name in get_args(Method) if name != "recipe"]
+    assert list(METHODS)[: len(known)] == known
     assert all(what and "\n" not in what for _, what in METHODS.values())
 
 

@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Outputs = list["Array | None"]
 Run = Callable[[list[Any], dict[str, Any]], Outputs]
 
-_DTYPES = {"float64": "f64", "float32": "f32", "int64": "i64", "bool": "b8"}
+_DTYPES = {"float64": "f64", "float32": "f32", "int64": "i64", "uint64": "u64", "bool": "b8"}
 
 
 @dataclass

@@ -20,9 +20,7 @@ from loadmaster.dimensions import (
 from loadmaster.dimensions.call import Argument, Call, skeleton
 from loadmaster.dimensions.form import Pattern
 from loadmaster.dimensions.rules import Rule, rule_of
-from loadmaster.model.arguments import tensors
-from loadmaster.model.graph import OpGraph
-from loadmaster.model.shapes import Shape, parse_output
+from loadmaster.model.shapes import Shape
 
 #: How the calls of a family are read.
 FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
@@ -46,6 +44,7 @@ FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
     "padded": views.padded,
     "permute": views.permute,
     "piece": views.piece,
+    "pieces": views.pieces,
     "pool": windows.pool,
     "product": products.product,
     "put-back": views.put_back,
@@ -57,8 +56,6 @@ FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
     "same": views.same,
     "stacked": views.stacked,
 }
-
-_GETITEM = "getitem"
 
 
 def pattern(
@@ -100,26 +97,11 @@ def _pattern(
     rule = rule_of(kind)
     if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in inputs + outputs):
         return None
-    call = Call(kind, positional, dict(keywords), inputs, outputs, rule.arguments)
-    return FAMILIES[rule.family](call, rule)
-
-
-def pattern_of(graph: OpGraph, op: int) -> Pattern | None:
-    """The pattern of an op of a graph; None: no rule fits, or nobody says what it was called with.
-
-    Of an op with several outputs, a ``getitem`` has the one that it takes as its argument, and any
-    other reader the first.
-    """
-    if graph.args is None or (call := graph.args[op]) is None:
+    given = {rule.names.get(name, name): value for name, value in keywords}
+    call = Call(kind, positional, given, inputs, outputs, rule.arguments)
+    if any(call.value(name, value) != value for name, value in rule.only.items()):
         return None
-    inputs = _inputs(graph, op, call)
-    return pattern(graph.kinds[op], call, inputs, parse_output(graph.outputs[op]))
-
-
-def _inputs(graph: OpGraph, op: int, call: Sequence[Any]) -> list[Shape]:
-    """The tensor arguments of an op."""
-    at = call[0][1] if graph.kinds[op] == _GETITEM else 0
-    return [parse_output(graph.outputs[source])[at] for source in tensors(list(call))]
+    return FAMILIES[rule.family](call, rule)
 
 
 def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> list[int]:
@@ -136,11 +118,3 @@ def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -
         for d, size in zip(axes or (), sizes or (), strict=False):
             most[d] = min(size, most.get(d, size))
     return [meaning.period or most[d] // meaning.least for d, meaning in enumerate(found.meanings)]
-
-
-def lengths_of(graph: OpGraph, op: int) -> list[int]:
-    """How many parts there can be, per dimension of an op of a graph; empty: no rule fits."""
-    found = pattern_of(graph, op)
-    if found is None or graph.args is None or (call := graph.args[op]) is None:
-        return []
-    return lengths(found, _inputs(graph, op, call), parse_output(graph.outputs[op]))

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.form import Pattern
 from loadmaster.dimensions.guessed import guessed, read_by_edges
@@ -25,55 +23,64 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
 
     What two ops were called with is compared but for the ops that made their tensors, so that each
     rule is asked once for calls that are alike. Of a graph that says no arguments, those that sizes
-    tell are taken. An op of which nobody knows its arguments takes what its edges say.
+    tell are taken. An op of which nobody knows its arguments takes what its edges say, and so does
+    one that is said to take what no edge brings.
     """
     taken: list[list[Output]] = [[] for _ in range(graph.n_ops)]
     patterns: list[Pattern | None] = [None] * graph.n_ops
     known: dict[tuple[Any, ...], Pattern | None] = {}
     shapes = {text: parse_output(text) for text in set(graph.outputs)}
-    kinds, outputs = graph.kinds, graph.outputs
-    several = _Several(graph, shapes)
-    args = guessed(graph) if graph.args is None else graph.args
-    unknown = [op for op, call in enumerate(args) if call is None and not graph.placeholder[op]]
-    if unknown:
-        reads = read_by_edges(graph)
-        for op in unknown:
-            taken[op] = [(source, 0) for source in reads[op]]
-    for op, call in enumerate(args):
-        if call is None:
+    kinds, outputs, placeholder = graph.kinds, graph.outputs, graph.placeholder.tolist()
+    reads = _Reads(graph, shapes)
+    unknown = []
+    for op, call in enumerate(guessed(graph) if graph.args is None else graph.args):
+        if placeholder[op]:
             continue
         sources: list[int] = []
-        alike = tuple([_alike(part, sources) for part in call])
-        if kinds[op] == PICK:
-            taken[op] = [(source, call[0][1]) for source in sources]
+        alike = tuple([_alike(part, sources) for part in call or ()])
+        which = call[0][1:2] if call and kinds[op] == PICK else []
+        some = [reads.output(source, op, *which) for source in sources]
+        if call is None or None in some:
+            unknown.append(op)
             continue
-        taken[op] = [several.taken(source, op) for source in sources]
-        key = (kinds[op], alike, outputs[op], *[(outputs[at], i) for at, i in taken[op]])
-        if key not in known:
-            inputs: list[Shape] = [shapes[text][at] for text, at in key[3:]]
-            known[key] = pattern(kinds[op], call, inputs, shapes[outputs[op]])
-        patterns[op] = known[key]
+        taken[op] = some  # type: ignore[assignment]
+        if kinds[op] != PICK:
+            key = (kinds[op], alike, outputs[op], *[(outputs[at], i) for at, i in taken[op]])
+            if key not in known:
+                inputs: list[Shape] = [shapes[text][i] for text, i in key[3:]]
+                known[key] = pattern(kinds[op], call, inputs, shapes[outputs[op]])
+            patterns[op] = known[key]
+    if unknown:
+        by_edges = read_by_edges(graph)
+        for op in unknown:
+            taken[op] = [out for at in by_edges[op] if (out := reads.output(at, op)) is not None]
     return taken, patterns
 
 
-class _Several:
-    """Which output of an op that has several a call takes, where nothing but sizes says it."""
+class _Reads:
+    """Which op reads which, and which of its outputs, where nothing but sizes says that."""
 
     def __init__(self, graph: OpGraph, shapes: Mapping[str, list[Shape]]) -> None:
-        texts = {text for text, parsed in shapes.items() if len(parsed) > 1}
-        self._sizes = {text: [_n_bytes(shape) for shape in shapes[text]] for text in texts}
-        self._outputs = graph.outputs
-        self._bytes: dict[tuple[int, int], int] = {}
-        many = np.fromiter(map(texts.__contains__, graph.outputs), bool, graph.n_ops)
-        for edge in np.flatnonzero(many[graph.src] & (graph.bytes > 0)).tolist():
-            pair = (int(graph.src[edge]), int(graph.dst[edge]))
-            self._bytes.setdefault(pair, int(graph.bytes[edge]))
+        self._n, self._outputs = graph.n_ops, graph.outputs
+        pairs = (graph.src * self._n + graph.dst).tolist()
+        self._carried = dict(zip(reversed(pairs), reversed(graph.bytes.tolist()), strict=True))
+        self._sizes = {
+            text: [_n_bytes(shape) for shape in parsed]
+            for text, parsed in shapes.items()
+            if len(parsed) > 1
+        }
 
-    def taken(self, source: int, op: int) -> Output:
-        """The first output that is as large as what the edge carries, else the first."""
-        sizes = self._sizes.get(self._outputs[source])
-        carried = self._bytes.get((source, op)) if sizes else None
-        return source, sizes.index(carried) if sizes and carried in sizes else 0
+    def output(self, source: int, op: int, which: Any = None) -> Output | None:
+        """What an op takes of another: ``which`` output, or the first that is as large as what the
+        edge carries, or else the first; None: no edge leads there, or it has no such output.
+        """
+        carried = self._carried.get(source * self._n + op)
+        if carried is None:
+            return None
+        sizes = self._sizes.get(self._outputs[source], [carried])
+        if which is None:
+            return source, sizes.index(carried) if carried in sizes else 0
+        return (source, which) if type(which) is int and 0 <= which < len(sizes) else None
 
 
 def _n_bytes(shape: Shape) -> int | None:

@@ -17,13 +17,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
 from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
-from loadmaster.dimensions.naming import named
+from loadmaster.dimensions.naming import ROLES, named
 from loadmaster.dimensions.tensors import PICK, Output, Tensors
 from loadmaster.model.graph import OpGraph
+
+#: Sizes of one role that a table shows.
+_SHOWN = 6
 
 _KNOWN: WeakKeyDictionary[OpGraph, Dimensions] = WeakKeyDictionary()
 
@@ -108,6 +113,30 @@ class Dimensions:
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
         )
+
+    def __repr__(self) -> str:
+        ops, forms = counted(self.graph.n_ops, "op"), counted(len(self.forms), "form")
+        return f"Dimensions({ops}, {forms}, {counted(len(self.unknown), 'kind')} without a rule)"
+
+    def table(self) -> str:
+        """For people: per role, how many ops can be cut along it, and at which sizes.
+
+        Sizes that most ops have come first.
+        """
+        sizes: dict[str, Counter[int]] = {}
+        ops: Counter[str] = Counter()
+        n_ops = np.bincount(self.form_of[self.form_of >= 0], minlength=len(self.forms)).tolist()
+        for form, count in zip(self.forms, n_ops, strict=True):
+            cuts = [cut for cut in form.cuts if cut.size] if form.inputs else []
+            for cut in cuts:
+                sizes.setdefault(cut.role, Counter())[cut.size] += count
+            ops.update(dict.fromkeys([cut.role for cut in cuts], count))
+        rows = [["dimension", "ops", "sizes"]]
+        for role in (*ROLES, ""):
+            if ops[role]:
+                most = [str(size) for size, _ in sizes[role].most_common(_SHOWN)]
+                rows.append([role or "(no name)", f"{ops[role]:,}", ", ".join(most)])
+        return in_lines(aligned(rows))
 
     @cached_property
     def reader(self) -> NDArray[np.int32]:
@@ -195,7 +224,7 @@ def _forms(
     forms: dict[Form, int] = {}
     form_of = []
     for op, pattern in enumerate(patterns):
-        if graph.kinds[op] == PICK or not graph.outputs[op]:
+        if tensors.first[op] == tensors.first[op + 1] or not graph.outputs[op]:
             form_of.append(-1)
             continue
         n_taken = len(tensors.taken[op])
@@ -227,41 +256,37 @@ class _Roots:
         form_of: Sequence[int],
         forms: Sequence[Form],
     ) -> None:
-        self._view, self._tensors, self._form_of, self._forms = graph.view, tensors, form_of, forms
+        self._graph, self._tensors, self._form_of, self._forms = graph, tensors, form_of, forms
         self._n_factors = [len(looks[1][look].factors) for look in looks[0]]
-        self._backs: dict[tuple[int, ...], int] = {}
-        self._known: dict[int, tuple[int, int, int]] = {}
-
-    @property
-    def backs(self) -> list[tuple[int, ...]]:
-        """Distinct maps of factors."""
-        return list(self._backs)
-
-    def _number(self, back: tuple[int, ...]) -> int:
-        return self._backs.setdefault(back, len(self._backs))
+        self._views = graph.view.tolist()
+        self._known: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        #: Distinct maps of factors, with their numbers.
+        self.backs: dict[tuple[int, ...], int] = {}
 
     def of(self, tensor: int) -> tuple[int, int, int]:
         """The op that made it, which of its outputs it is, and the map of its factors."""
         chain = []
         while tensor not in self._known:
             op = self._tensors.maker[tensor]
-            output = tensor - self._tensors.first[op]
-            if not self._view[op] or not self._tensors.taken[op]:
-                back = self._number(tuple(range(self._n_factors[tensor])))
-                self._known[tensor] = (op, output, back)
+            output, n_factors = tensor - self._tensors.first[op], self._n_factors[tensor]
+            if not self._views[op]:
+                self._known[tensor] = (op, output, tuple(range(n_factors)))
+            elif not self._tensors.taken[op]:
+                shown = int(self._graph.reduced.shows[op])
+                self._known[tensor] = (shown, 0, (REPLICATE,) * n_factors)
             else:
                 chain.append((tensor, op, output))
                 tensor = self._tensors.taken[op][0]
         root, which, back = self._known[tensor]
         for tensor, op, output in reversed(chain):
-            maps = list(self._backs)[back]
             of_view = [REPLICATE] * self._n_factors[tensor]
-            for cut in self._forms[self._form_of[op]].cuts:
+            form = self._form_of[op]
+            for cut in self._forms[form].cuts if form >= 0 else ():
                 if cut.inputs[0] >= 0 and cut.outputs[output] >= 0:
-                    of_view[cut.outputs[output]] = maps[cut.inputs[0]]
-            back = self._number(tuple(of_view))
+                    of_view[cut.outputs[output]] = back[cut.inputs[0]]
+            back = tuple(of_view)
             self._known[tensor] = (root, which, back)
-        return root, which, back
+        return root, which, self.backs.setdefault(back, len(self.backs))
 
 
 def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> NDArray[np.int64]:

@@ -56,15 +56,17 @@ def _layout(call: Call) -> tuple[list[str], list[str]] | None:
 
 
 def select(call: Call, rule: Rule) -> Pattern | None:
-    """``index_select``: places of the axis ``dim`` by a list of them."""
+    """``index_select``: places of the axis ``dim``, by default the first, by a tensor of them."""
     rank = len(call.inputs[0])
-    axes = call.axes("dim", rank)
-    assert axes is not None
+    [axis] = call.axes("dim", rank, 0) or [0]
+    [given] = call.tensors("index")
     words = [f"axis{i}" for i in range(rank)]
+    index = [f"index{i}" for i in range(len(call.inputs[given]))]
     draft = Draft(call)
-    draft.shared(["index"], call.tensors("index"), [])
-    draft.inputs[0] = [_ENTRY if i in axes else word for i, word in enumerate(words)]
-    draft.outputs[0] = ["index" if i in axes else word for i, word in enumerate(words)]
+    draft.inputs[given] = index
+    draft.outputs[0] = [*words[:axis], *index, *words[axis + 1 :]]
+    words[axis] = _ENTRY
+    draft.inputs[0] = words
     return draft.finished([[0]])
 
 

@@ -15,10 +15,11 @@ _SUMS = 8
 
 
 def layer_norm(call: Call, rule: Rule) -> Pattern | None:
-    """Over the last axes: as many as ``normalized_shape`` has."""
+    """Over the last axes: as many as ``normalized_shape`` has, or from ``dim`` on, or the last."""
     sizes = call.inputs[call.tensors("input")[0]]
-    over = len(call.value("normalized_shape", ())) or 1
     rank = len(sizes)
+    [first] = call.axes("dim", rank, -1) or [0]
+    over = len(call.value("normalized_shape", ())) or rank - first
     words = [f"axis{i}" for i in range(rank - over)]
     features = ["feature"] if over == 1 else [f"feature{i}" for i in range(over)]
     draft = Draft(call)
@@ -45,12 +46,13 @@ def batch_norm(call: Call, rule: Rule) -> Pattern | None:
 
 
 def group_norm(call: Call, rule: Rule) -> Pattern | None:
-    """Over all axes but the first, in groups of channels; statistics are [batch, group].
+    """Over all axes but the first, in groups of channels, by default one channel each.
 
+    Statistics are [batch, group].
     ``backward``: the gradients of weight and bias are made of the sums that parts exchange.
     """
     sizes = call.inputs[call.tensors("input")[0]]
-    groups = call.value("group", 1)
+    groups = call.value("group", sizes[1])
     words = ["batch", "channel", *(f"spatial{i}" for i in range(len(sizes) - 2))]
     draft = Draft(call)
     per = sizes[1] if rule.options.get("backward", False) else groups

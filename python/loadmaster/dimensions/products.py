@@ -4,7 +4,8 @@
 whose word no output has is summed over. "word*" stands for all axes that are left, "_" for an axis
 that is never cut. A tensor with fewer axes has the last ones. ``tensors`` names the arguments that
 the terms speak of, where they are not the first of the call. Axes of the words in ``unequal`` may
-differ in length: there are fewer heads of keys than of queries.
+differ in length: there are fewer heads of keys than of queries. ``swapped`` names arguments, one
+per term, that say whether the term's last two axes are swapped.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def product(call: Call, rule: Rule) -> Pattern | None:
     left, _, right = rule.options["axes"].partition("->")
     names = rule.options.get("tensors", "").split() or rule.arguments or range(left.count(",") + 1)
     terms = [
-        (tensor, text.split())
-        for name, text in zip(names, left.split(","), strict=False)
+        (tensor, _swapped(text.split(), call, rule, i))
+        for i, (name, text) in enumerate(zip(names, left.split(","), strict=False))
         if (tensor := call.tensor(name)) is not None
     ]
     made = [text.split() for text in right.split(",")]
@@ -52,7 +53,7 @@ def einsum(call: Call, rule: Rule) -> Pattern | None:
     if not arrow or "." in equation or any(len(set(term)) < len(term) for term in terms):
         return None
     draft = Draft(call)
-    for tensor, term in zip(call.tensors("tensors"), terms, strict=True):
+    for tensor, term in enumerate(terms):
         draft.shared(list(term), [tensor], [])
     draft.shared(list(right), [], [0])
     return draft.finished([j] for j in range(call.n_tensors))
@@ -81,6 +82,14 @@ def linear_sets(call: Call, rule: Rule) -> list[list[int]]:
 
 def _is_tensors(value: object) -> bool:
     return value == TENSOR or (isinstance(value, tuple) and all(each == TENSOR for each in value))
+
+
+def _swapped(words: list[str], call: Call, rule: Rule, term: int) -> list[str]:
+    """The words of a term, the last two swapped where the call says so."""
+    flags = rule.options.get("swapped", ())
+    if term < len(flags) and call.value(flags[term], 0):
+        words[-2:] = words[-1], words[-2]
+    return words
 
 
 def _left(words: Sequence[str], rank: int) -> int:

@@ -16,7 +16,7 @@ def reduction(call: Call, rule: Rule) -> Pattern | None:
     they are summed, or averaged (``mean``).
     """
     rank = len(call.inputs[0])
-    axes = call.axes("dim", rank) or range(rank)
+    axes = call.axes("dim", rank, rule.options.get("default")) or range(rank)
     words = [f"axis{i}" for i in range(rank)]
     draft = Draft(call)
     draft.inputs[0] = words
@@ -40,12 +40,15 @@ def along(call: Call, rule: Rule) -> Pattern | None:
     """The pattern of an op along the axes ``dim``, which is free of all others.
 
     ``exchanged``: bytes per element of all other axes together that parts of ``dim`` exchange; 0:
-    it is never cut. Axes of which tensors have more or less than the first output are not cut.
+    it is never cut. Axes of which tensors have more or less than the first output are not cut, nor
+    are axes after ``dim`` with ``flat``: older calls mean all axes from ``dim`` on.
     """
     sizes = call.outputs[0]
     axes = call.axes("dim", len(sizes), rule.options.get("default"))
     if axes is None:
         return None
+    if rule.options.get("flat", False):
+        axes = list(range(axes[0], len(sizes)))
     per, row = rule.options.get("exchanged", 0), rule.options.get("word", "axis")
     same = [
         all(len(other) != len(sizes) or other[i] == size for other in call.inputs + call.outputs)

@@ -2,7 +2,8 @@
 
 A rule is a table in ``rules/*.toml``: the ``family`` says how its calls are read (``FAMILIES`` in
 ``binding.py``), ``kinds`` which ops it is for, ``arguments`` the names of the call's arguments, in
-order, and everything else is the family's own. An ATen kind without its overload stands for all of
+order, ``names`` what the framework calls them ("axis:dim"), ``only`` the values that arguments must
+have, and everything else is the family's own. An ATen kind without its overload stands for all of
 them, and for the op that writes into its first argument: ``aten.add`` is also ``aten.add_.Scalar``.
 """
 
@@ -16,7 +17,7 @@ from importlib import resources
 from typing import Any
 
 #: What every table has beside the options of its family.
-_COMMON = ("family", "kinds", "arguments")
+_COMMON = ("family", "kinds", "arguments", "names", "only")
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,18 @@ class Rule:
     family : str
     arguments : tuple of str
         Names of the positional arguments; empty: the family knows them by position.
+    names : mapping of str
+        By the name that the framework has for an argument, the name that the family has.
+    only : mapping
+        Values that arguments must have, if they are given.
     options : mapping
         What the family must know.
     """
 
     family: str
     arguments: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,7 +52,13 @@ def rules() -> Mapping[str, Rule]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         for table in tomllib.loads(file.read_text("utf-8"))["rule"]:
             options = {key: value for key, value in table.items() if key not in _COMMON}
-            rule = Rule(table["family"], tuple(table.get("arguments", "").split()), options)
+            rule = Rule(
+                table["family"],
+                tuple(table.get("arguments", "").split()),
+                dict(name.split(":") for name in table.get("names", "").split()),
+                table.get("only", {}),
+                options,
+            )
             for kind in table["kinds"].split():
                 assert kind not in found, f"two rules for {kind}"
                 found[kind] = rule

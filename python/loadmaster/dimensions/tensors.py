@@ -45,18 +45,15 @@ class Tensors:
         parsed: dict[str, list[tuple[int, ...]]] = {}
         for text in set(graph.outputs):
             parsed[text] = [sizes or () for _, sizes in parse_output(text)]
-        own = [
-            [] if kind == PICK else parsed[text]
-            for kind, text in zip(graph.kinds, graph.outputs, strict=True)
-        ]
+        picked = {
+            op: arguments[op][0]
+            for op, kind in enumerate(graph.kinds)
+            if kind == PICK and len(arguments[op]) == 1
+        }
+        own = [[] if op in picked else parsed[text] for op, text in enumerate(graph.outputs)]
         shapes = list(itertools.chain.from_iterable(own))
         maker = [op for op, some in enumerate(own) for _ in some]
         first = list(itertools.accumulate(map(len, own), initial=0))
-        picked = {
-            op: arguments[op][0]
-            for op, some in enumerate(own)
-            if not some and len(arguments[op]) == 1
-        }
 
         def tensor(output: Output) -> int:
             while output[0] in picked:

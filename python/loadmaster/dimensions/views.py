@@ -14,9 +14,14 @@ def reshape(call: Call, rule: Rule) -> Pattern | None:
 
 
 def permute(call: Call, rule: Rule) -> Pattern | None:
-    """Axes in another order: ``dims``, or two that are swapped, or by default the last two."""
+    """Axes in another order: ``dims``, or two that are swapped, by default the last two.
+
+    With ``reversed``, all are by default.
+    """
     rank = len(call.inputs[0])
     order = call.axes("dims", rank)
+    if order is None and rule.options.get("reversed", False):
+        order = list(range(rank))[::-1]
     if order is None:
         first, second = call.axes("dim0", rank, -2), call.axes("dim1", rank, -1)
         order = list(range(rank))
@@ -67,6 +72,26 @@ def piece(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
+def pieces(call: Call, rule: Rule) -> Pattern | None:
+    """A part of several axes ``dim``, each from its ``start`` on: see :func:`piece`."""
+    sizes, starts = call.inputs[0], call.value("start")
+    if starts is None:
+        return None
+    axes = call.axes("dim", len(sizes)) or list(range(len(starts)))
+    steps = call.value("step") or [1] * len(axes)
+    words = [f"axis{i}" for i in range(len(sizes))]
+    draft = Draft(call)
+    for axis, start, step in zip(axes, starts, steps, strict=True):
+        size, period = sizes[axis], call.outputs[0][axis]
+        begin = max(start + size if start < 0 else start, 0)
+        if period and step == 1 and size % period == 0 == begin % period:
+            draft.means([words[axis]], Meaning(period=0 if period == size else period))
+        else:
+            words[axis] = NONE
+    draft.shared(words, [0], [0])
+    return draft.finished([[0]])
+
+
 def _beginning(call: Call) -> Draft:
     draft = Draft(call)
     draft.inputs[0] = [f"axis{i}" for i in range(len(call.inputs[0]))]
@@ -81,7 +106,7 @@ def joined(call: Call, rule: Rule) -> Pattern | None:
     """``cat`` along ``dim`` of tensors; where all are as long, the axis is cut within each."""
     rank = len(call.outputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
-    tensors = [j for j in call.tensors("tensors") if len(call.inputs[j]) == rank]
+    tensors = [j for j in range(call.n_tensors) if len(call.inputs[j]) == rank]
     words = _without(rank, axis)
     draft = Draft(call)
     lengths = {call.inputs[j][axis] for j in tensors}
@@ -140,12 +165,23 @@ def repeat(call: Call, rule: Rule) -> Pattern | None:
 
 
 def padded(call: Call, rule: Rule) -> Pattern | None:
-    """``constant_pad_nd``: axes with nothing before or after them are themselves."""
+    """Values around a tensor: axes with nothing before or after them are themselves.
+
+    ``pad`` has a pair per axis, the last axis first; or, with ``all_before``, what is before each
+    axis and then what is after each. ``value`` is what is put there, and ``fill`` a tensor of it.
+    """
     pads, rank = call.value("pad"), len(call.outputs[0])
     words = [f"axis{i}" for i in range(rank)]
+    if pads is None:
+        return None
+    if rule.options.get("all_before", False):
+        if len(pads) != 2 * rank:
+            return None
+        pads = [number for i in range(rank)[::-1] for number in (pads[i], pads[rank + i])]
     for i in range(len(pads) // 2):
         if pads[2 * i] or pads[2 * i + 1]:
             words[rank - 1 - i] = NONE
     draft = Draft(call)
     draft.shared(words, [0], [0])
-    return draft.finished([[0]] if call.value("value", 0) == 0 else ())
+    is_told = call.value("value") is not None or not call.tensors("fill")
+    return draft.finished([[0]] if is_told and call.value("value", 0) == 0 else ())

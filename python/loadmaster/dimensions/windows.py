@@ -9,7 +9,7 @@ way round, positions [a s, b s) are seen from places [a - (d (k - 1) - p) // s, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadmaster.dimensions.call import Call
 from loadmaster.dimensions.draft import NONE, Draft
@@ -49,7 +49,7 @@ class Window:
 def convolution(call: Call, rule: Rule) -> Pattern | None:
     """``convolution``, transposed or not, in groups or not."""
     draft, fine = Draft(call), call.tensors("input")[0]
-    transposed = bool(call.value("transposed", False))
+    transposed = bool(call.value("transposed", rule.options.get("transposed", False)))
     spatial = _spatial(len(call.inputs[fine]) - 2)
     source, target = _channels(call, draft)
     weight = [source, target] if transposed else [target, source]
@@ -96,16 +96,17 @@ def convolution_backward(call: Call, rule: Rule) -> Pattern | None:
 def pool(call: Call, rule: Rule) -> Pattern | None:
     """A pool over the last axes, of which there are ``spatial``, or its gradient (``backward``).
 
-    Without ``cut`` these are never cut, such as where an index speaks of the whole plane.
+    Without ``cut`` these are never cut, nor is a pool that tells the places of its maxima: these
+    speak of the whole plane.
     """
     backward, draft = rule.options.get("backward", False), Draft(call)
-    count = rule.options["spatial"]
+    count = rule.options.get("spatial", len(call.outputs[0]) - 2)
     words = _planes(len(call.outputs[0]), count)
-    if not rule.options.get("cut", True):
+    if not rule.options.get("cut", True) or len(call.outputs) > 1:
         words[-count:] = [NONE] * count
     draft.shared(words, range(call.n_tensors), range(len(call.outputs)))
     for j in call.tensors("self") if backward else ():
-        draft.inputs[j] = None
+        draft.inputs[j] = None  # Only its shape matters.
     first = len(words) - count
     for word, axis, window in zip(words[first:], range(first, 9), windows(call), strict=False):
         if not word:
@@ -125,8 +126,9 @@ def resize(call: Call, rule: Rule) -> Pattern | None:
     An axis along which the numbers do not divide is not cut; nor is any, without ``cut``. With
     ``mean``, an axis of which one place is left is averaged.
     """
-    count, backward = rule.options["spatial"], rule.options.get("backward", False)
     made, n = call.outputs[0], call.n_tensors
+    backward = rule.options.get("backward", False)
+    count = rule.options.get("spatial", len(made) - 2)
     words = _planes(len(made), count)
     draft = Draft(call)
     for i in range(len(made) - count, len(made)):
@@ -141,7 +143,7 @@ def resize(call: Call, rule: Rule) -> Pattern | None:
         elif lengths[0] != lengths[1]:
             steps = tuple(length // min(lengths) for length in lengths)
             draft.means([words[i]], Meaning(halos=((0, 0),) * n, steps=(*steps[:1] * n, steps[1])))
-    draft.shared(words, range(n), range(len(call.outputs)))
+    draft.shared(words, [j for j in range(n) if len(call.inputs[j]) > 2], range(len(call.outputs)))
     if backward:
         for j in call.tensors("self"):
             draft.inputs[j] = None
@@ -186,19 +188,27 @@ def windows(call: Call) -> list[Window]:
     """The windows of a call, one per spatial axis."""
     kernel = call.value("kernel_size")
     weight = call.tensors("weight")
-    sizes = _several(kernel, 1) if kernel is not None else call.inputs[weight[0]][2:]
+    sizes = call.inputs[weight[0]][2:] if weight else _several(kernel, 1)
     count = len(sizes)
-    stride = call.value("stride") or sizes
-    return [
-        Window(*each)
-        for each in zip(
-            sizes,
-            _several(stride, count),
-            _several(call.value("padding", 0), count),
-            _several(call.value("dilation", 1), count),
-            strict=True,
-        )
-    ]
+    rows = zip(
+        sizes,
+        _several(call.value("stride") or (1 if weight else sizes), count),
+        _several(call.value("padding", 0), count)[:count],
+        _several(call.value("dilation", 1), count),
+        strict=True,
+    )
+    found = [Window(*each) for each in rows]
+    if not str(call.value("same", "")).upper().startswith("SAME"):
+        return found
+    return [_same(call, 2 + i, window) for i, window in enumerate(found)]
+
+
+def _same(call: Call, axis: int, window: Window) -> Window:
+    """A window with the padding that makes as many places as positions over the stride."""
+    positions, places = sorted((call.inputs[0][axis], call.outputs[0][axis]))[::-1]
+    total = max((places - 1) * window.stride + window.reach - positions, 0)
+    is_before = str(call.value("same")).upper() == "SAME_LOWER"
+    return replace(window, padding=(total + is_before) // 2)
 
 
 def _several(value: int | Sequence[int], count: int) -> Sequence[int]:

@@ -53,7 +53,8 @@ class Caused:
 
     def __str__(self) -> str:
         each = " each" if self.count > 1 else ""
-        does = "brings its input" if self.side == INPUT else "takes its result"
+        s = "" if self.count > 1 else "s"
+        does = f"bring{s} its input" if self.side == INPUT else f"take{s} its result"
         return (
             f"{self.count} x {self.kind} of {format_bytes(self.bytes)}{each} on "
             f"{counted(self.devices, 'device')} {does}: {format_bytes(self.bytes_sent)} sent, "

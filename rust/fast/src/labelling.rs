@@ -1,7 +1,10 @@
 //! `fast.Labelling`: one label per node, such that labels and pairs of labels cost little.
 
 use loadmaster_core::Error;
+use loadmaster_core::border::is_no_time;
 use loadmaster_core::labelling::icm;
+use loadmaster_core::labelling::mcmc::Walk;
+use loadmaster_core::labelling::model::Model;
 use loadmaster_core::labelling::solve::{Labels as CoreLabels, Solver};
 use loadmaster_core::labelling::ties::Ties;
 use loadmaster_core::labelling::{Columns, Labelling as CoreLabelling, energy};
@@ -13,6 +16,9 @@ use pyo3::types::PyDict;
 use crate::convert;
 use crate::errors::Raised;
 use crate::graph::{GivenColumns, Ids, ids};
+
+/// Steps of a walk before Ctrl-C is looked at.
+const STEPS: u64 = 1 << 16;
 
 /// Columns of [`Labelling`].
 const COLUMNS: &[&str] =
@@ -211,16 +217,58 @@ impl Labelling {
         weights: &Bound<'py, PyAny>,
     ) -> PyResult<Ids<'py>> {
         let (mut labels, weights) = (self.labels("labels", labels)?, self.weights(weights)?);
-        let made: Result<_, Error> = py.detach(|| {
-            let model = Ties::new(&self.core, None)?.model(&self.core, &weights)?;
-            icm::descend(&model, &mut labels);
-            Ok(labels)
-        });
-        Ok(ids(py, made.map_err(Raised::from)?.into_iter()))
+        let model = py.detach(|| self.model(&weights)).map_err(Raised::from)?;
+        py.detach(|| icm::descend(&model, &mut labels));
+        Ok(ids(py, labels.into_iter()))
+    }
+
+    /// The best labels, int32 [n], of a random walk (FlexFlow's MCMC), which are never worse than the first.
+    ///
+    /// A step draws a node and another label for it. Labels that cost more by a share s of the first
+    /// labels' energy are accepted with probability exp(-beta s). The walk ends early once half of its
+    /// steps have passed since the best labels. O(degree) a step. Can be interrupted.
+    ///
+    /// Parameters
+    /// ----------
+    /// labels : int32 [n]
+    ///     Where to begin.
+    /// weights : float64 [C]
+    ///     Finite, not negative.
+    /// steps : int
+    /// seed : int
+    /// beta : float
+    ///     Inverse temperature, not negative.
+    #[pyo3(signature = (labels, weights, steps, seed, *, beta=1000.0))]
+    fn walk<'py>(
+        &self,
+        labels: &Bound<'py, PyAny>,
+        weights: &Bound<'py, PyAny>,
+        steps: &Bound<'py, PyAny>,
+        seed: &Bound<'py, PyAny>,
+        beta: f64,
+    ) -> PyResult<Ids<'py>> {
+        let py = labels.py();
+        let (labels, weights) = (self.labels("labels", labels)?, self.weights(weights)?);
+        let (steps, seed) = (convert::unsigned("steps", steps)?, convert::unsigned("seed", seed)?);
+        if is_no_time(beta) {
+            return Err(PyValueError::new_err(format!("beta is {beta}: it must be finite and not negative")));
+        }
+        let model = py.detach(|| self.model(&weights)).map_err(Raised::from)?;
+        let mut walk = py.detach(|| Walk::new(&model, labels, beta, steps, seed));
+        while !walk.is_done() {
+            py.detach(|| walk.run(STEPS));
+            py.check_signals()?;
+        }
+        Ok(ids(py, walk.best().iter().copied()))
     }
 }
 
 impl Labelling {
+    /// The problem for these weights, nothing tied.
+    fn model(&self, weights: &[f64]) -> Result<Model, Error> {
+        Ties::new(&self.core, None)?.model(&self.core, weights)
+    }
+
     fn weights(&self, weights: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
         convert::seconds("weights", weights, self.core.n_components(), false)
     }

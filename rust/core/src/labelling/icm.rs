@@ -37,7 +37,7 @@ fn best(model: &Model, node: usize, labels: &[u32], costs: &mut Vec<f64>) -> u32
     model.local(node, labels, costs);
     let (old, new) = (labels[node] as usize, first_least(costs));
     if costs[new] == f64::INFINITY {
-        return model.least_forbidden(node, labels[node], labels, model.sides(node));
+        return model.least_forbidden(model.sides(node), node, labels[node], labels);
     }
     if costs[new] < costs[old] { new as u32 } else { old as u32 }
 }

@@ -10,9 +10,10 @@
 //! * [`tables`] weighs its tables.
 //! * [`ties`] makes it, with nodes that are tied to one label made one.
 //! * [`trws`] finds labels and a lower bound by message passing; [`icm`] improves labels one by one.
-//! * [`solve`] is the two together.
+//! * [`solve`] is the two together. [`mcmc`] is FlexFlow's way, to be measured against.
 
 pub mod icm;
+pub mod mcmc;
 pub mod model;
 pub mod solve;
 pub mod tables;

@@ -172,25 +172,33 @@ impl Model {
         }
     }
 
-    /// The label of least energy of a node, by its own costs and some of its edges: `label`, unless another is
-    /// better. For nodes whose labels all have a forbidden choice.
-    pub fn least_forbidden(
+    /// What a label of a node costs by itself and on some of the node's edges, others' labels as they are.
+    pub fn energy_on(
         &self,
+        sides: impl Iterator<Item = Side>,
         node: usize,
         label: u32,
         labels: &[u32],
+    ) -> Energy {
+        let (n, label) = (self.n_labels(node), label as usize);
+        let mut energy = Energy::ZERO;
+        energy.add(self.unary(node)[label]);
+        sides.for_each(|side| energy.add(self.row(&side, labels[side.other as usize], n)[label]));
+        energy
+    }
+
+    /// The label of least energy of a node on some of its edges: `label`, unless another is better. For nodes
+    /// whose labels all have a forbidden choice.
+    pub fn least_forbidden(
+        &self,
         sides: impl Iterator<Item = Side> + Clone,
+        node: usize,
+        label: u32,
+        labels: &[u32],
     ) -> u32 {
-        let n = self.n_labels(node);
-        let of = |label: u32| {
-            let mut energy = Energy::ZERO;
-            energy.add(self.unary(node)[label as usize]);
-            let row = |side: Side| self.row(&side, labels[side.other as usize], n)[label as usize];
-            sides.clone().for_each(|side| energy.add(row(side)));
-            energy
-        };
-        let all = (0..n as u32).map(|label| (label, of(label)));
-        all.fold((label, of(label)), |best, new| if new.1 < best.1 { new } else { best }).0
+        let of = |label| (label, self.energy_on(sides.clone(), node, label, labels));
+        let all = (0..self.n_labels(node) as u32).map(of);
+        all.fold(of(label), |best, new| if new.1 < best.1 { new } else { best }).0
     }
 
     /// The energy of labels. O(n + m).

@@ -100,7 +100,7 @@ impl Messages {
             labels[node] = if costs[best] < f64::INFINITY {
                 best as u32
             } else {
-                model.least_forbidden(node, 0, labels, behind.iter().copied())
+                model.least_forbidden(behind.iter().copied(), node, 0, labels)
             };
         }
     }
