@@ -32,7 +32,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Literal, get_args
 
 from loadmaster.base import checks
@@ -159,7 +158,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 raise
             words, lacking = run.lacking
             size = f"{format_bytes(lacking)} ({lacking} bytes)"
-            also = f"Replicas do not fit either: {words}, lack {size} on the fullest device."
+            also = f"Replicas and shards do not fit either: {words}, lack {size} on the fullest device."
             raise InfeasibleError(f"{error} {also}", error.shortfall) from error
     except KeyboardInterrupt:
         if best is None:
@@ -179,10 +178,13 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
     best: tuple[Candidate, Best] | None = None
-    for found in chain(replicas(run) if may_replicate else (), shards(run)):
-        if best is None or objective.better(best[0], found[0]) is found[0]:
-            best = found
-        yield found
+    for space in (replicas, shards) if may_replicate else (shards,):
+        if best is not None and run.budget.lacks(0.0):
+            break
+        for found in space(run):
+            if best is None or objective.better(best[0], found[0]) is found[0]:
+                best = found
+            yield found
     if best is None:
         return
     candidate, offer = best

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -405,20 +405,24 @@ class _Pairs:
         self, lays: Sequence[NDArray[np.int32]], shape: tuple[Ints, Ints]
     ) -> list[NDArray[np.int8]]:
         """Per table the conversions of its pairs, row by row."""
-        known: dict[tuple[bytes, bytes, int], NDArray[np.int8]] = {}
-        found = []
         columns = (self.left, self.right, self.role, *shape)
-        for left, right, role, n, m in zip(*(c.tolist() for c in columns), strict=True):
-            have, want = lays[left][:n], lays[right][:m]
-            key = have.tobytes(), want.tobytes(), role
-            if key not in known:
-                known[key] = _kinds(have[:, None], want[None, :], role).reshape(-1)
-            found.append(known[key])
-        return found
+        return [
+            _kinds(lays[left][:n].tobytes(), lays[right][:m].tobytes(), role)
+            for left, right, role, n, m in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
 
-def _kinds(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
-    """The conversions of pairs of lays on an edge that is something."""
+@lru_cache(maxsize=1 << 16)
+def _kinds(lays: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
+    """The conversions of pairs of lays, int32 as bytes, on an edge that is something: row by row."""
+    have = np.frombuffer(lays, dtype=np.int32)[:, None]
+    want = np.frombuffer(wanted, dtype=np.int32)[None, :]
+    kinds: NDArray[np.int8] = _of_pairs(have, want, role).reshape(-1)
+    return kinds
+
+
+def _of_pairs(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
+    """The conversion of each pair."""
     role, is_parameter = role % len(_ROLES), role >= len(_ROLES)
     if role == _ENDS:
         # What is written at the end goes where the parameter is.
