@@ -48,7 +48,8 @@ def layout(space: Space, found: Ranked) -> Layout:
 def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
     """The candidate that ranked labels became, with their recipe in its program."""
     problem = candidate.problem
-    program = replace(problem.program, recipe=layout(space, found).recipe())
+    recipe = replace(layout(space, found).recipe(), recompute=space.recompute)
+    program = replace(problem.program, recipe=recipe)
     return replace(candidate, problem=replace(problem, program=program))
 
 

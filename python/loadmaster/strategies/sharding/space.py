@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import Structure
@@ -27,29 +28,33 @@ class Space:
     problem : Problem
     parts : Parts
     tied : int64 [n_nodes]
+    recompute : tuple of str
+        Patterns of the modules that the problem's graph recomputes.
     """
 
     problem: Problem
     parts: Parts
     tied: NDArray[np.int64]
+    recompute: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem) -> Space:
+    def of(cls, problem: Problem, recompute: tuple[str, ...] = ()) -> Space:
         """The space of a problem.
 
         Raises
         ------
         InputError
-            The graph does not say what its ops were called with.
+            The graph says neither what its ops were called with nor how large tensors are.
         """
-        if problem.model.args is None:
+        if not has_shapes(problem.model):
             raise InputError(
-                "the graph does not say what its ops were called with (ops.args), so it is not "
-                "known how they can be cut: read it again from the model, or capture it"
+                "the graph says neither what its ops were called with (ops.args) nor the shapes of "
+                "their outputs (ops.output), so it is not known how they can be cut: read it again "
+                "from the model, or capture it"
             )
         structure = Structure.of(Dimensions.of(problem.model))
         parts = Parts(problem, structure)
-        return cls(problem, parts, part_played(structure, parts.nature))
+        return cls(problem, parts, part_played(structure, parts.nature), recompute)
 
     @property
     def structure(self) -> Structure:
@@ -78,7 +83,11 @@ class Space:
 
 
 def can_be_sharded(problem: Problem) -> bool:
-    """Whether there are several devices, and the arguments of calls are known."""
-    graph = problem.model
+    """Whether there are several devices, and it is known how ops can be cut."""
     several = problem.cluster.n_devices > 1 and problem.program.is_plain
-    return several and graph.args is not None
+    return several and has_shapes(problem.model)
+
+
+def has_shapes(graph: OpGraph) -> bool:
+    """Whether the graph has arguments of calls, or sizes that may tell them."""
+    return graph.args is not None or any(graph.outputs)
