@@ -12,6 +12,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Setting
@@ -20,18 +21,18 @@ from loadmaster.strategies.sharding.tying import part_played
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A problem, what is labelled in it, and what is tied.
+    """A problem, what is labelled in it, and what that joins.
 
     Attributes
     ----------
     problem : Problem
     parts : Parts
-    tied : int64 [n_nodes]
+    frame : Frame
     """
 
     problem: Problem
     parts: Parts
-    tied: NDArray[np.int64]
+    frame: Frame
 
     @classmethod
     def of(cls, problem: Problem) -> Space:
@@ -49,7 +50,8 @@ class Space:
             )
         structure = Structure.of(Dimensions.of(problem.model))
         parts = Parts(problem, structure)
-        return cls(problem, parts, part_played(structure, parts.nature))
+        tied = part_played(structure, parts.nature)
+        return cls(problem, parts, Frame.of(parts, tied))
 
     @property
     def structure(self) -> Structure:
@@ -63,7 +65,7 @@ class Space:
 
     def setting(self, mesh: Mesh) -> Setting:
         """The setting of a mesh."""
-        return Setting.of(self.parts, mesh, self.tied)
+        return Setting.of(self.parts, mesh, self.frame)
 
     def memory(self, mesh: Mesh) -> float:
         """Bytes of the smallest device of a mesh."""
