@@ -11,7 +11,7 @@ import loadmaster as lm
 from loadmaster.base.units import counted
 from loadmaster.cli import main
 from loadmaster.model.recipe import Mesh, Recipe
-from loadmaster.plans.effects import INPUT, RESULT, caused
+from loadmaster.plans.effects import EXCHANGE, INPUT, OUTPUT, caused
 from loadmaster.plans.footprint import USES, footprints
 from loadmaster.plans.recipe_tables import byte_rows, module_rows
 from loadmaster.plans.relabel import relabelled
@@ -234,7 +234,7 @@ def test_explain_counts_the_collectives_around_an_op(plan):
     large as the schedule says."""
     together = plan.schedule.collectives
     maker = plan.graph.index("convolution_backward_1")
-    [taken] = [one for one in caused(plan, maker) if one.side == RESULT]
+    [taken] = [one for one in caused(plan, maker) if one.side == OUTPUT]
     assert (taken.kind, taken.count, taken.devices) == ("reduce_scatter", 1, 2)
     at = together.kind.index("reduce_scatter")
     assert taken.bytes == int(together.bytes[at])
@@ -242,7 +242,24 @@ def test_explain_counts_the_collectives_around_an_op(plan):
     assert taken.bytes_sent == together.some([at]).bytes_sent
     sides = {(one.side, one.kind) for one in caused(plan, plan.graph.index("add_"))}
     assert (INPUT, "reduce_scatter") in sides
-    assert "takes its result" in str(plan.explain("convolution_backward_1"))
+    assert "takes its output" in str(plan.explain("convolution_backward_1"))
+
+
+@pytest.mark.parametrize("state", ["none", "optimizer", "parameters"])
+def test_every_collective_is_some_ops(replicas, state):
+    recipe = replace(DATA, shard_state={"**": state})
+    plan = lm.place(replicas.graph, replicas.cluster, recipe=recipe)
+    together = plan.schedule.collectives
+    seen = {
+        (one.kind, one.bytes, one.start)
+        for op in range(plan.graph.n_ops)
+        for one in caused(plan, op)
+        if one.side != INPUT
+    }
+    rows = zip(together.kind, together.bytes.tolist(), together.start.tolist(), strict=True)
+    assert set(rows) <= seen
+    [sums] = [one for one in plan.explain("nll_loss_forward").caused if one.side == EXCHANGE]
+    assert "1 x all_reduce of 8 B on 2 devices sums what its parts exchange" in str(sums)
 
 
 def test_an_op_far_from_collectives_caused_none(plan):
@@ -252,9 +269,9 @@ def test_an_op_far_from_collectives_caused_none(plan):
 
 def test_a_cut_of_features_causes_a_gather(features):
     [taken] = features.explain("addmm").caused
-    assert (taken.side, taken.kind) == (RESULT, "all_gather")
+    assert (taken.side, taken.kind) == (OUTPUT, "all_gather")
     assert taken.bytes == 256 * 500 * 4
-    assert "1 x all_gather of 500 KiB on 2 devices takes its result" in str(taken)
+    assert "1 x all_gather of 500 KiB on 2 devices takes its output" in str(taken)
 
 
 def test_other_labels_are_what_the_judge_says(plan):

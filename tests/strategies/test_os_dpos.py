@@ -14,11 +14,11 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.lists.os_dpos import split_search
+from loadmaster.strategies.lists.os_dpos import Placed, split_search
 from loadmaster.transforms import Split, replicate
 
 
-def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+def by_levels(problem: Problem, *_: object) -> Placed:
     """Ops by b-level, each where it finishes first; memory does not count."""
     graph = problem.graph
     tensor_time, control = problem.tensor_time(graph), problem.control_time
@@ -34,7 +34,8 @@ def by_levels(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
         readers = dst[src == path[-1]]
         path.append(int(readers[level[readers].argmax()]))
     candidate = judged(problem, Assignment(devices, ranks(order)))
-    return candidate, np.array(path, dtype=np.int32), candidate.schedule.makespan
+    path = np.array(path, dtype=np.int32)
+    return Placed(problem, candidate, path, candidate.schedule.makespan)
 
 
 def problem_of(graph: lm.OpGraph, cluster: lm.Cluster, costs=None) -> Problem:
@@ -98,7 +99,7 @@ def test_a_data_parallel_start_is_searched_too():
     problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
     models = []
 
-    def recording(of: Problem) -> tuple[Candidate, np.ndarray, float]:
+    def recording(of: Problem, *_: object) -> Placed:
         models.append(of.model)
         return by_levels(of)
 
@@ -116,9 +117,8 @@ def scripted(estimates: list[float]):
     """A scheduler whose estimates are given; the rest is as it would be."""
     left = iter(estimates)
 
-    def schedule(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
-        candidate, path, _ = by_levels(problem)
-        return candidate, path, next(left)
+    def schedule(problem: Problem, *_: object) -> Placed:
+        return replace(by_levels(problem), estimate=next(left))
 
     return schedule, left
 
@@ -154,10 +154,11 @@ def test_the_plan_is_the_fastest_by_the_simulator_of_all_that_was_kept():
     costs = lm.Costs.given([0.0, 0.0, 1e-3, 0.0, 1e-3], graph, cluster)
     estimates = iter(np.linspace(1.0, 0.1, 50))
 
-    def praising(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
-        candidate, path, _ = by_levels(problem)
-        alone = Assignment(candidate.assignment.devices * 0, candidate.assignment.priority)
-        return judged(problem, alone), path, next(estimates)
+    def praising(problem: Problem, *_: object) -> Placed:
+        placed = by_levels(problem)
+        assignment = placed.candidate.assignment
+        alone = Assignment(assignment.devices * 0, assignment.priority)
+        return replace(placed, candidate=judged(problem, alone), estimate=next(estimates))
 
     found = split_search(problem_of(graph, cluster, costs), praising, start="model")
     assert splits(found) == ()
@@ -179,7 +180,7 @@ def test_ops_whose_splits_cannot_pay_are_not_tried():
     )
     calls = []
 
-    def counting(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+    def counting(problem: Problem, *_: object) -> Placed:
         calls.append(problem.model)
         return by_levels(problem)
 
@@ -210,7 +211,7 @@ def test_starts_that_cannot_be():
     with pytest.raises(InputError, match="start: 5 replicas of a batch of 4 samples"):
         split_search(problem, by_levels, start="data-parallel")
 
-    def refusing(problem: Problem) -> tuple[Candidate, np.ndarray, float]:
+    def refusing(problem: Problem, *_: object) -> Placed:
         raise InfeasibleError("no room", {"gpu0": 1})
 
     with pytest.raises(InfeasibleError, match="no room"):

@@ -21,6 +21,7 @@ from loadmaster.strategies.sharding.judging import expanded
 from loadmaster.strategies.sharding.ranking import best_of, ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shards import shard
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 NVLINK = lm.Cluster.preset("8xV100-NVLink")
@@ -61,7 +62,7 @@ def test_nothing_that_labels_can_say_is_much_faster(widths, batch, k):
     for row in itertools.product(*(range(n + 1) for n in n_cuts)):
         layout = Layout(dimensions, mesh, np.array([row], dtype=np.int32))
         try:
-            placed = problem.transformed(layout.shard())
+            placed = problem.transformed(shard(graph, layout))
         except lm.InputError:
             continue
         at = np.maximum(placed.program.rank, 0)[placed.reduced.op_of]

@@ -1,4 +1,4 @@
-"""The collectives that an op caused by how it is split: they bring its inputs or take its results.
+"""The collectives that an op caused by how it is split: they bring its inputs or take its output.
 
 Between an op and a collective stand ops that the program added, such as slices, and views.
 """
@@ -15,16 +15,22 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 
 #: What a collective does for an op.
-INPUT, RESULT = "input", "result"
+INPUT, EXCHANGE, OUTPUT = SIDES = ("input", "exchange", "output")
+
+_DO = {
+    INPUT: ("brings its input", "bring its input"),
+    EXCHANGE: ("sums what its parts exchange", "sum what its parts exchange"),
+    OUTPUT: ("takes its output", "take its output"),
+}
 
 
 @dataclass(frozen=True)
 class Caused:
-    """Collectives of one kind and size that bring an op its input, or take its result.
+    """Collectives of one kind and size that bring an op its input, or take its output.
 
     Attributes
     ----------
-    side : "input" or "result"
+    side : "input", "exchange" or "output"
     kind : str
         Such as "all_reduce".
     count : int
@@ -53,8 +59,7 @@ class Caused:
 
     def __str__(self) -> str:
         each = " each" if self.count > 1 else ""
-        s = "" if self.count > 1 else "s"
-        does = f"bring{s} its input" if self.side == INPUT else f"take{s} its result"
+        does = _DO[self.side][self.count > 1]
         return (
             f"{self.count} x {self.kind} of {format_bytes(self.bytes)}{each} on "
             f"{counted(self.devices, 'device')} {does}: {format_bytes(self.bytes_sent)} sent, "
@@ -68,21 +73,31 @@ def caused(plan: Plan, op: int) -> tuple[Caused, ...]:
     together = plan.schedule.collectives
     if not len(together):
         return ()
-    of_op = together.of_op(plan.program.graph.n_ops)
-    parts = plan.program.parts_of(op)
     found: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
-    for side in (INPUT, RESULT):
-        met = _met(plan, parts, towards_source=side == INPUT)
-        for i in np.unique(of_op[met]).tolist():
-            if i >= 0:
-                size, devices = int(together.bytes[i]), len(together.devices[i])
-                found[side, together.kind[i], size, devices].append(i)
+    for side, which in zip(SIDES, _around(plan, op), strict=True):
+        for i in sorted(which):
+            size, devices = int(together.bytes[i]), len(together.devices[i])
+            found[side, together.kind[i], size, devices].append(i)
     rows = []
-    for (side, kind, size, devices), which in found.items():
-        some = together.some(which)
+    for (side, kind, size, devices), ones in found.items():
+        some = together.some(ones)
         when = float(some.start.min()), float(some.finish.max()), some.seconds
         rows.append(Caused(side, kind, len(some), size, devices, some.bytes_sent, *when))
-    return tuple(sorted(rows, key=lambda row: (row.side, -row.seconds)))
+    return tuple(sorted(rows, key=lambda row: (SIDES.index(row.side), -row.seconds)))
+
+
+def _around(plan: Plan, op: int) -> tuple[set[int], set[int], set[int]]:
+    """By side, the collectives of an op. What its parts exchange is there for it alone."""
+    program = plan.program
+    of_op = plan.schedule.collectives.of_op(program.graph.n_ops)
+    parts = program.parts_of(op)
+    before, after = (
+        set(of_op[_met(plan, parts, towards_source=towards_source)].tolist()) - {-1}
+        for towards_source in (True, False)
+    )
+    added = (program.serves == op) & program.own & program.graph.is_member
+    exchanged = set(of_op[added].tolist()) - {-1} - after
+    return before - exchanged, exchanged, after
 
 
 def _met(plan: Plan, parts: NDArray[np.intp], *, towards_source: bool) -> NDArray[np.intp]:

@@ -81,7 +81,7 @@ class Explanation:
     label : tuple of str
         How a recipe shares it, a sentence per axis; of a parameter, how it lies.
     caused : tuple of Caused
-        The collectives that bring its input or take its result.
+        The collectives that bring its input or take its output.
     relabelled : tuple of Relabelled
         The step with each other label, the best first.
     parts : tuple of Explanation

@@ -20,6 +20,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.recipe import on_mesh
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shards import shard
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
 
 def _judged(plan: Plan, layout: Layout) -> Candidate:
     problem = replace(plan.whole_problem, best_effort=True)
-    return on_mesh(problem, layout.shard(), layout.mesh.on(plan.cluster))
+    return on_mesh(problem, shard(layout.graph, layout), layout.mesh.on(plan.cluster))
 
 
 def _moved(found: Candidate) -> int:

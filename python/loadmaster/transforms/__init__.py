@@ -2,15 +2,19 @@
 
 from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
 
 __all__ = [
+    "Layout",
     "Program",
     "Split",
     "data_parallel",
     "dimensions",
+    "recompute",
     "reduce_control",
     "replicate",
     "shard",

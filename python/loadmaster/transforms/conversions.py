@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.transforms.gradients import filled, turns
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import FREE, conversion
+from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
 
 #: What a conversion is of: an activation, which has collectives of its own; a gradient on its way
 #: to an update; a parameter that is gathered where it is used; one that was updated.
@@ -160,7 +161,15 @@ class Conversions:
         last = dict(zip(state[known].tolist(), writes[known].tolist(), strict=True))
         of, writer = (np.array(some, dtype=np.int64) for some in (list(last), list(last.values())))
         tensor, want = layout.first_output[writer], layout.made[:, layout.first_output[of]]
-        some = np.flatnonzero((conversion(layout.made[:, tensor], want) >= 0).any(axis=0))
+        kinds = conversion(layout.made[:, tensor], want)
+        if (kinds == FORBIDDEN).any():
+            axis, at = np.argwhere(kinds == FORBIDDEN)[0].tolist()
+            raise InputError(
+                f"axis {layout.mesh.names[axis]!r}: op {graph.names[writer[at]]!r} writes "
+                f"{graph.names[of[at]]!r}, which lies as {int(want[axis, at])}, and its output as "
+                f"{int(layout.made[axis, tensor[at]])}: no collective turns one into the other"
+            )
+        some = np.flatnonzero((kinds >= 0).any(axis=0))
         return Rows(
             tensor[some],
             want[:, some],

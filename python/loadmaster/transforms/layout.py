@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import ANY, FLAT, OWNER, REPLICATE, Form
+from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
-from loadmaster.model.program import Program
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm
@@ -27,6 +26,9 @@ from loadmaster.transforms.gradients import Updates
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat
 from loadmaster.transforms.mesh_ways import ALL, EVEN, MeshWays
+
+#: Words for lays that are no cuts.
+_LAYS = {REPLICATE: "whole", PARTIAL: "in parts of a sum", FLAT: "flat", OWNER: "on one device"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +59,8 @@ class Layout:
     >>> graph = lm.read("example:lenet")
     >>> mesh = Mesh.of({"tp": 2})
     >>> layout = Layout(Dimensions.of(graph), mesh, np.zeros((1, graph.n_ops), dtype=np.int32))
-    >>> layout.shard().graph.n_ops == 2 * graph.n_ops
-    True
+    >>> layout.share[graph.index("addmm")].tolist()
+    [1.0, 1.0]
     """
 
     dimensions: Dimensions
@@ -89,12 +91,6 @@ class Layout:
         """The user's graph."""
         return self.dimensions.graph
 
-    def shard(self) -> Program:
-        """The program: see :func:`loadmaster.transforms.shards.shard`."""
-        from loadmaster.transforms.shards import Shards
-
-        return Shards(self).build()
-
     @classmethod
     def of(cls, graph: OpGraph, recipe: Recipe) -> Layout:
         """The layout that a recipe describes.
@@ -114,8 +110,8 @@ class Layout:
             )
         if recipe.recompute:
             raise InputError(
-                f"recipe: recompute names {', '.join(recipe.recompute)}, and a graph is expanded "
-                "with the activations that it keeps: leave recompute out"
+                f"recipe: recompute names {', '.join(recipe.recompute)}, and a layout is of a "
+                "graph in which that is done: use loadmaster.transforms.shard"
             )
         layout = cls(dimensions, recipe.mesh, labels, recipe.batch_norm, recipe.bucket_bytes)
         if recipe.shard_state:
@@ -152,7 +148,8 @@ class Layout:
     def is_batch(self) -> NDArray[np.bool_]:
         """Per axis and op, whether the op is cut by the batch: bool [n_axes, n_ops]."""
         found: NDArray[np.bool_] = self.tables.is_batch(self.form_of, self.labels)
-        return found & ~self.graph.view
+        found &= ~self.graph.view
+        return found
 
     # -- ops, their outputs and arguments ------------------------------------------------------
 
@@ -267,10 +264,12 @@ class Layout:
         if is_bad.any():
             axis, at = np.argwhere(is_bad)[0].tolist()
             d, names = self.dimensions, self.graph.names
+            wanted, made = self.wanted[axis, at], self.made[axis, self.tensor[at]]
             raise InputError(
-                f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} wants the tensor of "
-                f"{names[d.root[at]]!r} to lie as {int(self.wanted[axis, at])}, and it lies as "
-                f"{int(self.made[axis, self.tensor[at]])}: no collective turns one into the other"
+                f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} needs the tensor of "
+                f"{names[d.root[at]]!r} {_LAYS.get(int(wanted), 'cut')}, and it is "
+                f"{_LAYS.get(int(made), 'cut')}: no collective turns one into the other, so label "
+                "one of the two otherwise"
             )
         return np.where(self.is_read, kinds, np.int8(-1))
 

@@ -123,7 +123,13 @@ def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         cut = form.cuts[label - 1]
         return cut.inputs, cut.outputs
     if label == 0:
-        return (REPLICATE,) * len(form.inputs), (REPLICATE,) * len(form.outputs)
+        # No cut looks at the values of such an argument, so the whole op does not either.
+        unread = [
+            bool(form.cuts) and all(cut.inputs[i] == ANY for cut in form.cuts)
+            for i in range(len(form.inputs))
+        ]
+        whole = tuple(ANY if any_value else REPLICATE for any_value in unread)
+        return whole, (REPLICATE,) * len(form.outputs)
     needs = tuple(_state_lay(label, factors) for factors in form.inputs)
     return needs, tuple(_state_lay(label, factors) for factors in form.outputs)
 

@@ -31,6 +31,7 @@ from loadmaster.transforms.conversions import ACTIVATION, GRADIENT, UPDATED, WEI
 from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lays import halo
+from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shares import own_weights
 from loadmaster.transforms.ways import WHOLE, Links
 
@@ -38,14 +39,15 @@ from loadmaster.transforms.ways import WHOLE, Links
 _WORDS = ("tensors", "gradients", "parameters", "updated")
 
 
-def shard(graph: OpGraph, recipe: Recipe) -> Program:
-    """The graph as a recipe has it run. O(k (V + E)), and sorting.
+def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
+    """The graph as a recipe or a layout has it run. O(k (V + E)), and sorting.
 
     Parameters
     ----------
     graph : OpGraph
-    recipe : Recipe
-        Nothing may be left to a solver in it.
+    how : Recipe or Layout
+        Nothing may be left to a solver in it. What a recipe recomputes is done again first, and
+        its labels speak of the graph that this makes (:func:`.recomputation.recompute`).
 
     Returns
     -------
@@ -66,10 +68,16 @@ def shard(graph: OpGraph, recipe: Recipe) -> Program:
     >>> graph = lm.read("example:lenet")
     >>> recipe = lm.Recipe({"tp": 2}, {"tp": {"m.7 aten.addmm.default": "column"}})
     >>> program = shard(graph, recipe)
-    >>> [program.share[op] for op in program.parts_of(graph.index("addmm"))]
+    >>> program.share[program.parts_of(graph.index("addmm"))].tolist()
     [0.5, 0.5]
     """
-    return replace(Layout.of(graph, recipe).shard(), recipe=recipe)
+    if isinstance(how, Layout):
+        return Shards(how).build()
+    if how.recompute:
+        again = recompute(graph, how.recompute)
+        later = shard(again.graph, replace(how, recompute=()))
+        return replace(again.then(later), recipe=how)
+    return replace(Shards(Layout.of(graph, how)).build(), recipe=how)
 
 
 @dataclass
@@ -564,7 +572,7 @@ class Shards:
         """Replica, part and number of parts of each op."""
         layout = self.layout
         of_batch = layout.is_batch
-        axes: NDArray[np.bool_] = of_batch.any(axis=1)
+        axes = [bool(row.any()) for row in of_batch]
         replica, part = np.zeros(len(serves), dtype=np.int32), np.zeros(len(serves), dtype=np.int32)
         parts = np.ones(len(serves), dtype=np.int32)
         for axis, size in enumerate(layout.mesh.shape):
@@ -575,7 +583,7 @@ class Shards:
             cut = is_copy & is_cut[serves]
             part = np.where(cut, part * size + place, part)
             parts = np.where(cut, parts * size, parts)
-        return np.where(axes.any(), replica, -1).astype(np.int32), part, parts
+        return np.where(any(axes), replica, -1).astype(np.int32), part, parts
 
 
 def _terms(

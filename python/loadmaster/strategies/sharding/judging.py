@@ -16,6 +16,7 @@ from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.homes import where_allowed
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shards import shard
 
 
 def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
@@ -25,7 +26,7 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     wait for comes first.
     """
     problem = space.problem
-    program = layout(space, found).shard()
+    program = shard(space.problem.model, layout(space, found))
     placed = problem.transformed(program)
     device = found.mesh.on(problem.cluster)
     at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])

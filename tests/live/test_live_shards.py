@@ -1,0 +1,131 @@
+"""Sharded graphs that PyTorch executes piece by piece have the numbers of the model that is whole.
+
+Labels of all ops are drawn, collectives are done by hand, and a device knows nothing but what its
+lays give it. Needs torch (no GPU): without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
+
+from labels import drawn  # noqa: E402
+from sharded import Sharded, alone, is_there  # noqa: E402
+from steps import Cells, Dropped, Experts, Tied, words  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+import loadmaster as lm  # noqa: E402
+from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
+from loadmaster.dimensions.form import FLAT, OWNER  # noqa: E402
+from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
+from loadmaster.transforms.layout import Layout  # noqa: E402
+from loadmaster.transforms.shards import shard  # noqa: E402
+
+MESHES = {
+    "2": Mesh.of({"x": 2}),
+    "4": Mesh.of({"x": 4}),
+    "2 x 2": Mesh.of({"x": 2, "y": 2}),
+    "3 : 1": Mesh((MeshAxis("x", 2, (3.0, 1.0)),)),
+}
+
+
+class Normed(nn.Module):
+    """Convolutions with batch norms, as in a ResNet."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.c, self.d = nn.Conv2d(width, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width)
+        self.o = nn.Linear(width, 12)
+
+    def forward(self, x):
+        y = torch.relu(self.b(self.a(x)))
+        return self.o(torch.relu(self.d(self.c(y))).mean((2, 3)))
+
+
+STEPS = {
+    "LSTM": (Cells, words(4, 2), words(4, 2)),
+    "tied transformer": (Tied, words(4, 8), words(4, 8)),
+    "experts": (Experts, words(4, 8), words(4, 8)),
+    "dropout": (Dropped, words(4, 8), words(4, 8)),
+    "batch norm": (Normed, torch.linspace(-1, 1, 4 * 3 * 64).sin().view(4, 3, 8, 8), words(4) % 12),
+}
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+@cache
+def taped(name):
+    """The tape of a step, and its tensors by slot."""
+    make, inputs, targets = STEPS[name]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tape = lm.record(make(), inputs, loss=F.cross_entropy, targets=targets, optimizer=momentum)
+    return tape, alone(tape)
+
+
+def off(found, expected):
+    """The largest difference of a tensor, over its largest number."""
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
+    tape, expected = taped(name)
+    dimensions, on = Dimensions.of(tape.graph), MESHES[mesh]
+    labels = drawn(dimensions, on, seed=len(name))
+    assert (labels[0] > 0).sum() > 10
+    sharded = Sharded(tape, Layout(dimensions, on, labels, "synchronised"))
+    assert len(sharded.conversions.rows) > 10
+    # The judge's own check that no collective waits for itself.
+    assert sharded.program.graph.reduced.graph.n_ops > 0
+    sharded.step()
+    for output, slot in tape.outputs.items():
+        if not output.startswith("parameter"):
+            assert off(sharded.whole(slot), expected(slot)) < 1e-4, output
+            continue
+        for value in sharded.updated(slot):
+            there = is_there(value)
+            assert not there.any() or off(value[there], expected(slot)[there]) < 1e-4, output
+
+
+def test_what_is_drawn_has_everything():
+    seen = set()
+    for name in STEPS:
+        dimensions = Dimensions.of(taped(name)[0].graph)
+        for mesh in MESHES.values():
+            layout = Layout(
+                dimensions, mesh, drawn(dimensions, mesh, seed=len(name)), "synchronised"
+            )
+            program = shard(dimensions.graph, layout)
+            kinds = [program.graph.kinds[i] for i in np.flatnonzero(program.own)]
+            seen |= {*kinds, *np.unique(np.minimum(layout.labels, 1)).tolist()}
+            seen |= {"exchanged"} if layout.exchanged.any() else set()
+    wanted = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "exchanged", 0, 1}
+    assert seen >= {*wanted, FLAT, OWNER}
+
+
+def test_the_whole_model_on_every_device_is_pytorchs_own():
+    tape, expected = taped("tied transformer")
+    replayed = tape.replay(1)
+    assert all(off(expected(tape.outputs[name]), replayed[name]) < 1e-6 for name in replayed)
+
+
+def test_a_collective_that_is_missing_shows():
+    tape, _ = taped("tied transformer")
+    dimensions = Dimensions.of(tape.graph)
+    mesh = MESHES["2"]
+    sharded = Sharded(tape, Layout(dimensions, mesh, drawn(dimensions, mesh, seed=1)))
+    kept = sharded.conversions.of_argument
+    assert (kept >= 0).any()
+    kept[np.flatnonzero(kept >= 0)] = -1
+    with pytest.raises(AssertionError):
+        sharded.step()

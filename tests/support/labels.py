@@ -1,0 +1,96 @@
+"""Labels of ops, drawn or by what is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.recipe import Mesh
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.lays import FORBIDDEN, conversion, lays_of, may_be_flat
+
+
+def whole(dimensions: Dimensions, mesh: Mesh) -> NDArray[np.int32]:
+    """Every op on every device."""
+    return np.zeros((len(mesh.axes), dimensions.graph.n_ops), dtype=np.int32)
+
+
+def cut_along(dimensions: Dimensions, role: str) -> NDArray[np.int32]:
+    """Every op by its first cut of a role, and partial sums kept as long as can be: [1, n_ops]."""
+    d = dimensions
+    labels = np.zeros((1, d.graph.n_ops), dtype=np.int32)
+    for op in np.flatnonzero(d.form_of >= 0).tolist():
+        cuts = d.forms[d.form_of[op]].cuts
+        labels[0, op] = next((i + 1 for i, cut in enumerate(cuts) if cut.role == role), 0)
+        if not labels[0, op] and not d.graph.placeholder[op]:
+            made = [_made(d, labels[0], a) for a in range(d.first[op], d.first[op + 1])]
+            labels[0, op] = next((i + 1 for i, cut in enumerate(cuts) if _keeps(cut, made)), 0)
+    return labels
+
+
+def _made(d: Dimensions, labels: NDArray[np.int32], argument: int) -> int | None:
+    root = int(d.root[argument])
+    if root < 0 or d.form_of[root] < 0:
+        return None
+    return lays_of(d.forms[d.form_of[root]], int(labels[root]))[1][d.output[argument]]
+
+
+def _keeps(cut, made: list[int | None]) -> bool:
+    """Whether a cut takes partial sums as they are made."""
+    if PARTIAL not in cut.inputs:
+        return False
+    return all(
+        have == PARTIAL for have, need in zip(made, cut.inputs, strict=True) if need == PARTIAL
+    )
+
+
+def with_state(layout: Layout, label: int, *, parameters: bool = False) -> NDArray[np.int32]:
+    """Labels with all updates FLAT or OWNER on the first axis, and their parameters too."""
+    graph, labels = layout.graph, layout.labels.copy()
+    chosen = (layout.set_of >= 0) & ~graph.view
+    chosen &= (graph.stands_for != PARAMETER) | parameters
+    labels[0, chosen] = label
+    return labels
+
+
+def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) -> NDArray[np.int32]:
+    """Labels drawn one op after another, among those that its arguments' lays allow.
+
+    What needs halos, or has fewer parts than devices, is left out.
+    """
+    d, graph, random = dimensions, dimensions.graph, np.random.default_rng(seed)
+    labels = whole(d, mesh)
+    set_of = Layout(d, mesh, labels).set_of
+    for axis, size in enumerate(mesh.shape):
+        made: dict[int, tuple[int, ...]] = {}
+        for op in np.flatnonzero((d.form_of >= 0) & ~graph.view).tolist():
+            form = d.forms[d.form_of[op]]
+            known = [
+                i + 1
+                for i, cut in enumerate(form.cuts)
+                if not cut.halos and (not cut.size or cut.size >= size)
+            ]
+            if set_of[op] >= 0:
+                known += [OWNER, FLAT] if may_be_flat(form) else [OWNER]
+            random.shuffle(known)
+            tried = [*(known if random.random() < chance else []), 0]
+            label = next(one for one in tried if _is_allowed(d, op, one, made))
+            labels[axis, op], made[op] = label, lays_of(form, label)[1]
+    return labels
+
+
+def _is_allowed(d: Dimensions, op: int, label: int, made: dict[int, tuple[int, ...]]) -> bool:
+    needs, gives = lays_of(d.forms[d.form_of[op]], label)
+    for i, argument in enumerate(range(d.first[op], d.first[op + 1])):
+        root, want = int(d.root[argument]), needs[i]
+        if root < 0 or d.edge[argument] < 0:
+            continue
+        want = d.backs[d.back[argument]][want] if want >= 0 else want
+        if conversion(made[root][d.output[argument]], want) == FORBIDDEN:
+            return False
+    state = int(d.graph.alias_of[op])
+    writes = state >= 0 and d.graph.placeholder[state] and d.graph.updates[op]
+    return not writes or conversion(gives[0], made[state][0]) != FORBIDDEN
