@@ -4,8 +4,9 @@ local search from there.
 Loadmaster's own. Its stages, each in a file of its own:
 
 1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`).
-   The best of them is searched from (:mod:`.inside`). Where replicas are far from the bound, ops of replicas are placed one by one (:mod:`.loose`). The
-   plan is the best of them and of whole ops, which all other stages place.
+   The best of them is searched from (:mod:`.inside`). Where that is far from the bound, ops of
+   replicas are placed one by one (:mod:`.loose`). The plan is the best of them and of whole ops,
+   which all other stages place.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
@@ -158,7 +159,10 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 raise
             words, lacking = run.lacking
             size = f"{format_bytes(lacking)} ({lacking} bytes)"
-            also = f"Replicas and shards do not fit either: {words}, lack {size} on the fullest device."
+            also = (
+                f"Replicas and shards do not fit either: {words}, lack {size} on the fullest "
+                "device."
+            )
             raise InfeasibleError(f"{error} {also}", error.shortfall) from error
     except KeyboardInterrupt:
         if best is None:

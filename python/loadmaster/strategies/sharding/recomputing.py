@@ -8,7 +8,6 @@ from loadmaster.base.errors import InputError
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.transforms.recomputation import recompute
 
 
 def recomputed(space: Space) -> Iterator[Space]:
@@ -16,15 +15,17 @@ def recomputed(space: Space) -> Iterator[Space]:
 
     None where the graph is of no training step, or no module of it is numbered.
     """
-    graph = space.problem.model
+    problem, tried = space.problem, set[tuple[str, ...]]()
     for level in (1, 2):
-        patterns = layers(graph.modules, level)
-        try:
-            program = recompute(graph, patterns) if patterns else None
-        except InputError:
-            return
-        if program is not None and program.graph.n_ops > graph.n_ops:
-            yield Space.of(space.problem.transformed(program), recompute=patterns)
+        patterns = layers(problem.model.modules, level)
+        if patterns and patterns not in tried:
+            tried.add(patterns)
+            try:
+                found = Space.of(problem, patterns)
+            except InputError:
+                return
+            if found.problem.model.n_ops > problem.model.n_ops:
+                yield found
 
 
 def layers(modules: list[str], level: int) -> tuple[str, ...]:

@@ -23,11 +23,11 @@ from loadmaster.strategies.sharding.recomputing import recomputed
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
-#: How many of the ranked labels are looked at more closely.
-LOOKED_AT = 8
+#: How many of the ranked labels are looked at more closely, and how many of these are judged.
+LOOKED_AT, JUDGED = 8, 3
 
-#: How many of these are judged.
-JUDGED = 3
+#: From so many parts on, fewer are.
+MANY_PARTS, LOOKED_AT_OF_MANY, JUDGED_OF_MANY = 200_000, 4, 2
 
 #: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
 #: nothing fits so far.
@@ -108,10 +108,13 @@ def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | 
         yield single.place(space.problem), None
     if space.problem.cluster.n_devices == 1:
         return
-    rows, n, fits = best_of(ranked(space, budget), LOOKED_AT), 0, False
+    parts = space.problem.graph.n_ops * space.problem.cluster.n_devices
+    is_large = parts >= MANY_PARTS
+    looked_at, most = (LOOKED_AT_OF_MANY, JUDGED_OF_MANY) if is_large else (LOOKED_AT, JUDGED)
+    rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
     for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
-        if n >= JUDGED + _MORE or (fits and (n >= JUDGED or is_far)):
+        if n >= most + _MORE or (fits and (n >= most or is_far)):
             return
         candidate = expanded(space, found)
         n, fits = n + 1, fits or candidate.fits

@@ -32,8 +32,9 @@ UNTYING = 0.01
 #: How often all axes are solved, at most.
 _ROUNDS = 3
 
-#: Edges that one solve visits, about, and the least and the most sweeps over them that this is.
-_VISITS, _SWEEPS = 300_000, (60, 1000)
+#: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that
+#: this is. Where there are several axes, all of them share the visits.
+_VISITS, _SWEEPS = 800_000, (60, 1000)
 
 #: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
 #: to, as powers of 10, and how often what lies between is halved.
@@ -104,7 +105,7 @@ class Solver:
         """Sweeps over a labelling, fewer the larger it is once what is tied is one."""
         alike = len(np.unique(tables.tied)) / max(len(tables.tied), 1)
         edges = max(alike * tables.costs.problem.n_edges, 1.0)
-        return int(np.clip(_VISITS / edges, *_SWEEPS))
+        return int(np.clip(_VISITS / self.n_axes / edges, *_SWEEPS))
 
     def whole(self) -> Ints:
         """The labels of a step that every device does whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,39 +13,49 @@ from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.tying import part_played
+from loadmaster.transforms.recomputation import recompute
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A problem, what is labelled in it, and what is tied.
+    """A problem, what is labelled in it, and what that joins.
 
     Attributes
     ----------
     problem : Problem
     parts : Parts
-    tied : int64 [n_nodes]
+    frame : Frame
+    source : Problem
+        The problem in which nothing is recomputed yet: ``problem`` itself, if nothing is.
     recompute : tuple of str
-        Patterns of the modules that the problem's graph recomputes.
+        Patterns of the modules that ``problem`` recomputes.
+    again : Program or None
+        The graph of ``problem``, made of that of ``source``.
     """
 
     problem: Problem
     parts: Parts
-    tied: NDArray[np.int64]
+    frame: Frame
+    source: Problem
     recompute: tuple[str, ...] = ()
+    again: Program | None = None
 
     @classmethod
-    def of(cls, problem: Problem, recompute: tuple[str, ...] = ()) -> Space:
-        """The space of a problem.
+    def of(cls, problem: Problem, modules: Sequence[str] = ()) -> Space:
+        """The space of a problem, with the activations of some modules recomputed.
 
         Raises
         ------
         InputError
-            The graph says neither what its ops were called with nor how large tensors are.
+            The graph says neither what its ops were called with nor how large tensors are; what
+            :func:`loadmaster.transforms.recompute` refuses.
         """
         if not has_shapes(problem.model):
             raise InputError(
@@ -52,9 +63,14 @@ class Space:
                 "their outputs (ops.output), so it is not known how they can be cut: read it again "
                 "from the model, or capture it"
             )
+        source, again = problem, recompute(problem.model, modules) if modules else None
+        problem = problem if again is None else problem.transformed(again)
         structure = Structure.of(Dimensions.of(problem.model))
         parts = Parts(problem, structure)
-        return cls(problem, parts, part_played(structure, parts.nature), recompute)
+        tied = part_played(structure, parts.nature)
+        if again is not None:
+            tied = _as_their_origins(structure, again, tied)
+        return cls(problem, parts, Frame.of(parts, tied), source, tuple(modules), again)
 
     @property
     def structure(self) -> Structure:
@@ -68,7 +84,7 @@ class Space:
 
     def setting(self, mesh: Mesh) -> Setting:
         """The setting of a mesh."""
-        return Setting.of(self.parts, mesh, self.tied)
+        return Setting.of(self.parts, mesh, self.frame)
 
     def memory(self, mesh: Mesh) -> float:
         """Bytes of the smallest device of a mesh."""
@@ -91,3 +107,12 @@ def can_be_sharded(problem: Problem) -> bool:
 def has_shapes(graph: OpGraph) -> bool:
     """Whether the graph has arguments of calls, or sizes that may tell them."""
     return graph.args is not None or any(graph.outputs)
+
+
+def _as_their_origins(
+    structure: Structure, again: Program, tied: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """What is tied, with every op that is done again tied to the one that it repeats."""
+    first = structure.node[again.first[again.serves[structure.op]]]
+    is_alike = (first >= 0) & (structure.way[np.maximum(first, 0)] == structure.way)
+    return np.where(is_alike, tied[np.maximum(first, 0)], tied)
