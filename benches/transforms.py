@@ -1,15 +1,18 @@
-"""What replicas and split ops take to expand, in CPU milliseconds by stage.
+"""What replicas, shards and split ops take to expand, in CPU milliseconds by stage.
 
     python benches/transforms.py replicas [--repeat 5]
+    python benches/transforms.py shards [--repeat 5]
     python benches/transforms.py splits [--repeat 5]
 
 ``replicas``: a drawn trained graph of 50,000 ops in 8 replicas, and traced ones of
 ``../shared/data/graphs``, by every aggregation. "first": a whole ``replicate`` of a graph that was
 just read, roles of its ops among it. The other columns are the least of some runs: "again" a whole
 ``replicate``, "costs" the times of the ops, "reduced" the graph that strategies place, "texts" the
-names, kinds and all other texts, which planning does not ask for. ``splits``: the op with the most
-FLOPs of a graph in two. "planned": what comes in its place, and the times of that, before it is put
-into the graph; "split" a whole ``split_op``.
+names, kinds and all other texts, which planning does not ask for. ``shards``: the traced graphs on
+a mesh of 8, and of 2 x 4, every op cut along the first dimension that it has, on each axis.
+"dimensions": what can be cut, found once per graph; "shard": the layout and the graph that runs.
+``splits``: the op with the most FLOPs of a graph in two. "planned": what comes in its place, and
+the times of that, before it is put into the graph; "split" a whole ``split_op``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from unseen_nets import FAMILIES, FORWARD_SHARE, Net
 
 import loadmaster as lm
 from loadmaster.costs.program import costs_of, program_costs
-from loadmaster.transforms import dimensions, replicate, split_op
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.transforms import Layout, dimensions, replicate, shard, split_op
 from loadmaster.transforms.split import planned_split
 
 T = TypeVar("T")
@@ -108,6 +113,27 @@ def replicas(repeat: int) -> None:
             print(f"{name:<26}{way:<14}{k:>2}{n_ops:>9,}{cells}", flush=True)
 
 
+def shards(repeat: int) -> None:
+    """Prints a row per graph and mesh."""
+    shard(lm.read("example:lenet"), Recipe({"x": 2}))  # What is imported then is not counted.
+    heads = "".join(f"{head:>12}" for head in ("dimensions", "shard", "reduced"))
+    print(f"{'graph':<26}{'mesh':<8}{'ops':>9}{heads}")
+    for name in TRACED:
+        graph = traced(name)
+        took, found = timed(Dimensions.of, graph)
+        n_cuts = np.array([len(form.cuts) for form in found.forms] + [0])[found.form_of]
+        for axes in ({"x": 8}, {"x": 2, "y": 4}):
+            mesh = Mesh.of(axes)
+            labels = np.tile(np.minimum(n_cuts, 1).astype(np.int32), (len(axes), 1))
+            rows = []
+            for _ in range(repeat):
+                again, program = timed(shard, graph, Layout(found, mesh, labels))
+                rows.append((again, timed(getattr, program.graph, "reduced")[0]))
+            cells = "".join(f"{min(column):>12.1f}" for column in zip(*rows, strict=True))
+            size = " x ".join(map(str, mesh.shape))
+            print(f"{name:<26}{size:<8}{program.graph.n_ops:>9,}{took:>12.1f}{cells}", flush=True)
+
+
 def splits(repeat: int) -> None:
     """Prints a row per graph, whole and in eight replicas with parameter servers."""
     heads = "".join(f"{head:>9}" for head in ("planned", "split", "costs", "reduced"))
@@ -142,10 +168,10 @@ def splits(repeat: int) -> None:
 def main() -> None:
     """Parses arguments and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("replicas", "splits"))
+    parser.add_argument("what", choices=("replicas", "shards", "splits"))
     parser.add_argument("--repeat", type=int, default=5, help="runs of which the least is shown")
     arguments = parser.parse_args()
-    (replicas if arguments.what == "replicas" else splits)(arguments.repeat)
+    {"replicas": replicas, "shards": shards, "splits": splits}[arguments.what](arguments.repeat)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,8 @@ class Program:
         words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 else []
         words += [f"micro-batch {self.micro[op]}"] if self.micro[op] >= 0 else []
         words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
+        # Of a mesh whose devices all do the whole op, nothing above tells which of them it is.
+        words += [f"device {self.rank[op]} of the mesh"] if self.rank[op] >= 0 else []
         return ", ".join(words)
 
 
