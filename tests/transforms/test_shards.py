@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from products import chain, mlp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labels import cut_along, drawn, whole, with_state
+from products import chain, mlp
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
@@ -372,7 +372,7 @@ def test_what_cannot_be_is_refused():
         bad[0, graph.index(op)] = label
         with pytest.raises(InputError, match=words):
             Layout(dimensions, FOUR, bad)
-    with pytest.raises(InputError, match=r"'down' wants .* 'gelu' .*no collective"):
+    with pytest.raises(InputError, match=r"'down' needs .* 'gelu' .*no collective"):
         shard(graph, labelled(graph, FOUR, {"gelu": "axis1", "down": "partial"}))
     with pytest.raises(InputError, match=r"'up'.* the recipe says 'rows', and the op can be whole"):
         shard(graph, Recipe({"x": 4}, {"x": {"** aten.mm.default#0": "rows"}}))
