@@ -373,7 +373,7 @@ def test_what_cannot_be_is_refused():
         bad[0, graph.index(op)] = label
         with pytest.raises(InputError, match=words):
             Layout(dimensions, FOUR, bad)
-    with pytest.raises(InputError, match=r"'down' wants .* 'gelu' .*no collective"):
+    with pytest.raises(InputError, match=r"'down' needs .* 'gelu' .*no collective"):
         shard(graph, labelled(graph, FOUR, {"gelu": "axis1", "down": "partial"}))
     with pytest.raises(InputError, match="nothing that it means can be 'rows'; they can be row"):
         shard(graph, Recipe({"x": 4}, {"x": {"** aten.mm.default#0": "rows"}}))
