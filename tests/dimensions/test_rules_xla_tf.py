@@ -490,7 +490,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("kind", sorted(XLA | TF))
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(st.data())
 def test_parts_joined_are_the_whole(kind, data):
     drawn = Drawn(data)
