@@ -70,6 +70,7 @@ def test_every_rule_has_a_family_and_every_family_a_rule():
 def test_an_overload_or_an_op_in_place_has_the_rule_of_its_kind():
     assert rule_of("aten.mul_.Tensor") is rule_of("aten.mul.Scalar") is rules()["aten.mul"]
     assert rule_of("aten.max.other") is not rule_of("aten.max.dim")
+    assert rule_of("com.microsoft.nchwc.Conv") is rule_of("Conv")
     assert rule_of("aten.nonzero.default") is None
     assert rules()["Sum"].family != rules()[f"{TENSORFLOW}Sum"].family
 

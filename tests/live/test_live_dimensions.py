@@ -59,7 +59,7 @@ SIMPLE = ("elementwise", "made")
 
 
 @pytest.mark.parametrize("kind", sorted(k for k, rule in KINDS.items() if rule.family in SIMPLE))
-@settings(max_examples=4)
+@settings(max_examples=5)
 @given(st.data())
 def test_ops_on_elements(kind, data):
     drawn = Drawn(data)
@@ -69,7 +69,7 @@ def test_ops_on_elements(kind, data):
 @pytest.mark.parametrize(
     "kind", sorted(k for k, rule in KINDS.items() if rule.family not in SIMPLE)
 )
-@settings(max_examples=8)
+@settings(max_examples=12)
 @given(st.data())
 def test_parts_joined_are_the_whole(kind, data):
     drawn = Drawn(data)
