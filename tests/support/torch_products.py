@@ -138,9 +138,10 @@ def attention(drawn, kind):
 
     def kernel(args, keywords) -> Outputs:
         given = [arg for arg in args if isinstance(arg, np.ndarray)]
-        return [*attend(*given), *([None] * seeds)]
+        out, log_sums = attend(*given)
+        return [out, log_sums[..., None] if "cudnn" in name else log_sums, *([None] * seeds)]
 
-    more = [mask, True] if "efficient" in name else [0.0, False]
+    more = [0.0, False] if "flash" in name else [mask, True]
     return call(kind, q, k, v, *more, run=kernel)
 
 
@@ -162,6 +163,15 @@ def attention_backward(drawn, kind, q, k, v, mask):
         bias = drawn.floats(*q.shape[:3], k.shape[2])
         out, log_sums = attend(q, k, v, bias)
         return call(kind, gradient, q, k, v, bias, out, log_sums, 0.0, [True] * 4, run=efficient)
+
+    if "cudnn" in name:
+
+        def cudnn(args, keywords) -> Outputs:
+            return list(attend_backward(*args[:5], args[5][..., 0], args[8])[:3])
+
+        out, log_sums = attend(q, k, v, mask)
+        given = [gradient, q, k, v, out, log_sums[..., None], None, None, mask]
+        return call(kind, *given, run=cudnn)
 
     def flash(args, keywords) -> Outputs:
         return list(attend_backward(*args[:6])[:3])
