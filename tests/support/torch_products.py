@@ -273,13 +273,17 @@ def convolution_backward(drawn, kind):
 
 
 def pool(drawn, kind):
-    sizes, kernel, stride, padding, dilation = windows(drawn, 2)
+    count = int(kind[kind.index("pool") + 4])
+    sizes, kernel, stride, padding, dilation = windows(drawn, count)
     if any(padding):
         # Else a window may see nothing but padding.
-        dilation, sizes = [1, 1], [max(pair) for pair in zip(sizes, kernel, strict=True)]
+        dilation, sizes = [1] * count, [max(pair) for pair in zip(sizes, kernel, strict=True)]
     x = drawn.floats(*drawn.sizes(1, 2), *sizes)
     backward, average = "backward" in kind, "avg" in kind
-    more = [drawn.one(True, False), drawn.one(True, False), None] if average else [dilation, False]
+    divisor = [None] * (count > 1)
+    more = (
+        [drawn.one(True, False), drawn.one(True, False), *divisor] if average else [dilation, False]
+    )
     sized = [kernel, stride, padding]
     if not average and not backward and drawn.int(0, 1):
         sized, more = [kernel], []
@@ -297,7 +301,7 @@ def pool(drawn, kind):
         """Edges are padded by hand; an average that leaves them out divides by what is there."""
         if 0 not in part.places or (average and (more[0] or not more[1])):
             return masked(part)
-        edged(part, padding if len(part.args) > 3 else [0, 0], 3, 0.0 if average else -np.inf)
+        edged(part, padding if len(part.args) > 3 else [0] * count, 3, 0.0 if average else -np.inf)
         return first_of(part)
 
     return call(kind, x, *sized, *more, alone={"spatial": spatial})
