@@ -5,7 +5,7 @@
 FOLDER holds graphs, and beside it ``graph_args`` what their ops were called with;
 ``../shared/data/graphs`` if absent. The time is the roofline of a V100, launches included. An op
 can be cut if its form has a cut of four or more parts; parts may differ by one place. Seconds are
-CPU time of all dimensions of the graph.
+CPU time of all dimensions of the graph. Writes ``results/dimensions.md``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,35 @@ import numpy as np
 import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
 
+HERE = Path(__file__).parent
 #: Into how many parts.
 PARTS = 4
 #: The cluster whose devices the time is of.
 CLUSTER = "4xV100-PCIe"
+
+PAGE = """# Dimensions
+
+Of the time of each of {n} graphs, at least {least:.1f} % is in ops that can be cut into four parts (target 97 %).
+
+    python benches/dimensions.py
+
+Time is the roofline of a V100, launches included. An op can be cut if its form has a cut of four parts or more; parts may differ
+by one place. Seconds are CPU time of all dimensions of a graph.
+
+| graph | ops | forms | most cuts | cut, % | s |
+|---|---|---|---|---|---|
+{rows}
+
+Kinds of ops that are not cut, if they have 0.05 % of the time of a graph or more:
+
+| without a rule | most of a graph, % | in |
+|---|---|---|
+{unknown}
+
+| of too small dimensions, such as scalars | most of a graph, % | in |
+|---|---|---|
+{small}
+"""  # noqa: E501
 
 
 def with_args(path: Path) -> lm.OpGraph:
@@ -36,17 +61,33 @@ def with_args(path: Path) -> lm.OpGraph:
         return graph.with_columns({"args": json.load(stream)["args"]})
 
 
+class Most:
+    """By kind, the largest share of the time of a graph, and which graph that is."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[float, str]] = {}
+
+    def add(self, name: str, kind: str, share: float) -> None:
+        self.found[kind] = max(self.found.get(kind, (0.0, "")), (share, name))
+
+    def table(self) -> str:
+        """Rows, the largest first; nothing that has less than 0.05 %."""
+        rows = sorted(self.found.items(), key=lambda item: -item[1][0])
+        told = [
+            f"| `{kind}` | {100 * share:.2f} | {name} |"
+            for kind, (share, name) in rows
+            if share >= 0.0005
+        ]
+        return "\n".join(told or ["| none | | |"])
+
+
 def main() -> None:
-    default = Path(__file__).parents[1].parent / "shared" / "data" / "graphs"
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent.parent / "shared/data/graphs"
     cluster = lm.Cluster.preset(CLUSTER)
-    unknown: dict[str, tuple[float, str]] = {}
-    uncut: dict[str, tuple[float, str]] = {}
-    print(
-        f"| graph | ops | forms | most cuts | cut into {PARTS}, % | s |\n|---|---|---|---|---|---|"
-    )
+    unknown, small = Most(), Most()
+    rows, least = [], 100.0
     for path in sorted(folder.glob("*.json.gz")):
-        graph = with_args(path)
+        graph, name = with_args(path), path.name.removesuffix(".json.gz")
         share = lm.costs.estimate(graph, cluster).time[:, 0]
         share = share / share.sum()
         start = process_time()
@@ -55,21 +96,20 @@ def main() -> None:
         most = max(len(form.cuts) for form in found.forms)
         is_cut = [any(cut.size >= PARTS for cut in form.cuts) for form in found.forms]
         cut = np.array([*is_cut, False])[found.form_of]
-        name = path.name.removesuffix(".json.gz")
-        print(
-            f"| {name} | {graph.n_ops:,} | {len(found.forms)} | {most} "
-            f"| {100 * share[cut].sum():.2f} | {seconds:.2f} |"
-        )
+        percent = 100 * float(share[cut].sum())
+        least = min(least, percent)
+        figures = f"{len(found.forms)} | {most} | {percent:.2f} | {seconds:.2f}"
+        rows.append(f"| {name} | {graph.n_ops:,} | {figures} |")
+        print(rows[-1], flush=True)
         whole: dict[str, float] = defaultdict(float)
         for op in np.flatnonzero(~cut & (share > 0)).tolist():
-            whole[graph.kinds[op]] += share[op]
+            whole[graph.kinds[op]] += float(share[op])
         for kind, part in whole.items():
-            table = unknown if kind in found.unknown else uncut
-            table[kind] = max(table.get(kind, (0.0, "")), (part, name))
-    for title, table in ("without a rule", unknown), ("with too small dimensions", uncut):
-        print(f"\n| kind {title} | most of a graph, % | in |\n|---|---|---|")
-        for kind, (part, name) in sorted(table.items(), key=lambda item: -item[1][0]):
-            print(f"| `{kind}` | {100 * part:.3f} | {name} |")
+            (unknown if kind in found.unknown else small).add(name, kind, part)
+    page = PAGE.format(
+        n=len(rows), least=least, rows="\n".join(rows), unknown=unknown.table(), small=small.table()
+    )
+    (HERE / "results" / "dimensions.md").write_text(page)
 
 
 if __name__ == "__main__":

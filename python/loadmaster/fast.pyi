@@ -66,6 +66,7 @@ __all__ = [
     "roles",
     "round_robin",
     "schedule",
+    "schedule_below",
     "schedule_earliest",
     "schedule_placed",
     "search",
@@ -524,7 +525,7 @@ class Labelling:
         steps: int,
         seed: int,
         *,
-        beta: float = 1000.0,
+        beta: float = 10000.0,
     ) -> NDArray[np.int32]:
         """The best labels of a random walk (FlexFlow's MCMC); never worse than the first.
 
@@ -898,6 +899,7 @@ def schedule(
     pinned: _Ids | None = None,
     bias: _Seconds | None = None,
     delay_weight: int = 2,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[NDArray[np.int32], _Seconds, _Seconds]:
     """List scheduling: ops in order, each where it finishes earliest, in an idle slot or at the
     end.
@@ -913,6 +915,24 @@ def schedule(
 
     Memory counts residents, and tensors from their producer to their last reader; a problem
     with `op_bytes` is charged these for the whole step instead.
+
+    `progress` is called now and then with the number of ops scheduled so far, and how often a
+    booked transfer was worked out to be pushed back. What it raises ends the work, and so does
+    Ctrl-C.
+    """
+
+def schedule_below(
+    problem: Problem,
+    limit: float,
+    order: _Ids,
+    *,
+    pinned: _Ids | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[NDArray[np.int32], _Seconds, _Seconds] | None:
+    """List scheduling as :func:`schedule`, unless the makespan is certain not to be below a limit.
+
+    Once an op ends so late that what must run after it ends no earlier than the limit, the
+    scheduling stops.
     """
 
 def schedule_earliest(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -169,6 +171,20 @@ def test_what_does_not_divide_is_cut_on_neither_side():
     assert needed(d, read, "axis1") == needed(d, read, "axis2") == [REPLICATE]
 
 
+def test_what_is_more_frequent_decides_how_an_axis_is_taken_apart():
+    def read_as(*shapes):
+        calls = Calls()
+        made = calls.call("relu.default", calls.placeholder("input", 64, 8), out=(64, 8))
+        for shape in shapes:
+            view = calls.call("view.default", made, [*shape, 8], out=(*shape, 8))
+            calls.call("relu.default", view, out=(*shape, 8))
+        return sizes(form_of(Dimensions.of(calls.graph()), made).outputs[0])
+
+    windows, halves = (4, 16), (32, 2)
+    assert read_as(halves, windows, windows) == [4, 16, 8]
+    assert read_as(windows, halves, halves) == [32, 2, 8]
+
+
 def test_arguments_tell_transposes_of_equal_sizes_apart():
     for dims, lay in ([0, 1, 2], [1, 2]), ([1, 0, 2], [0, 2]), ([0, 2, 1], [2, 1]):
         calls = Calls()
@@ -240,6 +256,10 @@ def test_a_graph_has_its_dimensions_once_and_none_without_arguments():
     calls.call("relu.default", x, out=(4, 8))
     graph = calls.graph()
     assert Dimensions.of(graph) is Dimensions.of(graph)
+    kept = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert kept() is None
     bare = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
     d = Dimensions.of(bare)
     assert d.form_of.tolist() == [-1, -1]
@@ -263,6 +283,41 @@ def test_what_is_said_and_cannot_be_is_as_if_nobody_said_anything():
     assert form_of(d, copy).cuts == ()
     assert roots(d, read) == [x]
     assert needed(d, read, "axis0") == [REPLICATE]
+
+
+def test_a_call_that_its_rule_cannot_read_is_whole_and_listed():
+    calls = Calls()
+    x = calls.placeholder("input", 4, 8)
+    for dims in (["a"], 7, [0, 1, 2, 3], None):
+        calls.call("permute.default", x, dims, out=(8, 4))
+    read = calls.call("relu.default", T(1), out=(8, 4))
+    d = Dimensions.of(calls.graph())
+    assert d.unknown["aten.permute.default"] >= 3
+    assert needed(d, read, "axis0") == [REPLICATE]
+
+
+def test_the_shape_of_a_view_may_be_a_constant_without_an_edge():
+    calls = Calls()
+    x, shape = calls.placeholder("input", 4, 8), calls.placeholder("constant", 2, dtype="i64")
+    view = calls.call("view.default", x, shape, out=(4, 2, 4))
+    calls.edges = {key: values[:-1] for key, values in calls.edges.items()}
+    read = calls.call("relu.default", view, out=(4, 2, 4))
+    d = Dimensions.of(calls.graph())
+    assert needed(d, read, "axis1") == [1]
+
+
+def test_rules_of_onnx_are_not_for_ops_of_tensorflow_of_the_same_name():
+    ops = {
+        "name": ["x", "w", "y"],
+        "kind": ["input", "parameter", "MatMul"],
+        "output": ["f32[4,4]"] * 3,
+        "args": [None, None, [[{"op": 0}, {"op": 1}], {"transpose_b": True}]],
+    }
+    edges = {"src": [0, 1], "dst": [2, 2], "tensor": [0, 1]}
+    onnx = lm.OpGraph(ops, edges, meta={"framework": "onnx pytorch"})
+    assert needed(Dimensions.of(onnx), 2, "column") == [REPLICATE, 1]
+    other = Dimensions.of(lm.OpGraph(ops, edges, meta={"framework": "tensorflow (GraphDef)"}))
+    assert form_of(other, 2).cuts == () or needed(other, 2, "column") == [REPLICATE, 0]
 
 
 def test_sizes_tell_which_output_is_taken_where_nothing_picks_it():

@@ -96,6 +96,12 @@ def test_within_a_period_only_what_is_in_it_is_cut():
     assert [(cut.inputs, cut.outputs) for cut in cuts.values()] == [((1,), (0, 0)), ((2,), (1, 1))]
 
 
+def test_what_reaches_beyond_a_period_is_not_cut():
+    tiled = pattern("axis0", ((0,),), ((0,),), axis0=Meaning(period=64))
+    [cut] = formed(tiled, [(128,), (128,)], [look((0, 16), (0, 8))] * 2).values()
+    assert (cut.size, cut.inputs, cut.outputs) == (8, (1,), (1,))
+
+
 def test_where_a_window_moves_only_whole_axes_are_cut():
     halo = Meaning(halos=((1, 1), (0, 0)), steps=(2, 1, 1))
     convolution = pattern("spatial0", ((0,), (-1,)), ((0,),), spatial0=halo)

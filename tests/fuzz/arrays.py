@@ -255,6 +255,7 @@ _CALLS: list[Callable[[_Draw], object]] = [
         bias=d.maybe(d.times),
         delay_weight=d.count(),
     ),
+    lambda d: fast.schedule_below(d.problem(), d.number(), d.order(), pinned=d.maybe(d.devices)),
     lambda d: fast.schedule_earliest(d.problem(), d.order(), favourite=d.maybe(d.ids)),
     lambda d: fast.adjusting_placement(d.problem(), d.order()),
     lambda d: fast.schedule_placed(d.problem(), d.order(), d.devices()),

@@ -884,6 +884,10 @@ BAD = {
         lambda: fast.simulate_below(P, -1.0, ORDER * 0),
         "limit is -1: it must be a number >= 0",
     ),
+    "limit of a list schedule is NaN": (
+        lambda: fast.schedule_below(P, float("nan"), ORDER),
+        "limit is NaN: it must be a number >= 0",
+    ),
     "limit is NaN": (
         lambda: fast.simulate_below(P, float("nan"), ORDER * 0),
         "limit is NaN: it must be a number >= 0",
@@ -948,6 +952,38 @@ def test_a_simulation_goes_on_only_below_a_limit():
         assert seen is not None
         assert seen.makespan == whole.makespan
         assert seen.start.tolist() == whole.start.tolist()
+
+
+def test_a_list_schedule_goes_on_only_below_a_limit():
+    whole = fast.schedule(P, ORDER)
+    makespan = whole[2].max()
+    assert fast.schedule_below(P, makespan, ORDER) is None
+    for limit in (makespan + 1e-9, float("inf")):
+        seen = fast.schedule_below(P, limit, ORDER)
+        assert seen is not None
+        assert [column.tolist() for column in seen] == [column.tolist() for column in whole]
+
+
+def test_a_list_schedule_tells_how_far_it_is_and_what_is_raised_ends_it():
+    n = 2000
+    ops = np.arange(n)
+    graph = fast.Graph(n, ops[:-1], ops[1:])
+    problem = fast.Problem(graph, fast.Cluster([("a", "gpu", 99)], []), np.ones(n))
+    order, told = fast.m_topo(graph), []
+    fast.schedule(problem, order, progress=lambda done, pushed: told.append((done, pushed)))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert len(told) > 1
+    assert told[-1] == (n, 0)
+    told.clear()
+
+    def interrupted(done: int, pushed: int) -> None:
+        told.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fast.schedule_below(problem, float("inf"), order, progress=interrupted)
+    assert len(told) == 1
+    assert told[0] < n
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
-from loadmaster.model.patterns import Places, Selector
+from loadmaster.model.patterns import Places, Selector, instances
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 
 EXAMPLES = ("bert-large", "gpt3-330m", "lenet", "mixtral", "rnnlm", "vgg19")
@@ -187,8 +187,10 @@ def test_state_and_recomputation_go_by_modules(graphs):
     state = recipe.sharded_state(graph)
     assert state[graph.modules.index("optim.h.3.fc.weight")] == "optimizer"
     assert state[graph.modules.index("wte")] == "none"
-    again = recipe.recomputed(graph)
-    assert again.sum() == sum(re.fullmatch(r"h\.\d+", m) is not None for m in graph.modules)
+    layer = instances(graph.modules, recipe.recompute, "recompute")
+    assert len(np.unique(layer[layer >= 0])) == 24
+    assert layer[graph.modules.index("h.3.fc")] == layer[graph.modules.index("h.3")]
+    assert layer[graph.modules.index("wte")] == -1
 
 
 def test_mesh_groups_and_devices():
@@ -295,7 +297,7 @@ def test_a_line_that_means_nothing_is_named(graphs, recipe, message):
 def test_a_pattern_of_a_module_that_is_not_there_is_named(graphs):
     recipe = Recipe({"tp": 2}, recompute=("layers.*",), shard_state={"x": "optimizer"})
     with pytest.raises(lm.InputError, match="recompute: no module is 'layers"):
-        recipe.recomputed(graphs["gpt3-330m"])
+        instances(graphs["gpt3-330m"].modules, recipe.recompute, "recompute")
     with pytest.raises(lm.InputError, match="shard_state: no module is 'x'"):
         recipe.sharded_state(graphs["gpt3-330m"])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.labellings import energy, least_energy, random_costs, tied_by_labels
+from labellings import energy, least_energy, random_costs, tied_by_labels
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.strategies.sharding.exact_labels import exact_labels

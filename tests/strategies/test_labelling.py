@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.labellings import energy, least_energy, n_labels, random_costs, tied_by_labels
+from labellings import energy, least_energy, n_labels, random_costs, tied_by_labels
 
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, InputError
@@ -124,8 +124,8 @@ def test_more_sweeps_are_never_worse_and_runs_are_alike(seed):
     problem = random_costs(seed, n=30, m=60).problem
     found = [problem.solve(WEIGHTS, sweeps=sweeps) for sweeps in (0, 1, 3, 20)]
     for few, more in itertools.pairwise(found):
-        assert more.energy <= few.energy
-        assert more.bound >= few.bound
+        assert more.energy <= few.energy + 1e-9
+        assert more.bound >= few.bound - 1e-9
         assert more.sweeps >= few.sweeps
     assert problem.solve(WEIGHTS, sweeps=20).labels.tolist() == found[-1].labels.tolist()
 
@@ -138,8 +138,8 @@ def test_the_result_is_no_worse_than_the_start_nor_than_descending_from_it(seed)
     descended = problem.descend(start, WEIGHTS)
     least = problem.energy(descended, WEIGHTS)
     assert least <= problem.energy(start, WEIGHTS) + 1e-9
-    assert problem.solve(WEIGHTS, start=start, sweeps=0).energy == least
-    assert problem.solve(WEIGHTS, start=start).energy <= least
+    assert problem.solve(WEIGHTS, start=start, sweeps=0).energy == pytest.approx(least)
+    assert problem.solve(WEIGHTS, start=start).energy <= least + 1e-9
     for node, n in enumerate(n_labels(costs)):
         for label in range(n):
             other = descended.copy()
@@ -178,7 +178,7 @@ def test_progress_tells_of_the_best_so_far_and_what_it_raises_ends_the_solve():
     found = problem.solve(WEIGHTS, progress=told.append)
     assert [best.sweeps for best in told] == [2**i for i in range(len(told))]
     assert len(told) > 2
-    assert all(best.energy >= found.energy for best in told)
+    assert all(best.energy >= found.energy - 1e-9 for best in told)
 
     def interrupted(_):
         raise KeyboardInterrupt
@@ -208,6 +208,8 @@ BAD = [
     ({"edge_table": [0, 0, 0]}, r"edge 0 from node 0 \(3 labels\) to node 1 \(2 labels\) wants 6"),
     ({"edge_table": [0, 99, 0]}, "edge_table: value 1 is 99"),
     ({"pair_columns": [1]}, "pair_columns has 1 value where 18 are wanted"),
+    ({"pair_columns": [2**31 - 1] * 18}, "pair_columns: table 0 of 1 pairs has 2147483647 columns"),
+    ({"pair_columns": [0] * 18}, "pair_columns: table 0 of 1 pairs has 0 columns"),
 ]
 
 
@@ -264,8 +266,14 @@ def test_arguments_of_a_solve_that_do_not_fit_are_refused_by_name():
 
 def test_costs_too_large_to_be_added_are_refused():
     costs = random_costs(0, n=2, m=1)
-    with pytest.raises(InputError, match="too large to be counted"):
-        costs.problem.solve(np.array([1e308, 1.0]))
-    huge = replace(costs, unary=np.tile([1.7e308, -1.7e308], (len(costs.unary), 1)))
-    with pytest.raises(InputError, match="too large to be counted"):
-        huge.problem.solve(np.array([10.0, 10.0]))
+    labels = np.zeros(2, dtype=np.int32)
+    for weight in (1e250, 1.7e308):
+        with pytest.raises(InputError, match="costs times weights may add up to"):
+            costs.problem.energy(labels, np.array([weight, 1.0]))
+    cancelling = replace(costs, unary=np.tile([1e200, -1e200], (len(costs.unary), 1)))
+    with pytest.raises(InputError, match="costs times weights may add up to 4e200"):
+        cancelling.problem.solve(np.ones(2))
+    assert cancelling.problem.solve(np.full(2, 1e-200)).energy < 5.0
+    huge = replace(costs, unary=np.tile([1.7e308, 0.0], (len(costs.unary), 1)))
+    with pytest.raises(InputError, match="must be a number of at most 1e200 in size"):
+        _ = huge.problem

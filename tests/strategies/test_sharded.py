@@ -48,7 +48,7 @@ def one_device(graph: lm.OpGraph, cluster: lm.Cluster) -> float:
     return float(problem_of(graph, cluster).time.sum(axis=0).min())
 
 
-# -- beside everything that could be ---------------------------------------------------------------
+# -- beside everything that could be ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("widths", "batch"), [((4096, 4096, 64), 64), ((64, 64), 4096)])
@@ -72,7 +72,7 @@ def test_nothing_that_labels_can_say_is_much_faster(widths, batch, k):
     assert plan.verdict.step_time <= 1.02 * best
 
 
-# -- the estimate ------------------------------------------------------------------------------------
+# -- the estimate -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_plan_says_what_was_estimated_and_how_good_its_labels_are():
     assert any("labelling gap" in note for note in plan.notes)
 
 
-# -- what is found -----------------------------------------------------------------------------------
+# -- what is found ------------------------------------------------------------------------------
 
 
 def test_convolutions_are_replicated_and_wide_layers_cut():
@@ -151,7 +151,7 @@ def test_same_plan_again():
     assert first.verdict.step_time == second.verdict.step_time
 
 
-# -- the border ----------------------------------------------------------------------------------------
+# -- the border ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["sharded", "megatron", "fsdp"])

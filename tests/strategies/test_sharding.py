@@ -13,6 +13,7 @@ from trained import linears
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.solving import Solver
@@ -30,7 +31,8 @@ def problem_of(graph: lm.OpGraph, cluster: lm.Cluster = PCIE) -> Problem:
 def setting(graph: lm.OpGraph, *sizes: int, cluster: lm.Cluster = PCIE) -> Setting:
     parts = Parts(problem_of(graph, cluster), Structure.of(by_hand(graph)))
     mesh = Mesh.of(dict(zip("xyz", sizes, strict=False)))
-    return Setting.of(parts, mesh, part_played(parts.structure, parts.nature))
+    tied = part_played(parts.structure, parts.nature)
+    return Setting.of(parts, mesh, Frame.of(parts, tied))
 
 
 def labelled(of: Setting, words: dict[str, int]) -> np.ndarray:

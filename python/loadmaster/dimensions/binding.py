@@ -19,23 +19,30 @@ from loadmaster.dimensions import (
 )
 from loadmaster.dimensions.call import Argument, Call, skeleton
 from loadmaster.dimensions.form import Pattern
-from loadmaster.dimensions.rules import Rule, rule_of
+from loadmaster.dimensions.rules import TENSORFLOW, Rule, rule_of
 from loadmaster.model.shapes import Shape
+
+#: How the dtypes begin that every call of TensorFlow has among its keywords.
+_DTYPE = "DT_"
 
 #: How the calls of a family are read.
 FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
     "along": reductions.along,
     "batch-norm": normalisation.batch_norm,
+    "contraction": products.contraction,
     "convolution": windows.convolution,
     "convolution-backward": windows.convolution_backward,
+    "broadcast": views.broadcast,
     "einsum": products.einsum,
     "element": views.element,
     "elementwise": elementwise.elementwise,
+    "gather": indexing.gather,
     "group-norm": normalisation.group_norm,
     "index": indexing.index,
     "index-add": indexing.add,
     "index-select": indexing.select,
     "joined": views.joined,
+    "labelled": products.labelled,
     "layer-norm": normalisation.layer_norm,
     "likelihood": losses.likelihood,
     "likelihood-backward": losses.likelihood_backward,
@@ -53,6 +60,7 @@ FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
     "repeat": views.repeat,
     "reshape": views.reshape,
     "resize": windows.resize,
+    "scatter": indexing.scatter,
     "same": views.same,
     "stacked": views.stacked,
 }
@@ -74,7 +82,8 @@ def pattern(
     Returns
     -------
     Pattern or None
-        None: no rule fits, and the op is whole. Calls that are alike have the same pattern.
+        None: no rule fits, or the arguments are not what calls of the kind have, and the op is
+        whole. Calls that are alike have the same pattern.
 
     Examples
     --------
@@ -94,27 +103,18 @@ def _pattern(
     inputs: tuple[Shape, ...],
     outputs: tuple[Shape, ...],
 ) -> Pattern | None:
-    rule = rule_of(kind)
-    if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in inputs + outputs):
+    is_tensorflow = any(str(value).startswith(_DTYPE) for _, value in keywords)
+    rule = rule_of(TENSORFLOW + kind if is_tensorflow else kind)
+    shapes = (*inputs, *outputs[:1])
+    if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in shapes):
         return None
     given = {rule.names.get(name, name): value for name, value in keywords}
     call = Call(kind, positional, given, inputs, outputs, rule.arguments)
     if any(call.value(name, value) != value for name, value in rule.only.items()):
         return None
-    return FAMILIES[rule.family](call, rule)
-
-
-def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> list[int]:
-    """How many parts there can be, per dimension of a pattern.
-
-    >>> shapes = [("f32", (2, 3)), ("f32", (3, 4))], [("f32", (2, 4))]
-    >>> found = pattern("aten.mm.default", [[{"op": 0}, {"op": 1}]], *shapes)
-    >>> dict(zip(found.words, lengths(found, *shapes)))
-    {'row': 2, 'column': 4, 'contraction': 3}
-    """
-    most: dict[int, int] = {}
-    every = [*zip(found.inputs, inputs, strict=True), *zip(found.outputs, outputs, strict=True)]
-    for axes, (_, sizes) in every:
-        for d, size in zip(axes or (), sizes or (), strict=False):
-            most[d] = min(size, most.get(d, size))
-    return [meaning.period or most[d] // meaning.least for d, meaning in enumerate(found.meanings)]
+    if any(call.value(name) is None for name in rule.needs):
+        return None
+    try:
+        return FAMILIES[rule.family](call, rule)
+    except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None  # The arguments are not what calls of this kind have: nothing is known.

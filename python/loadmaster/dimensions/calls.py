@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.form import Pattern
 from loadmaster.dimensions.guessed import guessed, read_by_edges
 from loadmaster.dimensions.tensors import PICK, Output
+from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.shapes import Shape, parse_output
+
+#: Before kinds of TensorFlow where rules speak of them: ONNX has other ops of the same names.
+TENSORFLOW = "tensorflow."
 
 #: Stands for a tensor in what is alike of two calls.
 _TENSOR = "<tensor>"
@@ -31,6 +35,7 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     known: dict[tuple[Any, ...], Pattern | None] = {}
     shapes = {text: parse_output(text) for text in set(graph.outputs)}
     kinds, outputs, placeholder = graph.kinds, graph.outputs, graph.placeholder.tolist()
+    prefix = TENSORFLOW if str(graph.meta.get("framework")).startswith("tensorflow") else ""
     reads = _Reads(graph, shapes)
     unknown = []
     for op, call in enumerate(guessed(graph) if graph.args is None else graph.args):
@@ -48,7 +53,7 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
             key = (kinds[op], alike, outputs[op], *[(outputs[at], i) for at, i in taken[op]])
             if key not in known:
                 inputs: list[Shape] = [shapes[text][i] for text, i in key[3:]]
-                known[key] = pattern(kinds[op], call, inputs, shapes[outputs[op]])
+                known[key] = _read(prefix + kinds[op], call, inputs, shapes[outputs[op]])
             patterns[op] = known[key]
     if unknown:
         by_edges = read_by_edges(graph)
@@ -57,11 +62,26 @@ def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     return taken, patterns
 
 
+def _read(
+    kind: str, call: Call, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> Pattern | None:
+    """The pattern of a call; None: there is no rule for it, or the rule cannot read it.
+
+    What ops were called with comes from files of others. A call that is not as its kind's are is
+    whole, as one without a rule is, and is listed with these.
+    """
+    try:
+        return pattern(kind, call, inputs, outputs)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+        return None
+
+
 class _Reads:
     """Which op reads which, and which of its outputs, where nothing but sizes says that."""
 
     def __init__(self, graph: OpGraph, shapes: Mapping[str, list[Shape]]) -> None:
         self._n, self._outputs = graph.n_ops, graph.outputs
+        self._placeholder, self._view = graph.placeholder.tolist(), graph.view.tolist()
         pairs = (graph.src * self._n + graph.dst).tolist()
         self._carried = dict(zip(reversed(pairs), reversed(graph.bytes.tolist()), strict=True))
         self._sizes = {
@@ -72,10 +92,11 @@ class _Reads:
 
     def output(self, source: int, op: int, which: Any = None) -> Output | None:
         """What an op takes of another: ``which`` output, or the first that is as large as what the
-        edge carries, or else the first; None: no edge leads there, or it has no such output.
+        edge carries, or else the first; None: no edge leads there, or it has no such output. The
+        shape of a view may be a constant to which no edge leads.
         """
         carried = self._carried.get(source * self._n + op)
-        if carried is None:
+        if carried is None and not (self._placeholder[source] and self._view[op]):
             return None
         sizes = self._sizes.get(self._outputs[source], [carried])
         if which is None:

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.files import uncollected
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
+from loadmaster.dimensions.calls import calls
 from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
@@ -30,7 +31,8 @@ from loadmaster.model.graph import OpGraph
 #: Sizes of one role that a table shows.
 _SHOWN = 6
 
-_KNOWN: WeakKeyDictionary[OpGraph, Dimensions] = WeakKeyDictionary()
+#: Where a graph keeps its dimensions. They have it too, so a table of weak keys would keep both.
+_KEPT = "_dimensions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +78,10 @@ class Dimensions:
     @classmethod
     def of(cls, graph: OpGraph) -> Dimensions:
         """The dimensions of a graph, found once for each graph. O(V + E), nearly."""
-        known = _KNOWN.get(graph)
+        known: Dimensions | None = vars(graph).get(_KEPT)
         if known is None:
-            from loadmaster.dimensions.calls import calls
-
-            known = _KNOWN[graph] = cls.made(graph, *calls(graph))
+            with uncollected():
+                known = vars(graph)[_KEPT] = cls.made(graph, *calls(graph))
         return known
 
     @classmethod

@@ -82,3 +82,61 @@ def add(call: Call, rule: Rule) -> Pattern | None:
     draft.shared(["index" if i in axes else word for i, word in enumerate(words)], source, [])
     draft.shared([_ENTRY if i in axes else word for i, word in enumerate(words)], [0], [0])
     return draft.finished([[0, *source]])
+
+
+def gather(call: Call, rule: Rule) -> Pattern | None:
+    """XLA's ``gather``: at places of some axes of a tensor, slices of all others.
+
+    ``start_index_map`` has the axes that an index speaks of, ``offset_dims`` the axes of the result
+    that are of slices. Pairs of axes may be a batch.
+    """
+    if call.n_tensors != 2:
+        return None
+    tensor, given = call.inputs
+    offsets, vector = call.value("offset_dims", ()), call.value("index_vector_dim", len(given))
+    batch = call.value("operand_batching_dims", ())
+    gone = {*call.value("collapsed_slice_dims", ()), *batch}
+    index = [f"index{i}" if i != vector else NONE for i in range(len(given))]
+    for own, other in zip(batch, call.value("start_indices_batching_dims", ()), strict=True):
+        index[other] = f"axis{own}"
+    words = [f"axis{i}" for i in range(len(tensor))]
+    indexed = call.value("start_index_map", ())
+    for i, (size, most) in enumerate(zip(call.value("slice_sizes"), tensor, strict=True)):
+        if i in indexed or (size != most and i not in batch):
+            words[i] = _ENTRY if [i] == [*indexed] and i in gone else NONE
+    slices = [word for i, word in enumerate(words) if i not in gone]
+    places = [word for i, word in enumerate(index) if i != vector]
+    draft = Draft(call)
+    draft.inputs = [words, index]
+    draft.outputs[0] = [
+        (slices if i in offsets else places).pop(0) for i in range(len(call.outputs[0]))
+    ]
+    return draft.finished([[0]])
+
+
+def scatter(call: Call, rule: Rule) -> Pattern | None:
+    """XLA's ``scatter``: slices of updates change a tensor at places of some of its axes.
+
+    What happens where two write is not told, so that axes of the index are not cut.
+    """
+    rank = len(call.outputs[0])
+    updates = call.inputs[-1]
+    windows, gone = call.value("update_window_dims", ()), call.value("inserted_window_dims", ())
+    indexed = call.value("scatter_dims_to_operand_dims", ())
+    if call.n_tensors < 2 or call.value("input_batching_dims", ()) or len(call.outputs) > 1:
+        return None
+    words = [f"axis{i}" for i in range(rank)]
+    kept = [i for i in range(rank) if i not in gone]
+    draft = Draft(call)
+    written = [NONE] * len(updates)
+    for axis, own in zip(windows, kept, strict=True):
+        if own in indexed or updates[axis] != call.outputs[0][own]:
+            words[own] = NONE
+        written[axis] = words[own]
+    for i in gone:
+        words[i] = _ENTRY if [i] == [*indexed] else NONE
+    draft.inputs[-1] = written
+    draft.outputs[0] = words
+    if call.n_tensors > 2:
+        draft.inputs[0] = words
+    return draft.finished()

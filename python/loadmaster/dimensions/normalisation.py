@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from loadmaster.dimensions.call import Call
-from loadmaster.dimensions.draft import Draft
+from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.products import linear_sets
 from loadmaster.dimensions.rules import Rule
@@ -29,19 +29,23 @@ def layer_norm(call: Call, rule: Rule) -> Pattern | None:
 
 
 def batch_norm(call: Call, rule: Rule) -> Pattern | None:
-    """Over all axes but the second.
+    """Over all axes but the second, or the last where ``data_format`` says so.
 
     Parts of the batch exchange sums in training. A batch norm of local statistics, as data-parallel
-    training has, is this without the exchange.
+    training has, is this without the exchange. Inputs after the first ``spoken`` are not cut.
     """
     sizes = call.inputs[call.tensors("input")[0]]
     words = ["batch", "channel", *(f"spatial{i}" for i in range(len(sizes) - 2))]
+    if call.value("data_format", "") == "NHWC":
+        words.append(words.pop(1))
     training = call.value("training", rule.options.get("training", True))
     draft = Draft(call)
     if training:
-        meaning = Meaning(exchanged=_SUMS * sizes[1])
+        meaning = Meaning(exchanged=_SUMS * sizes[words.index("channel")])
         draft.means((word for word in words if word != "channel"), meaning)
     _of_channels(draft, words)
+    for j in range(rule.options.get("spoken", call.n_tensors), call.n_tensors):
+        draft.inputs[j] = [NONE] * len(call.inputs[j])
     return draft.finished(linear_sets(call, rule))
 
 

@@ -59,18 +59,84 @@ def einsum(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([j] for j in range(call.n_tensors))
 
 
+def contraction(call: Call, rule: Rule) -> Pattern | None:
+    """``dot_general``: pairs of axes that are a batch, pairs that are summed, and all others.
+
+    The result has the batch, then the other axes of the first tensor, then those of the second.
+    """
+    if call.n_tensors != 2:
+        return None
+    batch, summed = (
+        call.value(f"{name}ing_dims", [call.value(f"{side}_{other}_dims", ()) for side in _SIDES])
+        for name, other in (("batch", "batch"), ("contract", "contracting"))
+    )
+    draft = Draft(call)
+    free = []
+    for j, stem in enumerate(("row", "column")):
+        words = [""] * len(call.inputs[j])
+        for name, axes in (("batch", batch[j]), ("contraction", summed[j])):
+            for i, axis in enumerate(axes):
+                words[axis] = f"{name}{i}" if len(axes) > 1 else name
+        others = [i for i, word in enumerate(words) if not word]
+        for i, axis in enumerate(others):
+            words[axis] = f"{stem}{i}" if len(others) > 1 else stem
+        free += [words[axis] for axis in others]
+        draft.inputs[j] = words
+    first = draft.inputs[0] or []
+    draft.outputs[0] = [*(first[axis] for axis in batch[0]), *free]
+    return draft.finished([[0], [1]])
+
+
+#: How HLO calls the two tensors of a product.
+_SIDES = ("lhs", "rhs")
+
+#: Words for the labels of a convolution's input, kernel and output.
+_LABELS = (
+    {"b": "batch", "f": "input_channel"},
+    {"i": "input_channel", "o": "output_channel"},
+    {"b": "batch", "f": "output_channel"},
+)
+
+
+def labelled(call: Call, rule: Rule) -> Pattern | None:
+    """A convolution whose axes have labels: "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
+
+    Spatial axes are not cut, and of groups only the batch is.
+    """
+    labels = str(call.value("labels")).translate(str.maketrans("", "", "[], "))
+    terms = labels.replace("->", "x").split("_" if "_" in labels else "x")
+    terms = [part for term in terms for part in term.split("x")]
+    if call.n_tensors != 2 or len(terms) != 3:
+        return None
+    several = call.value("feature_group_count", 1) > 1
+    words = [
+        ["" if several and of.get(label) != "batch" else of.get(label, "") for label in term]
+        for term, of in zip(terms, _LABELS, strict=True)
+    ]
+    draft = Draft(call)
+    draft.inputs = [words[0], words[1]]
+    draft.outputs[0] = words[2]
+    return draft.finished([[0], [1]])
+
+
 def linear_sets(call: Call, rule: Rule) -> list[list[int]]:
     """The sets of tensors in which a call is linear: a rule's ``linear``, by position or name.
 
     An argument that is not given is left out. A number in the place of a tensor is not linear: it
-    would be added once by each part.
+    would be added once by each part. "all": in all arguments together. ``constants``: what is not
+    given is a number too.
     """
+    linear = rule.options.get("linear", ())
+    if linear == "all":
+        return [list(range(call.n_tensors))]
     found = []
-    for several in rule.options.get("linear", ()):
+    for several in linear:
         tensors: list[int] = []
         for which in several:
             name = rule.arguments[which] if which < len(rule.arguments) else which
             value = call.value(name)
+            if value is None and rule.options.get("constants", False):
+                break
             if value is not None and not _is_tensors(value):
                 break
             tensors += call.tensors(name)

@@ -19,7 +19,8 @@ def reduction(call: Call, rule: Rule) -> Pattern | None:
     axes = call.axes("dim", rank, rule.options.get("default")) or range(rank)
     words = [f"axis{i}" for i in range(rank)]
     draft = Draft(call)
-    draft.inputs[0] = words
+    same = [j for j, sizes in enumerate(call.inputs) if sizes == call.inputs[0]]
+    draft.shared(words, same, [])
     for j, sizes in enumerate(call.outputs):
         # An axis that is kept has length 1.
         is_kept = len(sizes) == rank

@@ -40,6 +40,16 @@ def same(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
+def broadcast(call: Call, rule: Rule) -> Pattern | None:
+    """``broadcast_in_dim``: the axes that those of the argument become are ``dims``."""
+    words = [f"axis{i}" for i in range(len(call.outputs[0]))]
+    draft = Draft(call)
+    draft.outputs[0] = words
+    for j, sizes in enumerate(call.inputs[:1]):
+        draft.inputs[j] = [words[i] for i in call.value("dims", ())][: len(sizes)]
+    return draft.finished([[0]] if call.n_tensors else ())
+
+
 def element(call: Call, rule: Rule) -> Pattern | None:
     """Without the axis ``dim``: one place of it (``select``), or each in turn (``unbind``)."""
     rank = len(call.inputs[0])
@@ -55,8 +65,10 @@ def piece(call: Call, rule: Rule) -> Pattern | None:
     """A part of the axis ``dim`` (``slice``), or all parts, one after the other (``split``).
 
     Where all are as long and begin at multiples of that, the axis is cut within these periods.
+    ``at``: which tensor it is.
     """
-    sizes = call.inputs[0]
+    at = rule.options.get("at", 0)
+    sizes = call.inputs[at]
     [axis] = call.axes("dim", len(sizes), 0) or [0]
     lengths = {made[axis] for made in call.outputs}
     period = lengths.pop()
@@ -68,21 +80,32 @@ def piece(call: Call, rule: Rule) -> Pattern | None:
     if not lengths and period and step == 1 and sizes[axis] % period == 0 == start % period:
         words[axis] = f"axis{axis}"
         draft.means([words[axis]], Meaning(period=0 if period == sizes[axis] else period))
-    draft.shared(words, [0], range(len(call.outputs)))
-    return draft.finished([[0]])
+    draft.shared(words, [at], range(len(call.outputs)))
+    return draft.finished([[at]])
 
 
 def pieces(call: Call, rule: Rule) -> Pattern | None:
-    """A part of several axes ``dim``, each from its ``start`` on: see :func:`piece`."""
-    sizes, starts = call.inputs[0], call.value("start")
-    if starts is None:
+    """A part of several axes ``dim``, each from its ``start`` on: see :func:`piece`.
+
+    ``slice`` has begin, end and step of every axis. With ``forward``, which has no steps, an axis
+    of which the result has all is itself wherever it begins.
+    """
+    sizes, ranges = call.inputs[0], call.value("slice", ())
+    starts = call.value("start", [each[0] for each in ranges] or None)
+    if starts is None and not rule.options.get("forward", False):
         return None
+    if starts is None:
+        starts = [None] * len(sizes)
     axes = call.axes("dim", len(sizes)) or list(range(len(starts)))
-    steps = call.value("step") or [1] * len(axes)
+    told = [each[2] if len(each) > 2 else 1 for each in ranges]
+    steps = call.value("step") or told or [1] * len(axes)
     words = [f"axis{i}" for i in range(len(sizes))]
     draft = Draft(call)
     for axis, start, step in zip(axes, starts, steps, strict=True):
         size, period = sizes[axis], call.outputs[0][axis]
+        if start is None:
+            words[axis] = words[axis] if size == period else NONE
+            continue
         begin = max(start + size if start < 0 else start, 0)
         if period and step == 1 and size % period == 0 == begin % period:
             draft.means([words[axis]], Meaning(period=0 if period == size else period))
@@ -110,7 +133,7 @@ def joined(call: Call, rule: Rule) -> Pattern | None:
     words = _without(rank, axis)
     draft = Draft(call)
     lengths = {call.inputs[j][axis] for j in tensors}
-    if len(lengths) == 1:
+    if len(lengths) == 1 and min(lengths) * len(tensors) == call.outputs[0][axis]:
         words[axis] = f"axis{axis}"
         draft.means([words[axis]], Meaning(period=0 if len(tensors) == 1 else lengths.pop()))
     draft.shared(words, tensors, [0])
@@ -118,7 +141,7 @@ def joined(call: Call, rule: Rule) -> Pattern | None:
 
 
 def stacked(call: Call, rule: Rule) -> Pattern | None:
-    """``stack`` along a new axis ``dim``."""
+    """``stack`` along a new axis ``dim``, by default the first."""
     rank = len(call.outputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
     words = _without(rank, axis)

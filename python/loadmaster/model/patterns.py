@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import fits
+from loadmaster.model.module_paths import module_path
 
 #: A selector: a pattern of a module, a space and one of a kind, a number sign and an ordinal.
 _SELECTOR = re.compile(r"((?:\\.|[^\\ #])*)(?: ((?:\\.|[^\\#])*))?(?:#(\d{1,9}))?", re.S)
@@ -153,6 +154,43 @@ class Selector:
             if not reached:
                 return False
         return len(words) in reached
+
+
+def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDArray[np.int64]:
+    """The module that fits a pattern and has each op in it, however deep; -1: none. O(V).
+
+    Modules are numbered by their first op.
+
+    Raises
+    ------
+    InputError
+        A pattern of no module; ``what`` says whose pattern it is.
+
+    Examples
+    --------
+    >>> instances(["h.0.fc", "h.1", "ln_f", "h.0"], ["h.*"], "recompute").tolist()
+    [0, 1, -1, 0]
+    """
+    selectors = [Selector(pattern) for pattern in patterns]
+    number: dict[tuple[str, ...], int] = {}
+    of: dict[str, int] = {}
+    met = set[str]()
+    for module in modules:
+        if module in of:
+            continue
+        words = _words(".".join(module_path(module)))
+        of[module] = -1
+        for length in range(1, len(words) + 1):
+            outer = tuple(words[:length])
+            fitting = [one.pattern for one in selectors if one.fits(outer)]
+            met.update(fitting)
+            if fitting and of[module] < 0:
+                of[module] = number.setdefault(outer, len(number))
+    for one in selectors:
+        if one.pattern not in met:
+            places = Places([".".join(module_path(module)) for module in of], [""] * len(of))
+            raise InputError(f"{what}: no module is {one.pattern!r}{places.near(one)}")
+    return np.array([of[module] for module in modules], dtype=np.int64)
 
 
 class Places:

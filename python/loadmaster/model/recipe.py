@@ -403,13 +403,6 @@ class Recipe:
                 column[op] = word
         return column
 
-    def recomputed(self, graph: OpGraph) -> NDArray[np.bool_]:
-        """Whether each op is in a module of :attr:`recompute`, bool [n_ops]."""
-        column = np.zeros(graph.n_ops, dtype=bool)
-        for pattern in self.recompute:
-            column[self._of_modules(graph, pattern, "recompute")] = True
-        return column
-
     @staticmethod
     def _of_modules(graph: OpGraph, pattern: str, what: str) -> list[int]:
         paths = [".".join(module_path(module)) for module in graph.modules]

@@ -13,6 +13,9 @@ from loadmaster.judge.verdict import Verdict
 #: What a plan says whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
 
+#: What a plan says whose search was ended by its time limit.
+OUT_OF_TIME = "out of time: the best so far"
+
 
 @dataclass(frozen=True)
 class Best:

@@ -3,6 +3,7 @@
 from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
@@ -13,6 +14,7 @@ __all__ = [
     "Split",
     "data_parallel",
     "dimensions",
+    "recompute",
     "reduce_control",
     "replicate",
     "shard",

@@ -198,7 +198,8 @@ proptest! {
             let found = solve(&problem, &weights, None, None, sweeps).expect("nothing is forbidden");
             prop_assert_eq!(&solve(&problem, &weights, None, None, sweeps).expect("as before"), &found);
             if let Some(last) = last {
-                prop_assert!(found.energy <= last.energy && last.bound <= found.bound);
+                // Sums of the same costs in another order differ by rounding.
+                prop_assert!(found.energy <= last.energy + SLACK && last.bound <= found.bound + SLACK);
             }
             last = Some(found);
         }

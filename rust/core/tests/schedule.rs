@@ -19,7 +19,7 @@ use loadmaster_core::schedule::append::append;
 use loadmaster_core::schedule::dominant::dominant;
 use loadmaster_core::schedule::earliest::earliest;
 use loadmaster_core::schedule::linear::linear;
-use loadmaster_core::schedule::list::{Choice, list};
+use loadmaster_core::schedule::list::{Choice, Limit, list};
 use loadmaster_core::schedule::optimistic::optimistic_costs;
 use loadmaster_core::schedule::order::by_priority;
 use loadmaster_core::schedule::placed::Paths;
@@ -123,8 +123,8 @@ impl Problem {
             Engine::new(work, cluster, self.clock, &self.time, &work.lead, contention, admission);
         engine.weigh_delays(self.delay_weight);
         match rule {
-            Rule::List => list(&mut engine, &self.order, Choice::default())?,
-            Rule::Bent => list(&mut engine, &self.order, self.bent())?,
+            Rule::List => assert!(list(&mut engine, &self.order, Choice::default(), None)?),
+            Rule::Bent => assert!(list(&mut engine, &self.order, self.bent(), None)?),
             Rule::Earliest => earliest(&mut engine, &self.ties, &[])?,
             Rule::Favourites => earliest(&mut engine, &self.ties, &self.favourite)?,
         }
@@ -134,6 +134,16 @@ impl Problem {
     /// With room for everything everywhere.
     fn roomy(&self, rule: Rule, contention: bool) -> Scheduled {
         self.run(rule, Counted::Lifetimes, OnOom::Fail, contention).expect("there is room")
+    }
+
+    /// Whether a list schedule goes on to its end below a limit, with room for everything.
+    fn stays_below(&self, makespan: Ticks, contention: bool) -> bool {
+        let (work, cluster) = (&self.case.work, &self.case.cluster);
+        let admission = Admission::by_lifetimes(work, cluster, &work.lead, &self.capacity, OnOom::Fail);
+        let mut engine =
+            Engine::new(work, cluster, self.clock, &self.time, &work.lead, contention, admission);
+        let limit = Limit::new(work, &self.time, cluster.types().len(), makespan);
+        list(&mut engine, &self.order, Choice::default(), Some(&limit)).expect("there is room")
     }
 
     fn bent(&self) -> Choice<'_> {
@@ -541,6 +551,19 @@ proptest! {
     }
 
     #[test]
+    fn a_limit_breaks_off_the_schedules_that_are_not_below_it_and_no_others(
+        p in roomy_problems(works(14)),
+        share in 0.0..1.0,
+    ) {
+        for contention in [false, true] {
+            let whole = p.roomy(Rule::List, contention).finish.into_iter().max().unwrap_or(0);
+            for limit in [(whole as f64 * share) as Ticks, whole, whole + 1] {
+                prop_assert_eq!(p.stays_below(limit, contention), whole < limit || p.order.is_empty());
+            }
+        }
+    }
+
+    #[test]
     fn earliest_first_is_what_asking_every_pair_again_finds(case in cases_of(plain_works(40), 40)) {
         let p = Problem::new(case, &PLENTY);
         prop_assert_eq!(p.roomy(Rule::Earliest, false), PlainEngine::new(&p, false).earliest());
@@ -801,7 +824,7 @@ fn listed(
     let time = times.ticks(clock);
     let admission = Admission::Lifetimes(Lifetimes::new(work, cluster, &work.lead, capacity, on_oom));
     let mut engine = Engine::new(work, cluster, clock, &time, &work.lead, true, admission);
-    list(&mut engine, &ops(order), Choice::default())?;
+    list(&mut engine, &ops(order), Choice::default(), None)?;
     let s = engine.into_scheduled();
     let us = clock.ticks(common::US);
     Ok((s.device, s.start.iter().map(|t| t / us).collect()))

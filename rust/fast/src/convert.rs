@@ -203,3 +203,11 @@ pub fn unsigned(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<u64> {
         PyValueError::new_err(format!("{argument}: got {got}, wants an integer from 0 to 2^64 - 1"))
     })
 }
+
+/// Refuses a limit that no time can be below or above.
+pub fn limit(seconds: f64) -> PyResult<()> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(PyValueError::new_err(format!("limit is {seconds}: it must be a number >= 0")));
+    }
+    Ok(())
+}

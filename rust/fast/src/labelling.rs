@@ -237,8 +237,8 @@ impl Labelling {
     /// steps : int
     /// seed : int
     /// beta : float
-    ///     Inverse temperature, not negative.
-    #[pyo3(signature = (labels, weights, steps, seed, *, beta=1000.0))]
+    ///     Inverse temperature, not negative. Of powers of ten, 10,000 was best on a CNN and two transformers.
+    #[pyo3(signature = (labels, weights, steps, seed, *, beta=10_000.0))]
     fn walk<'py>(
         &self,
         labels: &Bound<'py, PyAny>,
@@ -270,7 +270,9 @@ impl Labelling {
     }
 
     fn weights(&self, weights: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
-        convert::seconds("weights", weights, self.core.n_components(), false)
+        let weights = convert::seconds("weights", weights, self.core.n_components(), false)?;
+        self.core.check_weights(&weights).map_err(Raised::from)?;
+        Ok(weights)
     }
 
     fn labels(&self, argument: &'static str, labels: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {

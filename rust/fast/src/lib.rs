@@ -68,7 +68,8 @@ mod fast {
     use super::schedule::Schedule;
     #[pymodule_export]
     use super::scheduling::{
-        adjusting_placement, optimistic_costs, placed_paths, schedule, schedule_earliest, schedule_placed,
+        adjusting_placement, optimistic_costs, placed_paths, schedule, schedule_below, schedule_earliest,
+        schedule_placed,
     };
     #[pymodule_export]
     use super::searching::{Stop, refine_placement, search, search_windows};

@@ -6,8 +6,9 @@ use loadmaster_core::clock::Ticks;
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::place::adjusting::adjusting;
 use loadmaster_core::schedule::admission::Admission;
-use loadmaster_core::schedule::list::{self, Choice};
+use loadmaster_core::schedule::list::{self, Choice, Limit};
 use loadmaster_core::schedule::placed::Paths;
+use loadmaster_core::schedule::queues::DELAY_WEIGHT;
 use loadmaster_core::schedule::{Engine, append, earliest, optimistic};
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -58,24 +59,84 @@ fn optional_ids(
     }
 }
 
-/// Runs a list scheduler on a fresh engine.
+/// Runs a list scheduler on a fresh engine; none if it gives up.
 fn scheduled<'py>(
+    py: Python<'py>,
+    problem: &Problem,
+    run: impl FnOnce(&mut Engine<'_>) -> PyResult<bool>,
+) -> PyResult<Option<Schedules<'py>>> {
+    let (p, work, lead) = (problem, problem.work(), problem.leads());
+    let charge = p.op_bytes.as_ref().map(|_| p.charges_of_leads());
+    let mut engine = py.detach(|| {
+        let admission = match &charge {
+            Some(charge) => Admission::Charged(p.memory(charge)),
+            None => Admission::by_lifetimes(work, &p.cluster, lead, &p.capacity, p.on_oom),
+        };
+        Engine::new(work, &p.cluster, p.clock, &p.ticks, lead, p.contention, admission)
+    });
+    if !run(&mut engine)? {
+        return Ok(None);
+    }
+    let s = engine.into_scheduled();
+    Ok(Some((p.devices(py, s.device), p.seconds(py, s.start), p.seconds(py, s.finish))))
+}
+
+/// Runs a list scheduler that is not interrupted.
+fn scheduled_whole<'py>(
     py: Python<'py>,
     problem: &Problem,
     run: impl FnOnce(&mut Engine<'_>) -> Result<(), Error> + Send,
 ) -> PyResult<Schedules<'py>> {
-    let s = problem.run(py, |p| {
-        let (work, cluster, lead) = (p.work(), &p.cluster, p.leads());
-        let charge = p.op_bytes.as_ref().map(|_| p.charges_of_leads());
-        let admission = match &charge {
-            Some(charge) => Admission::Charged(p.memory(charge)),
-            None => Admission::by_lifetimes(work, cluster, lead, &p.capacity, p.on_oom),
-        };
-        let mut engine = Engine::new(work, cluster, p.clock, &p.ticks, lead, p.contention, admission);
-        run(&mut engine)?;
-        Ok(engine.into_scheduled())
+    let schedules = scheduled(py, problem, |engine| {
+        py.detach(|| run(engine)).map_err(|e| problem.graph.name(e))?;
+        Ok(true)
     })?;
-    Ok((problem.devices(py, s.device), problem.seconds(py, s.start), problem.seconds(py, s.finish)))
+    Ok(schedules.expect("it does not give up"))
+}
+
+/// Ops scheduled between two looks at signals: some milliseconds where channels are congested.
+const PART: usize = 512;
+
+/// Runs the scheduler of [`list`], and now and then lets Python interrupt it. None as soon as the makespan is
+/// certain not to be below the limit.
+fn listed<'py>(
+    py: Python<'py>,
+    problem: &Problem,
+    order: &Bound<'_, PyAny>,
+    columns: (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+    delay_weight: i64,
+    (limit, progress): (Option<f64>, Option<&Bound<'_, PyAny>>),
+) -> PyResult<Option<Schedules<'py>>> {
+    let graph = &problem.graph;
+    let order = graph.topological(order)?;
+    let pinned = optional_ids("pinned", graph, columns.0, problem.cluster.n_devices())?;
+    let pinned: Vec<DeviceId> = pinned.into_iter().map(DeviceId).collect();
+    let k = problem.times.n_types();
+    let bias = columns.1.map(|bias| matrix("bias", graph, bias, k)).transpose()?.unwrap_or_default();
+    let bias: Vec<Ticks> = problem.clock.ticks_of(&bias);
+    let choice = Choice { pinned: &pinned, bias: &bias };
+    let Ok(weight) = Ticks::try_from(delay_weight) else {
+        return Err(PyValueError::new_err(format!(
+            "delay_weight is {delay_weight}: wants an integer, at least 0"
+        )));
+    };
+    let limit = limit.map(|limit| Limit::new(problem.work(), &problem.ticks, k, problem.clock.ticks(limit)));
+    scheduled(py, problem, |engine| {
+        engine.weigh_delays(weight);
+        let mut done = 0;
+        for part in order.chunks(PART) {
+            let below = py.detach(|| list::list(engine, part, choice, limit.as_ref()));
+            if !below.map_err(|e| graph.name(e))? {
+                return Ok(false);
+            }
+            done += part.len();
+            py.check_signals()?;
+            if let Some(progress) = progress {
+                progress.call1((done, engine.pushed_back()))?;
+            }
+        }
+        Ok(true)
+    })
 }
 
 /// List scheduling: puts ops in order where they finish earliest, in an idle slot or at the end.
@@ -104,6 +165,9 @@ fn scheduled<'py>(
 /// delay_weight : int
 ///     Weight of a second of delay of other ops against a second of the op's own, not negative. It
 ///     has no effect without contention.
+/// progress : callable, optional
+///     Called now and then with the number of ops scheduled so far, and how often a booked transfer was
+///     worked out to be pushed back. What it raises ends the work, and so does Ctrl-C.
 ///
 /// Returns
 /// -------
@@ -130,7 +194,7 @@ fn scheduled<'py>(
 /// >>> devices.tolist(), finish.tolist()
 /// ([0, 0, 1, 1], [1.0, 2.0, 2.5, 3.5])
 #[pyfunction]
-#[pyo3(signature = (problem, order, *, pinned=None, bias=None, delay_weight=2))]
+#[pyo3(signature = (problem, order, *, pinned=None, bias=None, delay_weight=2, progress=None))]
 pub fn schedule<'py>(
     py: Python<'py>,
     problem: &Problem,
@@ -138,23 +202,59 @@ pub fn schedule<'py>(
     pinned: Option<&Bound<'_, PyAny>>,
     bias: Option<&Bound<'_, PyAny>>,
     delay_weight: i64,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Schedules<'py>> {
-    let graph = &problem.graph;
-    let order = graph.topological(order)?;
-    let pinned = optional_ids("pinned", graph, pinned, problem.cluster.n_devices())?;
-    let pinned: Vec<DeviceId> = pinned.into_iter().map(DeviceId).collect();
-    let k = problem.times.n_types();
-    let bias = bias.map(|bias| matrix("bias", graph, bias, k)).transpose()?.unwrap_or_default();
-    let bias: Vec<Ticks> = problem.clock.ticks_of(&bias);
-    let Ok(weight) = Ticks::try_from(delay_weight) else {
-        return Err(PyValueError::new_err(format!(
-            "delay_weight is {delay_weight}: wants an integer, at least 0"
-        )));
-    };
-    scheduled(py, problem, |engine| {
-        engine.weigh_delays(weight);
-        list::list(engine, &order, Choice { pinned: &pinned, bias: &bias })
-    })
+    let schedules = listed(py, problem, order, (pinned, bias), delay_weight, (None, progress))?;
+    Ok(schedules.expect("there is no limit"))
+}
+
+/// The same as :func:`schedule`; none, and sooner, where the makespan is certain not to be below a limit.
+///
+/// That is so once an op ends so late that what must run after it, each op on the fastest device type and no
+/// transfer on the way, ends no earlier than the limit.
+///
+/// Parameters
+/// ----------
+/// problem : Problem
+/// limit : float
+///     Seconds, at least 0.
+/// order, pinned, progress
+///     As for :func:`schedule`.
+///
+/// Returns
+/// -------
+/// devices : int32 [n_ops]
+/// start, finish : float64 [n_ops]
+///     Seconds, as expected. Or None.
+///
+/// Raises
+/// ------
+/// InfeasibleError
+///     An op that fits on no device it may use, before it is certain.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> g = fast.Graph(2, np.array([0]), np.array([1]))
+/// >>> p = fast.Problem(g, fast.Cluster([("a", "gpu", 12)], []), np.ones(2))
+/// >>> fast.schedule_below(p, 2.0, fast.m_topo(g)) is None
+/// True
+#[pyfunction]
+#[pyo3(signature = (problem, limit, order, *, pinned=None, progress=None))]
+pub fn schedule_below<'py>(
+    py: Python<'py>,
+    problem: &Problem,
+    limit: f64,
+    order: &Bound<'_, PyAny>,
+    pinned: Option<&Bound<'_, PyAny>>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Schedules<'py>>> {
+    convert::limit(limit)?;
+    let weight = DELAY_WEIGHT as i64;
+    listed(py, problem, order, (pinned, None), weight, (Some(limit), progress))
 }
 
 /// Adjusting Placement (Celeritas Algorithm 2).
@@ -199,7 +299,7 @@ pub fn adjusting_placement<'py>(
     order: &Bound<'_, PyAny>,
 ) -> PyResult<Schedules<'py>> {
     let order = problem.graph.topological(order)?;
-    scheduled(py, problem, |engine| adjusting(engine, problem.clock, &order))
+    scheduled_whole(py, problem, |engine| adjusting(engine, problem.clock, &order))
 }
 
 /// When ops of a given placement and order run: each at the end of its device, every tensor sent the moment
@@ -312,7 +412,7 @@ pub fn schedule_earliest<'py>(
     let favourite = optional_ids("favourite", graph, favourite, n)?;
     let none_or_op = |index: u32| if index == u32::MAX { OpId::NONE } else { graph.op(index) };
     let favourite: Vec<OpId> = favourite.into_iter().map(none_or_op).collect();
-    scheduled(py, problem, |engine| earliest::earliest(engine, &ties, &favourite))
+    scheduled_whole(py, problem, |engine| earliest::earliest(engine, &ties, &favourite))
 }
 
 /// PEFT's optimistic cost table (Arabnejad and Barbosa 2014, eq. (1)).

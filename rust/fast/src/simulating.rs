@@ -116,9 +116,7 @@ pub fn simulate_below(
     link_order: &str,
     seed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Schedule>> {
-    if limit.is_nan() || limit < 0.0 {
-        return Err(PyValueError::new_err(format!("limit is {limit}: it must be a number >= 0")));
-    }
+    convert::limit(limit)?;
     let options = options(problem.get(), policy, link_order, seed)?;
     simulated(problem, devices, priority, options, problem.get().clock.ticks(limit))
 }

@@ -4,8 +4,9 @@ local search from there.
 Loadmaster's own. Its stages, each in a file of its own:
 
 1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`).
-   The best of them is searched from (:mod:`.inside`). Where replicas are far from the bound, ops of replicas are placed one by one (:mod:`.loose`). The
-   plan is the best of them and of whole ops, which all other stages place.
+   The best of them is searched from (:mod:`.inside`). Where that is far from the bound, ops of
+   replicas are placed one by one (:mod:`.loose`). The plan is the best of them and of whole ops,
+   which all other stages place.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
@@ -32,7 +33,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Literal, get_args
 
 from loadmaster.base import checks
@@ -159,7 +159,10 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 raise
             words, lacking = run.lacking
             size = f"{format_bytes(lacking)} ({lacking} bytes)"
-            also = f"Replicas do not fit either: {words}, lack {size} on the fullest device."
+            also = (
+                f"Replicas and shards do not fit either: {words}, lack {size} on the fullest "
+                "device."
+            )
             raise InfeasibleError(f"{error} {also}", error.shortfall) from error
     except KeyboardInterrupt:
         if best is None:
@@ -179,10 +182,13 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
     best: tuple[Candidate, Best] | None = None
-    for found in chain(replicas(run) if may_replicate else (), shards(run)):
-        if best is None or objective.better(best[0], found[0]) is found[0]:
-            best = found
-        yield found
+    for space in (replicas, shards) if may_replicate else (shards,):
+        if best is not None and run.budget.lacks(0.0):
+            break
+        for found in space(run):
+            if best is None or objective.better(best[0], found[0]) is found[0]:
+                best = found
+            yield found
     if best is None:
         return
     candidate, offer = best

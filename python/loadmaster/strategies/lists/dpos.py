@@ -10,35 +10,104 @@ when it is full the next one takes over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.lists.listing import Scheduled, list_scheduled
+from loadmaster.strategies.lists.listing import Scheduled, at_first, list_scheduled, ways
 from loadmaster.strategies.registry import strategy
+
+#: Told now and then which share of the ops is scheduled, and the work since it was last told. What
+#: it raises ends the scheduling.
+Heed = Callable[[float, int], None]
+
+#: Work of scheduling an op, where to push back a transfer is 1: both take some 60 ns.
+_WORK_OF_OP = 16
 
 
 @strategy("dpos", "critical-path ops on critical-path devices, the rest as HEFT (FastT)")
 def place(
-    problem: Problem, *, memory: MemoryModel = "dynamic", contention: bool = True
+    problem: Problem,
+    *,
+    memory: MemoryModel = "dynamic",
+    contention: bool = True,
+    progress: Progress | None = None,
 ) -> Candidate:
-    """``contention=False, memory="static"`` is the paper's model."""
-    graph = problem.graph
-    weights = slowest_times(problem)
-    _, rank = fast.levels(weights)
-    order = fast.priority_order(graph, rank)
-    critical = fast.critical_path(weights)
+    """``contention=False, memory="static"`` is the paper's model. ``progress`` is told which share
+    of the ops is scheduled.
+    """
+    told = progress or (lambda stage, best: None)
 
-    def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
-        pinned = critical_devices(problem, critical, core)
-        yield fast.schedule(core, order, pinned=pinned)
+    def heed(share: float, work: int) -> None:
+        told(f"dpos: {share:.0%} of ops", None)
 
-    return list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return Listed(problem, memory, contention, heed).place()
+
+
+class Listed:
+    """DPOS on one problem: the order, the critical path, and the ways to decide for colocated ops.
+
+    Parameters
+    ----------
+    problem, memory, contention
+        As for :func:`place`.
+    heed : callable
+        Told how far it is, way by way.
+    """
+
+    def __init__(self, problem: Problem, memory: MemoryModel, contention: bool, heed: Heed) -> None:
+        weights = slowest_times(problem)
+        _, rank = fast.levels(weights)
+        self.problem, self.memory, self.contention, self.heed = problem, memory, contention, heed
+        self.order = fast.priority_order(problem.graph, rank)
+        self.critical = fast.critical_path(weights)
+
+    def place(self) -> Candidate:
+        """The best of what is found under each way."""
+        return list_scheduled(
+            self.problem, self._rounds, memory=self.memory, contention=self.contention
+        )
+
+    def _rounds(self, core: fast.Problem) -> Iterator[Scheduled]:
+        pinned = critical_devices(self.problem, self.critical, core)
+        yield fast.schedule(core, self.order, pinned=pinned, progress=self._heeding())
+
+    def _heeding(self) -> Callable[[int, int], None]:
+        """What one schedule tells."""
+        before, n = 0, self.problem.graph.n_ops
+
+        def told(done: int, pushed: int) -> None:
+            nonlocal before
+            work = _WORK_OF_OP * done + pushed
+            self.heed(done / n, work - before)
+            before = work
+
+        return told
+
+    def may_finish_before(self, limit: float) -> bool:
+        """Whether some way to decide for colocated ops ends before a limit in seconds.
+
+        Memory counts as it does at first. Where an op finds no room so, nothing is said: true.
+        """
+        for core in ways(self.problem, contention=self.contention):
+            within = at_first(self.problem, core, self.memory)
+            pinned = critical_devices(self.problem, self.critical, within)
+            try:
+                found = fast.schedule_below(
+                    within, limit, self.order, pinned=pinned, progress=self._heeding()
+                )
+            except InfeasibleError:
+                return True
+            if found is not None:
+                return True
+        return False
 
 
 def slowest_times(problem: Problem) -> fast.Weights:

@@ -60,17 +60,37 @@ def list_scheduled(
         Nothing that fits was found.
     """
     check_memory(memory)
-    core = problem.core if contention else problem.core.without_contention()
-    # The way in which readers decide comes first. It is the better one most often in large graphs,
-    # where the verdicts that are granted may be spent before the other way has had its turn.
-    ways = [
-        _first_that_fits(problem, scheduler, core.led_by(lead), memory)
-        for lead in reversed(deciders(problem.graph))
+    at_work = [
+        _first_that_fits(problem, scheduler, core, memory)
+        for core in ways(problem, contention=contention)
     ]
-    outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(ways)))
+    outcome = reduce(partial(better_outcome, problem), reversed(_in_turns(at_work)))
     if not contention:
         return accepted(problem, outcome)
     return no_slower_than_one(problem, outcome)
+
+
+def ways(problem: Problem, *, contention: bool = True) -> list[fast.Problem]:
+    """The problem under each way to decide for colocated ops, in the order in which they are tried.
+
+    The way in which readers decide comes first. It is the better one most often in large graphs,
+    where the verdicts that are granted may be spent before the other way has had its turn.
+    """
+    core = problem.core if contention else problem.core.without_contention()
+    return [core.led_by(lead) for lead in reversed(deciders(problem.graph))]
+
+
+def at_first(problem: Problem, core: fast.Problem, memory: MemoryModel) -> fast.Problem:
+    """A way as :func:`list_scheduled` tries it first: how it counts memory, and how much of it."""
+    op_bytes, shares = next(_ways_to_count(problem, memory))
+    return _within(problem, core, op_bytes, shares[0])
+
+
+def _within(
+    problem: Problem, core: fast.Problem, op_bytes: NDArray[np.uint64] | None, share: float
+) -> fast.Problem:
+    capacity = (problem.capacity * share).astype(np.uint64)
+    return core.within(capacity=capacity, op_bytes=op_bytes)
 
 
 def _in_turns(ways: list[Way]) -> list[Outcome]:
@@ -102,8 +122,7 @@ def _first_that_fits(
     for op_bytes, shares in _ways_to_count(problem, memory):
         narrowing = Narrowing(shares)
         for share in narrowing:
-            capacity = (problem.capacity * share).astype(np.uint64)
-            within = core.within(capacity=capacity, op_bytes=op_bytes)
+            within = _within(problem, core, op_bytes, share)
             outcome = yield from _best_round(problem, scheduler(within), share)
             closest = better_outcome(problem, closest, outcome)
             narrowing.note(outcome)

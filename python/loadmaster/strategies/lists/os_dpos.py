@@ -20,6 +20,12 @@ What is not in the paper, or differs:
   shortens nothing. By the paper's rule VGG-19 on four V100s stays data-parallel, at 344 ms; by ours
   it takes 252 ms.
 * Sub-ops are not split again: the first split may already have as many parts as there are devices.
+* Of a split that cannot shorten DPOS' estimate no more is worked out than shows this: a schedule is
+  broken off once an op ends so late that what must run after it ends no earlier than the best so
+  far (:func:`loadmaster.fast.schedule_below`). The simulator sees only what is kept.
+* On congested channels a schedule of many replicas takes seconds. So the search ends once it has
+  done a given work (:data:`MOST_WORK`), and the plan says so: the splits of the longest ops come
+  first.
 * A split is kept if it shortens DPOS' estimate, as in the paper. The plan is then the one that the
   simulator finds fastest, of all states that were kept and of one device. FastT's rollback (section
   4) does the same by measuring.
@@ -27,14 +33,14 @@ What is not in the paper, or differs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Incumbent, Progress
@@ -44,16 +50,12 @@ from loadmaster.judge.bounds import split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import JOIN, SLICE, Program
 from loadmaster.strategies.attempts import MemoryModel
-from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.candidate import INTERRUPTED, OUT_OF_TIME, Candidate
 from loadmaster.strategies.lists import dpos
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import single
 from loadmaster.transforms import dimensions, replicate
 from loadmaster.transforms.split import Splitting, planned_split
-
-#: Places a problem: the candidate, its critical path (reduced ops, in order) and its estimate of
-#: the makespan in seconds.
-Scheduler = Callable[[Problem], tuple[Candidate, NDArray[np.int32], float]]
 
 #: Which graph the search starts from.
 Start = Literal["any", "model", "data-parallel"]
@@ -64,13 +66,27 @@ _LEAST_GAIN = 1e-9
 #: Least time that a split must be able to save, as a share of the makespan.
 _LEAST_SAVING = 1e-2
 
+#: Work after which no further split is tried, as DPOS counts it: some 15 s on a congested cluster.
+#: No graph of fewer than 10,000 ops in ``../shared/data`` comes to it.
+MOST_WORK = 200_000_000
+
 #: Splits that a note names.
 _NAMED = 8
 
 
 @dataclass(frozen=True)
-class _State:
-    """The problem of a program and how the scheduler placed it."""
+class Placed:
+    """How a scheduler placed a problem.
+
+    Attributes
+    ----------
+    problem : Problem
+    candidate : Candidate
+    path : int32
+        The critical path: reduced ops, in order.
+    estimate : float
+        Seconds that the scheduler expects of a step.
+    """
 
     problem: Problem
     candidate: Candidate
@@ -86,6 +102,17 @@ class _State:
         return [int(op) for op in self.problem.reduced.op_of[reduced[taking]]]
 
 
+class Scheduler(Protocol):
+    """Places a problem."""
+
+    def __call__(self, of: Problem, /, heed: dpos.Heed, limit: float = np.inf) -> Placed | None:
+        """None if the step is certain, or nearly so, to be no shorter than ``limit`` seconds.
+
+        ``heed`` is called now and then with the share of the ops scheduled so far, and the work
+        since it was last called.
+        """
+
+
 @strategy("os-dpos", "DPOS, splitting ops of the critical path where it helps (FastT)")
 def place(
     problem: Problem,
@@ -94,6 +121,7 @@ def place(
     continue_search: bool = True,
     memory: MemoryModel = "dynamic",
     contention: bool = True,
+    time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """:func:`split_search` with DPOS; ``progress`` is told which op is tried, and the best so far.
@@ -101,16 +129,23 @@ def place(
     ``contention=False, memory="static"`` is the paper's model.
     """
 
-    def schedule(of: Problem) -> tuple[Candidate, NDArray[np.int32], float]:
-        candidate = dpos.place(of, memory=memory, contention=contention)
-        path = fast.critical_path(dpos.slowest_times(of))
+    def schedule(of: Problem, heed: dpos.Heed, limit: float = np.inf) -> Placed | None:
+        listed = dpos.Listed(of, memory, contention, heed)
+        if limit < np.inf and not listed.may_finish_before(limit):
+            return None
+        candidate = listed.place()
         expected = candidate.assignment.estimate
         if expected is None:
             expected = of.objective.seconds(candidate.verdict)
-        return candidate, path, expected
+        return Placed(of, candidate, listed.critical, expected)
 
     return split_search(
-        problem, schedule, start=start, continue_search=continue_search, progress=progress
+        problem,
+        schedule,
+        start=start,
+        continue_search=continue_search,
+        time_limit=time_limit,
+        progress=progress,
     )
 
 
@@ -120,23 +155,28 @@ def split_search(
     *,
     start: Start = "any",
     continue_search: bool = True,
+    time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """Splits ops of the critical path for as long as a scheduler finishes earlier for it.
 
+    Ctrl-C ends the search, not the program: the best so far is returned.
+
     Parameters
     ----------
     problem : Problem
-    schedule : callable
+    schedule : Scheduler
         DPOS, or another function that places a problem.
     start : "any" (default), "model" or "data-parallel"
         The graph to start from; "any": each of the two.
     continue_search : bool
         Whether to go on along the path after the first op that no split helps (default). The paper
         stops there.
+    time_limit : float, optional
+        Seconds after which the best so far is returned, as soon as there is one.
     progress : callable, optional
-        Told which graph is placed, which op and which split of it is tried, and the seconds that
-        the scheduler expects so far.
+        Told which graph is placed, which op and which split of it is tried, which share of the ops
+        is scheduled, and the seconds that the scheduler expects so far.
 
     Returns
     -------
@@ -150,39 +190,42 @@ def split_search(
     InputError
         An unknown start, or a batch that the devices do not divide where only "data-parallel" will
         do.
+    KeyboardInterrupt
+        Ctrl-C before there is a plan.
 
     Notes
     -----
     One call of the scheduler per op, dimension and number of parts that may help: for s splits kept
     on K devices about 2 s K calls. A split that cannot help is never put into the graph.
     """
-    told = progress or (lambda stage, best: None)
-    least = split_bound(problem).seconds
-
-    def tell(what: str, expected: float) -> None:
-        told(f"splitting {what}", Incumbent(expected, least))
-
-    found: list[Candidate] = []
-    refused: InfeasibleError | None = None
-    for done in _starts(problem, start):
-        told("placing the graph" if done.is_plain else "placing its replicas", None)
-        try:
-            of = problem if done.is_plain else problem.transformed(done)
-            first = _State(of, *schedule(of))
-        except InfeasibleError as error:
-            refused = refused or error
-            continue
-        states = [first, *_kept(problem, schedule, tell, first, continue_search)]
-        found += [_candidate(state) for state in states]
-    if not found:
-        assert refused is not None
-        raise refused
-    best = problem.objective.quickest(found)
+    checks.one_of("start", start, get_args(Start))
     alone = _alone(problem)
-    if alone is None or problem.objective.better(alone, best) is best:
-        return best
+    watch = _Watch(progress, split_bound(problem).seconds, time_limit, alone is not None)
+    search = _Search(problem, schedule, continue_search, watch)
+    notes: tuple[str, ...] = ()
+    try:
+        for program in _starts(problem, start):
+            search.run(program)
+    except (KeyboardInterrupt, _TimeIsUpError) as cut:
+        if search.best is None and alone is None:
+            raise
+        notes = (INTERRUPTED if isinstance(cut, KeyboardInterrupt) else OUT_OF_TIME,)
+    if search.is_spent and not notes:
+        tried = counted(search.tried, "split")
+        notes = (f"the search ended at its allowance of work, after {tried}",)
+    best = search.best
+    if best is None and (alone is None or not notes):
+        assert search.refused is not None
+        raise search.refused
+    if alone is not None and (best is None or problem.objective.better(alone, best) is alone):
+        best = alone if best is None else alone.noted(_slower(best))
+    assert best is not None
+    return best.noted(*notes)
+
+
+def _slower(best: Candidate) -> str:
     took = format_seconds(best.verdict.step_time)
-    return alone.noted(f"one device is no slower than the best that DPOS found on several ({took})")
+    return f"one device is no slower than the best that DPOS found on several ({took})"
 
 
 def _alone(problem: Problem) -> Candidate | None:
@@ -194,7 +237,6 @@ def _alone(problem: Problem) -> Candidate | None:
 
 
 def _starts(problem: Problem, start: Start) -> Iterator[Program]:
-    checks.one_of("start", start, get_args(Start))
     k = problem.cluster.n_devices
     if start != "data-parallel":
         yield Program.of(problem.model)
@@ -208,33 +250,134 @@ def _starts(problem: Problem, start: Start) -> Iterator[Program]:
             yield replicated
 
 
-def _kept(
-    problem: Problem,
-    schedule: Scheduler,
-    tell: Callable[[str, float], None],
-    state: _State,
-    continue_search: bool,
-) -> Iterator[_State]:
-    """One state after the other, each with one more op split."""
-    hopeless: set[str] = set()
-    found: _State | None = state
-    while found is not None:
-        state, found = found, None
+class _TimeIsUpError(Exception):
+    """The time limit has passed, and there is a plan."""
+
+
+class _Watch:
+    """Tells what is being done, and ends it when the time is up."""
+
+    def __init__(
+        self, progress: Progress | None, least: float, time_limit: float | None, has_plan: bool
+    ) -> None:
+        self._told = progress or (lambda stage, best: None)
+        self._least = least
+        self._deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
+        self._stage: tuple[str, Incumbent | None] = ("", None)
+        #: Whether there is a plan to return: until then no time is up.
+        self.has_plan = has_plan
+
+    def tell(self, stage: str, expected: float | None = None) -> None:
+        """Tells a stage, and the seconds that the scheduler expects so far."""
+        best = None if expected is None else Incumbent(expected, self._least)
+        self._stage = stage, best
+        self._told(stage, best)
+        self._look()
+
+    def scheduled(self, share: float) -> None:
+        """Tells which share of the ops of the stage is scheduled."""
+        stage, best = self._stage
+        self._told(f"{stage}: {share:.0%} of ops", best)
+        self._look()
+
+    def _look(self) -> None:
+        if self.has_plan and time.perf_counter() >= self._deadline:
+            raise _TimeIsUpError
+
+
+class _Search:
+    """The search, start by start.
+
+    Attributes
+    ----------
+    best : Candidate or None
+        The one that the simulator finds fastest, of all that were kept.
+    refused : InfeasibleError or None
+        Why the first start that could not be placed could not.
+    """
+
+    def __init__(
+        self, problem: Problem, schedule: Scheduler, continue_search: bool, watch: _Watch
+    ) -> None:
+        self.problem, self.schedule = problem, schedule
+        self.continue_search, self.watch = continue_search, watch
+        self.best: Candidate | None = None
+        self.refused: InfeasibleError | None = None
+        self.work = self.tried = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether so much work was done that no further split is tried."""
+        return self.work >= MOST_WORK
+
+    def run(self, program: Program) -> None:
+        """From one start: one split after the other."""
+        self.watch.tell("placing the graph" if program.is_plain else "placing its replicas")
+        try:
+            of = self.problem if program.is_plain else self.problem.transformed(program)
+            state = self._placed(of)
+        except InfeasibleError as error:
+            self.refused = self.refused or error
+            return
+        assert state is not None, "there is no limit"
+        hopeless: set[str] = set()
+        while state is not None:
+            self._keep(state)
+            state = self._next(state, hopeless)
+
+    def _placed(self, of: Problem, limit: float = np.inf) -> Placed | None:
+        def heed(share: float, work: int) -> None:
+            self.work += work
+            self.watch.scheduled(share)
+
+        return self.schedule(of, heed, limit)
+
+    def _keep(self, state: Placed) -> None:
+        found = state.candidate.noted(*state.problem.program.notes, *_notes(state.problem.program))
+        some = [found] if self.best is None else [self.best, found]
+        self.best = self.problem.objective.quickest(some)
+        self.watch.has_plan |= self.best.fits or self.problem.best_effort
+
+    def _next(self, state: Placed, hopeless: set[str]) -> Placed | None:
+        """A state with one more op split; none if no split helps. Ops that no split of helps are
+        noted as hopeless.
+        """
         for op in state.on_path():
             name = state.problem.model.names[op]
+            if self.is_spent:
+                break
             if state.problem.program.parts[op] > 1 or name in hopeless:
                 continue
-            tell(name, state.estimate)
-            trials = _trials(problem, state, op)
-            found = _best(schedule, tell, state, trials)
-            if found is not None or (trials and not continue_search):
-                break
+            self.watch.tell(f"splitting {name}", state.estimate)
+            trials = _trials(self.problem, state, op)
+            found = self._best_of(state, trials)
+            if found is not None or (trials and not self.continue_search):
+                return found
             hopeless.add(name)
-        if found is not None:
-            yield found
+        return None
+
+    def _best_of(self, state: Placed, trials: list[Splitting]) -> Placed | None:
+        """The trial that finishes first, if that is earlier than without."""
+        best: Placed | None = None
+        limit = state.estimate * (1 - _LEAST_GAIN)
+        for trial in trials:
+            if self.is_spent:
+                break
+            self.tried += 1
+            self.watch.tell(f"splitting {trial.split}", limit)
+            of = state.problem.transformed(trial.program())
+            try:
+                placed = self._placed(of, limit)
+            except InfeasibleError:
+                continue
+            if placed is None or placed.estimate >= limit:
+                continue
+            if placed.candidate.fits or not state.candidate.fits:
+                limit, best = placed.estimate, placed
+        return best
 
 
-def _trials(problem: Problem, state: _State, op: int) -> list[Splitting]:
+def _trials(problem: Problem, state: Placed, op: int) -> list[Splitting]:
     """Splits of an op that may help; none of them is put into the graph yet."""
     graph = state.problem.model
     longest = state.problem.costs.time[op].min() - _LEAST_SAVING * state.estimate
@@ -251,25 +394,6 @@ def _trials(problem: Problem, state: _State, op: int) -> list[Splitting]:
     return trials
 
 
-def _best(
-    schedule: Scheduler, tell: Callable[[str, float], None], state: _State, trials: list[Splitting]
-) -> _State | None:
-    """The trial that finishes first, if that is earlier than without."""
-    best: _State | None = None
-    limit = state.estimate * (1 - _LEAST_GAIN)
-    for trial in trials:
-        tell(str(trial.split), limit)
-        of = state.problem.transformed(trial.program())
-        try:
-            candidate, path, estimate = schedule(of)
-        except InfeasibleError:
-            continue
-        if estimate < limit and (candidate.fits or not state.candidate.fits):
-            limit = estimate
-            best = _State(of, candidate, path, estimate)
-    return best
-
-
 def _chain(problem: Problem, trial: Splitting) -> float:
     """Seconds of the shortest way through a split op: its slowest split op, its longest sub-op and
     the joining op that takes least (others may be off the path), each on its fastest device type.
@@ -279,11 +403,6 @@ def _chain(problem: Problem, trial: Splitting) -> float:
     before, after = work.role == SLICE, work.role == JOIN
     longest = float(seconds[before].max(initial=0.0)) + float(seconds[~before & ~after].max())
     return longest + float(seconds[after].min())
-
-
-def _candidate(state: _State) -> Candidate:
-    program = state.problem.program
-    return state.candidate.noted(*program.notes, *_notes(program))
 
 
 def _notes(program: Program) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -21,9 +22,13 @@ from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.uniform import roles_only
 
-#: A step within this share of the least that the devices of a mesh could take is good enough: their
-#: other meshes are not tried.
-NEAR = 0.01
+#: By the number of a mesh's axes: a step within this share of the least that its devices could take
+#: is good enough, and the mesh is not tried.
+NEAR = (0.0, 0.0, 0.03, 0.1)
+
+#: What does not fit is made to fit if its step is no longer than the best one's, times this: prices
+#: of memory find other labels, which may be faster.
+HOPE = 1.1
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,8 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
         if best is not None and best.fits and _is_near(best, floor, mesh):
             continue
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
-        for found in _on(space, mesh, weights):
+        to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
+        for found in _on(space, mesh, weights, to_beat):
             yield found
             best = found if best is None else min(best, found, key=lambda one: one.key)
         of_all = of_all or best
@@ -106,17 +112,16 @@ def _evenness(mesh: Mesh) -> float:
 
 
 def _is_near(best: Ranked, floor: float, mesh: Mesh) -> bool:
-    near = 1 + NEAR if len(mesh.axes) > 1 else 1.0
-    return best.labels.seen.step_time <= near * floor
+    return best.labels.seen.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
 
 
-def _on(space: Space, mesh: Mesh, weights: tuple[float, ...]) -> Iterator[Ranked]:
+def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) -> Iterator[Ranked]:
     """Labels on one mesh, for some weights, and where it has one axis those that share by the
     batch.
     """
     setting, memory = space.setting(mesh), space.memory(mesh)
     solver = Solver(setting)
-    for labels in solver.all_weights(memory, weights):
+    for labels in solver.all_weights(memory, weights, to_beat):
         yield Ranked(mesh, labels, solver, labels.fits(memory))
     if len(mesh.axes) > 1:
         return

@@ -1,7 +1,8 @@
 """The cheapest labels of all: every op whole, or cut in one of its ways, on every axis of a mesh.
 
 Labels for meshes of the cluster are ranked by their mirrors (:mod:`.ranking`). The best few become
-programs, which the judge decides between (:mod:`.judging`). One device is among them.
+programs, which the judge decides between (:mod:`.judging`). One device is among them. Where none
+fits, layers are recomputed (:mod:`.recomputing`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.recomputing import recomputed
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
-#: How many of the ranked labels are looked at more closely.
-LOOKED_AT = 8
+#: How many of the ranked labels are looked at more closely, and how many of these are judged.
+LOOKED_AT, JUDGED = 8, 3
 
-#: How many of these are judged.
-JUDGED = 3
+#: From so many parts on, fewer are.
+MANY_PARTS, LOOKED_AT_OF_MANY, JUDGED_OF_MANY = 200_000, 4, 2
 
 #: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
 #: nothing fits so far.
@@ -64,9 +66,9 @@ def place(
     labels: Ranked | None = None
     is_cut = False
     try:
-        for found, of in sharded(space, budget):
+        for found, of, where in in_all_spaces(space, budget):
             if best is None or problem.objective.better(best, found) is found:
-                best, labels = found, of
+                best, labels, space = found, of, where
                 words = "one device" if of is None else f"sharded on {of.words}"
                 tell(words, Incumbent(found.verdict.step_time))
     except KeyboardInterrupt:
@@ -84,16 +86,35 @@ def place(
     return accepted(best.problem, Outcome(best, 1.0))
 
 
+def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None, Space]]:
+    """What :func:`sharded` finds, and where that is nothing that fits, what it finds with layers
+    recomputed; each with the space that it is of.
+    """
+    fits = False
+    for found, labels in sharded(space, budget):
+        fits = fits or found.fits
+        yield found, labels, space
+    if fits or budget.lacks(0.0):
+        return
+    for again in recomputed(space):
+        for found, labels in sharded(again, budget):
+            if labels is not None:
+                yield found, labels, again
+
+
 def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
     """One device, if it holds the graph, and the best of the ranked labels, each with these."""
     with suppress(InfeasibleError):
         yield single.place(space.problem), None
     if space.problem.cluster.n_devices == 1:
         return
-    rows, n, fits = best_of(ranked(space, budget), LOOKED_AT), 0, False
+    parts = space.problem.graph.n_ops * space.problem.cluster.n_devices
+    is_large = parts >= MANY_PARTS
+    looked_at, most = (LOOKED_AT_OF_MANY, JUDGED_OF_MANY) if is_large else (LOOKED_AT, JUDGED)
+    rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
     for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
-        if n >= JUDGED + _MORE or (fits and (n >= JUDGED or is_far)):
+        if n >= most + _MORE or (fits and (n >= most or is_far)):
             return
         candidate = expanded(space, found)
         n, fits = n + 1, fits or candidate.fits

@@ -32,13 +32,17 @@ UNTYING = 0.01
 #: How often all axes are solved, at most.
 _ROUNDS = 3
 
-#: Sweeps of one solve, at most.
-_SWEEPS = 60
+#: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that
+#: this is. Where there are several axes, all of them share the visits.
+_VISITS, _SWEEPS = 800_000, (60, 1000)
 
 #: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
 #: to, as powers of 10, and how often what lies between is halved.
 _PRICES = (-3.0, 3.0)
 _HALVINGS = 6
+
+#: A step that is longer by no more than this share than without a price will do.
+_CHEAP = 0.005
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,12 @@ class Solver:
         """Number of axes."""
         return len(self.setting.traffic)
 
+    def _sweeps(self, tables: Tables) -> int:
+        """Sweeps over a labelling, fewer the larger it is once what is tied is one."""
+        alike = len(np.unique(tables.tied)) / max(len(tables.tied), 1)
+        edges = max(alike * tables.costs.problem.n_edges, 1.0)
+        return int(np.clip(_VISITS / self.n_axes / edges, *_SWEEPS))
+
     def whole(self) -> Ints:
         """The labels of a step that every device does whole."""
         return np.zeros((self.n_axes, self.setting.structure.n), dtype=np.int64)
@@ -113,6 +123,12 @@ class Solver:
     def solve(self, weight: float, price: float = 0.0, start: Ints | None = None) -> Labels:
         """Labels for a weight and a price, tied.
 
+        Parameters
+        ----------
+        weight, price : float
+        start : int64 [n_axes, n_nodes], optional
+            Labels that are near: then every axis is solved once.
+
         Raises
         ------
         InfeasibleError
@@ -120,12 +136,12 @@ class Solver:
         """
         columns = self.whole() if start is None else start.copy()
         gaps = np.zeros(self.n_axes)
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if start is None else 1):
             before = columns.copy()
             for axis in range(self.n_axes):
                 tables = self._of(axis, columns)
                 found = tables.costs.problem.solve(
-                    _weights(weight, price), tied=tables.tied, sweeps=_SWEEPS
+                    _weights(weight, price), tied=tables.tied, sweeps=self._sweeps(tables)
                 )
                 columns[axis] = found.labels[tables.at[: columns.shape[1]]]
                 gaps[axis] = found.gap
@@ -139,9 +155,11 @@ class Solver:
         for axis in range(self.n_axes):
             tables = self._of(axis, columns)
             weights, n = _weights(labels.weight, labels.price), columns.shape[1]
-            tied = tables.costs.problem.solve(weights, tied=tables.tied, sweeps=_SWEEPS)
+            tied = tables.costs.problem.solve(
+                weights, tied=tables.tied, sweeps=self._sweeps(tables)
+            )
             try:
-                free = tables.costs.problem.solve(weights, start=tied.labels, sweeps=_SWEEPS // 2)
+                free = tables.costs.problem.solve(weights, start=tied.labels, sweeps=_SWEEPS[0])
             except InfeasibleError:
                 continue
             if free.energy < (1 - UNTYING) * tied.energy:
@@ -150,29 +168,43 @@ class Solver:
             return labels
         return replace(labels, columns=columns, seen=self.mirror.seen(columns), is_tied=is_tied)
 
-    def all_weights(self, memory: float, weights: Sequence[float] = WEIGHTS) -> Iterator[Labels]:
+    def all_weights(
+        self, memory: float, weights: Sequence[float] = WEIGHTS, to_beat: float = np.inf
+    ) -> Iterator[Labels]:
         """Labels for every weight, and where they do not fit, those of the least price that do; if
         none does, those that hold least.
+
+        Parameters
+        ----------
+        memory : float
+            Bytes.
+        weights : sequence of float
+        to_beat : float
+            Seconds: what takes so long, and does not fit, is not made to fit.
         """
         price = 0.0
         for weight in weights:
             found = self.solve(weight, price)
-            if not found.fits(memory):
+            if not found.fits(memory) and found.seen.step_time < to_beat:
                 found = self._within(found, memory)
             # What one weight had to pay, others have to pay about as well.
             price = found.price
             yield found
 
     def _within(self, free: Labels, memory: float) -> Labels:
-        """Labels that fit, of the least price found by bisection."""
+        """Labels that fit, of the least price found by bisection; it ends where the price costs
+        next to nothing.
+        """
         unit = free.seen.step_time / max(free.seen.peak, 1.0)
         low, high = _PRICES
         best = self.solve(free.weight, unit * 10**high)
         if not best.fits(memory):
             return min((free, best), key=lambda one: one.seen.peak)
         for _ in range(_HALVINGS):
+            if best.seen.step_time <= (1 + _CHEAP) * free.seen.step_time:
+                break
             middle = (low + high) / 2
-            found = self.solve(free.weight, unit * 10**middle)
+            found = self.solve(free.weight, unit * 10**middle, best.columns)
             if found.fits(memory):
                 high = middle
                 best = min((found, best), key=lambda one: one.seen.step_time)

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.dimensions.form import ANY, REPLICATE
-from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh
+from loadmaster.strategies.sharding.frame import ENDS, ROLES, Frame, kinds
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
@@ -29,18 +28,13 @@ from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import STAGES
-from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
+from loadmaster.transforms.lays import conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 #: The components of a cost.
 SECONDS, OVERLAPPED, STAYS, WAITS = range(4)
-
-#: What an edge is: a tensor that is read; one that its reader writes into; the same, of a
-#: parameter; a parameter and the op that writes it last; a tensor that is read from a hub, and the
-#: op that makes it: some lays cannot be turned into others, whatever the hub's.
-_ROLES = _READ, _WRITTEN, _UPDATED, _ENDS, _MAY = range(5)
 
 #: Conversions that there are; negative ones count from the end.
 _KINDS = len(fast.COLLECTIVES) + 2
@@ -70,18 +64,17 @@ class Setting:
         Per axis, what the parts at its places go by.
     places : sequence of Place
         Those that may be the slowest.
-    tied : int64 [n_nodes]
-        Nodes of one number play the same part.
+    frame : Frame
     """
 
     parts: Parts
     traffic: Sequence[Traffic]
     shares: Sequence[Sequence[float]]
     places: Sequence[Place]
-    tied: Ints
+    frame: Frame
 
     @classmethod
-    def of(cls, parts: Parts, mesh: Mesh, tied: Ints) -> Setting:
+    def of(cls, parts: Parts, mesh: Mesh, frame: Frame) -> Setting:
         """The setting of a mesh on the cluster of the parts' problem."""
         cluster = parts.problem.cluster
         device = mesh.on(cluster)
@@ -96,7 +89,7 @@ class Setting:
             place = Place(cluster.device_types[d], tuple(int(i) for i in at))
             weights = (shares[i][j] for i, j in enumerate(place.at))
             known.setdefault((place.type, *weights), place)
-        return cls(parts, traffic, shares, list(known.values()), tied)
+        return cls(parts, traffic, shares, list(known.values()), frame)
 
     @property
     def structure(self) -> Structure:
@@ -173,36 +166,28 @@ class _Building:
         self.columns = columns.copy()
         self.columns[axis] = 0
         self.traffic = setting.traffic[axis]
-        self.lays: list[NDArray[np.int32]] = []
 
     def build(self) -> Tables:
-        structure, n = self.structure, self.structure.n
-        hubs = _Hubs.of(structure, self.setting.tied)
+        frame, hubs = self.setting.frame, self.setting.frame.hubs
         of_node, starts, unary = self._unary()
         node_table = np.concatenate([of_node, len(starts) - 1 + hubs.table])
         hub_labels = np.array([len(lays) for lays in hubs.lays], dtype=np.int64)
         starts = np.concatenate([starts, starts[-1] + np.cumsum(hub_labels)])
         unary = np.concatenate([unary, np.zeros((int(hub_labels.sum()), 4))])
-        at = np.empty(n + hubs.n, dtype=np.int64)
-        place = np.concatenate([2 * structure.op, 2 * structure.op[hubs.root] + 1])
-        order = np.argsort(place, kind="stable")
-        at[order] = np.arange(len(order))
-        src, dst, edge_table, (pair_start, pair_columns, pair) = self._edges(hubs)
+        edge_table, (pair_start, pair_columns, pair) = self._edges()
+        order = np.argsort(frame.at)
         costs = LabelCosts(
             node_table=node_table[order].astype(np.int32),
             unary_start=starts,
             unary=unary,
-            src=at[src].astype(np.int32),
-            dst=at[dst].astype(np.int32),
+            src=frame.at[frame.src].astype(np.int32),
+            dst=frame.at[frame.dst].astype(np.int32),
             edge_table=edge_table.astype(np.int32),
             pair_start=pair_start,
             pair_columns=pair_columns.astype(np.int32),
             pair=pair,
         )
-        tied = np.concatenate(
-            [self.setting.tied, self.setting.tied.max(initial=-1) + 1 + hubs.tied]
-        )
-        return Tables(costs, at, tied[order])
+        return Tables(costs, frame.at, frame.tied[order])
 
     # -- labels --------------------------------------------------------------------------------
 
@@ -241,107 +226,31 @@ class _Building:
 
     # -- pairs of labels -----------------------------------------------------------------------
 
-    def _edges(self, hubs: _Hubs) -> tuple[Ints, Ints, Ints, tuple[Ints, Ints, Floats]]:
-        """Ends and table of each edge, and the tables: where they start, columns, and costs."""
-        structure, a, n = self.structure, self.structure.arguments, self.structure.n
-        made, wanted = self._interned()
-        hub_lays = np.array([self._lay(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
-        size = self._sizes()
-        is_parameter = structure.stands_for[a.root] == PARAMETER
-        role = np.where(a.is_written, np.where(is_parameter, _UPDATED, _WRITTEN), _READ)
-        hub = structure.hub
-        alone, shared = np.flatnonzero(hub < 0), np.flatnonzero(hub >= 0)
-        first = shared[hubs.first]
-        of_hub = np.zeros((hubs.n, size.shape[1]))
-        np.maximum.at(of_hub, hub[shared], size[shared])
-        placeholder, writer = structure.written
-        of_writer = structure.ways.first_output[structure.way[writer]]
-        of_holder = structure.ways.first_output[structure.way[placeholder]]
-        through = a.root[shared], a.reader[shared], made[shared], wanted[shared], size[shared]
-        rows = [
-            (
-                a.root[alone],
-                a.reader[alone],
-                made[alone],
-                wanted[alone],
-                size[alone],
-                a.traffic[alone],
-                role[alone],
-            ),
-            (
-                hubs.root,
-                n + np.arange(hubs.n),
-                made[first],
-                hub_lays,
-                of_hub,
-                hubs.traffic,
-                np.full(hubs.n, _READ),
-            ),
-            (
-                n + hub[shared],
-                a.reader[shared],
-                hub_lays[hub[shared]],
-                wanted[shared],
-                size[shared],
-                a.traffic[shared],
-                role[shared],
-            ),
-            (
-                placeholder,
-                writer,
-                of_holder,
-                of_writer,
-                self._written(placeholder),
-                structure.stands_for[placeholder] == PARAMETER,
-                np.full(len(writer), _ENDS),
-            ),
-            (
-                *through[:4],
-                np.zeros_like(size[shared]),
-                np.zeros(len(shared), dtype=np.int8),
-                np.full(len(shared), _MAY),
-            ),
-        ]
-        src, dst, left, right, bytes_, traffic, roles = (
-            np.concatenate([row[i] for row in rows]) for i in range(7)
-        )
-        counts = self._counts(hubs)
-        code = joint(left, right, *bytes_.T, traffic, roles, counts[src], counts[dst])
+    def _edges(self) -> tuple[Ints, tuple[Ints, Ints, Floats]]:
+        """The table of each edge, and the tables: where they start, columns, and costs."""
+        frame = self.setting.frame
+        code, size = frame.code, frame.sizes(self.structure, self._sizes(), self._written())
+        if len(self.columns) > 1:
+            # Collectives of which the same is done on the other axes before are of one size.
+            columns = [size[:, 0]]
+            columns += [c for i, c in enumerate(size.T[1:]) if not np.array_equal(c, size[:, i])]
+            code = joint(code, *columns)
         some = firsts(code)
-        pairs = _Pairs(left[some], right[some], roles[some] + len(_ROLES) * (traffic[some] > 0))
-        shape = counts[src[some]], counts[dst[some]]
-        tables = self._pairs(pairs, shape, bytes_[some], traffic[some])
-        # Edges that forbid nothing say nothing.
-        forbids = np.add.reduceat(np.isinf(tables[2]).any(axis=1), tables[0][:-1]) > 0
-        kept = (roles != _MAY) | forbids[code]
-        return src[kept], dst[kept], code[kept], tables
+        counts = frame.counts[frame.src[some]], frame.counts[frame.dst[some]]
+        return code, self._pairs(some, counts, size[some])
 
-    def _written(self, nodes: Ints) -> Floats:
-        """Bytes of some nodes on this axis, for each kind of collective."""
-        size = self.structure.resident[nodes].copy()
-        way = self.structure.way[nodes]
+    def _written(self) -> Floats:
+        """Bytes that nodes keep on this axis, for each kind of collective."""
+        structure, ways = self.structure, self.structure.ways
+        size = structure.resident.copy()
+        holder = structure.written[0]
+        first = ways.first_output[structure.way[holder]]
         for axis, column in enumerate(self.columns):
             if axis != self.axis:
-                of = self.structure.ways.output_size[
-                    self.structure.ways.first_output[way], column[nodes]
-                ]
-                size *= fractions(of, self.setting.shares[axis], self.setting.places[0].at[axis])
+                of = ways.output_size[first, column[holder]]
+                at = self.setting.places[0].at[axis]
+                size[holder] *= fractions(of, self.setting.shares[axis], at)
         return np.repeat(size[:, None], len(fast.COLLECTIVES), axis=1)
-
-    def _counts(self, hubs: _Hubs) -> Ints:
-        ways = self.structure.ways
-        of_hubs = np.array([len(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
-        return np.concatenate([ways.n_labels[self.structure.way], of_hubs])
-
-    def _lay(self, lays: NDArray[np.int32]) -> int:
-        self.lays.append(lays)
-        return len(self.lays) - 1
-
-    def _interned(self) -> tuple[Ints, Ints]:
-        """Per argument, the lays that its root's labels make, and those that its reader's want."""
-        structure = self.structure
-        self.lays = [*structure.ways.outputs, *structure.lays_wanted]
-        return structure.made, len(structure.ways.outputs) + structure.wanted
 
     def _sizes(self) -> Floats:
         """Bytes of each argument's tensor on this axis at the time of each kind of collective on
@@ -367,14 +276,21 @@ class _Building:
         return found
 
     def _pairs(
-        self, pairs: _Pairs, shape: tuple[Ints, Ints], size: Floats, traffic: NDArray[np.int8]
+        self, some: Ints, shape: tuple[Ints, Ints], size: Floats
     ) -> tuple[Ints, Ints, Floats]:
-        """Where the pairs of each table start, its columns, and costs of pairs of labels."""
-        kinds = pairs.kinds(self.lays, shape)
-        starts = np.cumsum([0, *map(len, kinds)], dtype=np.int64)
-        kind = np.concatenate([np.empty(0, dtype=np.int8), *kinds]).astype(np.int64)
-        table = np.repeat(np.arange(len(kinds)), np.diff(starts))
-        seconds = np.zeros((len(kinds), _KINDS))
+        """Of tables, each of one of some edges: where its pairs start, its columns, and costs."""
+        frame = self.setting.frame
+        traffic, role = frame.traffic[some], frame.role[some]
+        of = role + len(ROLES) * (traffic > 0)
+        ends = (frame.left[some], frame.right[some], of, *shape)
+        tables = [
+            kinds(frame.lays[left][:n].tobytes(), frame.lays[right][:m].tobytes(), what)
+            for left, right, what, n, m in zip(*(c.tolist() for c in ends), strict=True)
+        ]
+        starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
+        kind = np.concatenate([np.empty(0, dtype=np.int8), *tables]).astype(np.int64)
+        table = np.repeat(np.arange(len(tables)), np.diff(starts))
+        seconds = np.zeros((len(tables), _KINDS))
         for code in np.unique(kind).tolist():
             for t in np.unique(table[kind == code]).tolist():
                 bytes_ = float(size[t, code])
@@ -384,105 +300,8 @@ class _Building:
                     else self.traffic.seconds(code, bytes_)
                 )
         # Nothing is left to do while what was updated is gathered.
-        overlaps = (traffic != ACTIVATION) & (pairs.role % len(_ROLES) != _ENDS)
+        overlaps = (traffic != ACTIVATION) & (role != ENDS)
         found = np.zeros((len(kind), 4))
         where = np.where(overlaps, OVERLAPPED, SECONDS)[table]
         found[np.arange(len(kind)), where] = seconds[table, kind]
         return starts, shape[1], found
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """What tables of pairs of labels are of: lays that there are and lays that are wanted, as
-    indices into lists of lays, and what edges are.
-    """
-
-    left: Ints
-    right: Ints
-    role: Ints
-
-    def kinds(
-        self, lays: Sequence[NDArray[np.int32]], shape: tuple[Ints, Ints]
-    ) -> list[NDArray[np.int8]]:
-        """Per table the conversions of its pairs, row by row."""
-        known: dict[tuple[bytes, bytes, int], NDArray[np.int8]] = {}
-        found = []
-        columns = (self.left, self.right, self.role, *shape)
-        for left, right, role, n, m in zip(*(c.tolist() for c in columns), strict=True):
-            have, want = lays[left][:n], lays[right][:m]
-            key = have.tobytes(), want.tobytes(), role
-            if key not in known:
-                known[key] = _kinds(have[:, None], want[None, :], role).reshape(-1)
-            found.append(known[key])
-        return found
-
-
-def _kinds(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
-    """The conversions of pairs of lays on an edge that is something."""
-    role, is_parameter = role % len(_ROLES), role >= len(_ROLES)
-    if role == _ENDS:
-        # What is written at the end goes where the parameter is.
-        kind = np.where(have == want, np.int8(FREE), np.int8(FORBIDDEN))
-        may = (have == REPLICATE) & (want != REPLICATE) & is_parameter
-        return np.where(may, conversion(want, have), kind)
-    kind = conversion(have, want)
-    if role == _READ:
-        return kind
-    if role == _MAY:
-        return np.where(kind == FORBIDDEN, kind, np.int8(FREE))
-    free = (have == want) | (want == ANY) | ((have == REPLICATE) & (role == _UPDATED))
-    return np.where(free, kind, np.int8(FORBIDDEN))
-
-
-@dataclass(frozen=True, eq=False)
-class _Hubs:
-    """Hubs of tensors that several ops read.
-
-    Attributes
-    ----------
-    root : int64 [n]
-    first : int64 [n]
-        Of the arguments that are read from hubs, the first of each.
-    traffic : int8 [n]
-    table : int64 [n]
-        Index into ``lays``.
-    tied : int64 [n]
-    lays : list of int32 arrays
-        The lays that a hub may have, ascending.
-    """
-
-    root: Ints
-    first: Ints
-    traffic: NDArray[np.int8]
-    table: Ints
-    tied: Ints
-    lays: list[NDArray[np.int32]]
-
-    @property
-    def n(self) -> int:
-        """Number of hubs."""
-        return len(self.root)
-
-    @classmethod
-    def of(cls, structure: Structure, tied: Ints) -> _Hubs:
-        """The hubs of a structure; those of tied roots are tied."""
-        a, ways = structure.arguments, structure.ways
-        rows = np.flatnonzero(structure.hub >= 0)
-        hub = structure.hub[rows]
-        first = firsts(hub) if len(hub) else np.empty(0, dtype=np.int64)
-        of = rows[first]
-        phase = np.where(a.traffic[of] == ACTIVATION, -1, structure.phase[a.reader[of]])
-        tie = joint(tied[a.root[of]], a.output[of], phase)
-        n_ties = int(tie.max(initial=-1)) + 1
-        found: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
-        for lays, row in (
-            (ways.outputs, structure.made),
-            (structure.lays_wanted, structure.wanted),
-        ):
-            pairs = np.unique(np.stack([tie[hub], row[rows]]), axis=1)
-            for t, r in pairs.T.tolist():
-                found[t].update(lays[r].tolist())
-        lists = [np.array(sorted(lays - {ANY}), dtype=np.int32) for lays in found]
-        traffic = np.full(len(of), ACTIVATION, dtype=np.int8)
-        np.maximum.at(traffic, hub, a.traffic[rows])
-        return cls(a.root[of], first, traffic, tie, tie, lists)

@@ -26,6 +26,10 @@ use crate::error::Error;
 /// Most numbers in all tables of a model, and in all messages between its nodes: 2 GiB each (a table stands there twice).
 pub const MOST: usize = 1 << 28;
 
+/// Costs, and sums of weighted costs, have at most this size: sums of them are far from where numbers of 64 bits
+/// overflow.
+const LARGEST: f64 = 1e200;
+
 /// What a problem is made of, as a caller gives it.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
@@ -92,6 +96,7 @@ impl Labelling {
                 return Err(Error::WrongLength { argument, got, want, per });
             }
         }
+        let pair_columns = columns_of(&c.pair_columns, &pair_start)?;
         let node_table = below("node_table", &c.node_table, n_unary)?;
         let n = node_table.len();
         let made = Self {
@@ -103,7 +108,7 @@ impl Labelling {
             dst: below("dst", &c.dst, n)?,
             edge_table: below("edge_table", &c.edge_table, n_pair)?,
             pair_start,
-            pair_columns: c.pair_columns.iter().map(|&k| usize::try_from(k).unwrap_or(0)).collect(),
+            pair_columns,
             pair: c.pair,
         };
         made.check_edges()?;
@@ -185,6 +190,23 @@ impl Labelling {
         }
     }
 
+    /// Checks that costs times weights, which are finite and not negative, can be added up. O(numbers in tables).
+    pub fn check_weights(&self, weights: &[f64]) -> Result<(), Error> {
+        let size = |cost: &[f64]| -> f64 { cost.iter().zip(weights).map(|(c, w)| (c * w).abs()).sum() };
+        let largest = |costs: &[f64]| {
+            let rows = costs.chunks_exact(self.components);
+            rows.filter(|cost| !cost.contains(&f64::INFINITY)).map(size).fold(0.0, f64::max)
+        };
+        let sum = largest(&self.unary) * self.n_nodes() as f64 + largest(&self.pair) * self.n_edges() as f64;
+        if sum <= LARGEST {
+            return Ok(());
+        }
+        Err(bad(
+            "weights",
+            format!("costs times weights may add up to {sum:e}: at most {LARGEST:e} is counted"),
+        ))
+    }
+
     /// The costs of labels, added up by component; `+inf` where a choice is forbidden. O(n + m).
     pub fn components(&self, labels: &[u32]) -> Vec<f64> {
         let mut sum = vec![0.0; self.components];
@@ -235,12 +257,12 @@ pub fn energy(components: &[f64], weights: &[f64]) -> f64 {
 }
 
 fn check_costs(argument: &'static str, costs: &[f64], components: usize) -> Result<(), Error> {
-    match first_wrong(costs, |cost| cost.is_nan() || cost == f64::NEG_INFINITY) {
+    match first_wrong(costs, |cost| !(cost.abs() <= LARGEST || cost == f64::INFINITY)) {
         None => Ok(()),
         Some(i) => Err(bad(
             argument,
             format!(
-                "component {} of row {} is {}: it must be a number or +inf",
+                "component {} of row {} is {}: it must be a number of at most {LARGEST:e} in size, or +inf",
                 i % components,
                 i / components,
                 costs[i]
@@ -268,6 +290,18 @@ fn starts(argument: &'static str, given: &[i64], rows: usize) -> Result<Vec<usiz
             ),
         )),
     }
+}
+
+/// Columns that tables of pairs have whole rows of.
+fn columns_of(given: &[i64], starts: &[usize]) -> Result<Vec<usize>, Error> {
+    let of = |(table, &columns): (usize, &i64)| {
+        let pairs = starts[table + 1] - starts[table];
+        match usize::try_from(columns) {
+            Ok(columns) if columns > 0 && pairs.is_multiple_of(columns) => Ok(columns),
+            _ => Err(bad("pair_columns", format!("table {table} of {pairs} pairs has {columns} columns"))),
+        }
+    };
+    given.iter().enumerate().map(of).collect()
 }
 
 /// Indices below `n`.

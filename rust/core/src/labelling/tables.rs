@@ -2,11 +2,7 @@
 
 use super::model::Edge;
 use super::ties::Joined;
-use super::{Labelling, bad, energy};
-use crate::error::Error;
-
-/// The weighted costs add up to no more than this, far from where sums of numbers of 64 bits overflow.
-const LARGEST: f64 = 1e200;
+use super::{Labelling, energy};
 
 /// Weighted tables. Each table of pairs stands there by rows and then by columns.
 #[derive(Debug)]
@@ -19,28 +15,16 @@ pub struct Tables {
 
 impl Tables {
     /// The problem's own. O(numbers in tables).
-    pub fn new(problem: &Labelling, weights: &[f64]) -> Result<Self, Error> {
+    pub fn new(problem: &Labelling, weights: &[f64]) -> Self {
         let of = |costs: &[f64]| {
             costs.chunks_exact(problem.components).map(|cost| energy(cost, weights)).collect()
         };
         let (unary, by_rows): (Vec<f64>, Vec<f64>) = (of(&problem.unary), of(&problem.pair));
-        let sum =
-            (largest(&unary) * problem.n_nodes() as f64) + (largest(&by_rows) * problem.n_edges() as f64);
-        let is_overflow =
-            |(&weighted, cost): (&f64, &[f64])| !weighted.is_finite() && !cost.contains(&f64::INFINITY);
-        if sum > LARGEST
-            || unary.iter().zip(problem.unary.chunks_exact(problem.components)).any(is_overflow)
-            || by_rows.iter().zip(problem.pair.chunks_exact(problem.components)).any(is_overflow)
-        {
-            let reason =
-                format!("costs times weights may add up to more than {LARGEST:e}: too large to be counted");
-            return Err(bad("weights", reason));
-        }
         let mut pair = Vec::with_capacity(2 * by_rows.len());
         for (table, &columns) in problem.pair_columns.iter().enumerate() {
             push_both(&mut pair, &by_rows[problem.pairs(table)], columns);
         }
-        Ok(Self { unary, pair })
+        Self { unary, pair }
     }
 
     /// Adds the sum of some nodes' costs, and of the diagonals of edges between them. Returns where it starts.
@@ -90,12 +74,6 @@ impl Labelling {
     fn by_rows(&self, edge: u32) -> usize {
         2 * self.pair_start[self.edge_table[edge as usize] as usize]
     }
-}
-
-/// The largest finite size of numbers.
-fn largest(values: &[f64]) -> f64 {
-    let sizes = values.iter().map(|value| value.abs()).filter(|size| size.is_finite());
-    sizes.fold(0.0, f64::max)
 }
 
 /// Appends a table by rows and by columns.

@@ -109,7 +109,7 @@ impl Ties {
     pub fn model(&self, problem: &Labelling, weights: &[f64]) -> Result<Model, Error> {
         let (inside, between) = self.edges(problem);
         self.check_sizes(problem, &between)?;
-        let mut tables = Tables::new(problem, weights)?;
+        let mut tables = Tables::new(problem, weights);
         let nodes = self.nodes(problem, &inside, &mut tables);
         let edges: Vec<Edge> = between.chunk_by(same_ends).map(|run| tables.edge(problem, run)).collect();
         Ok(Model::new(nodes, tables.unary, &edges, tables.pair))

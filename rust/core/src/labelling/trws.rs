@@ -8,6 +8,7 @@
 //! O(E L^2) a pass, O(E L) memory. Changed: a cost of `+inf` forbids a choice. A message of `+inf` then means
 //! that no allowed choice on that side goes with the label; it is never subtracted from another.
 
+use self::Direction::{Backward, Forward};
 use super::model::{Model, Side, first_least};
 
 /// No choice is left: the problem has no labelling without a forbidden choice.
@@ -27,8 +28,6 @@ pub enum Direction {
     /// From the last to the first.
     Backward,
 }
-
-use Direction::{Backward, Forward};
 
 /// The messages of a model.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use crate::clock::Ticks;
 use crate::error::Error;
 use crate::ids::{DeviceId, OpId};
 use crate::schedule::Engine;
+use crate::schedule::placed::Paths;
+use crate::workload::Workload;
 
 /// Columns that change the choice of devices. An empty column changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,11 +21,38 @@ pub struct Choice<'a> {
     pub bias: &'a [Ticks],
 }
 
-/// Schedules every op, in `order`, which is topological.
+/// A makespan that a schedule must stay below to be of use.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// The makespan.
+    pub makespan: Ticks,
+    /// Least ticks from the end of each op to the end of the step, whatever the placement.
+    after: Vec<Ticks>,
+}
+
+impl Limit {
+    /// A limit for schedules of a graph. `time` is ticks per op and device type, row-major. No op can be faster
+    /// than on its fastest type, and a tensor that stays on its device takes no time. O(E + V K).
+    pub fn new(work: &Workload, time: &[Ticks], n_types: usize, makespan: Ticks) -> Self {
+        let least: Vec<Ticks> =
+            time.chunks_exact(n_types).map(|row| row.iter().copied().min().unwrap_or(0)).collect();
+        let mut after = Paths::new(&work.graph, &least, |_, _| 0).bottom;
+        after.iter_mut().zip(&least).for_each(|(after, least)| *after -= least);
+        Self { makespan, after }
+    }
+}
+
+/// Schedules ops in `order`, which is topological. All their producers are scheduled, or in `order` before
+/// them. Returns whether the makespan may be below the limit; once it cannot, no further op is scheduled.
 ///
 /// # Errors
 /// An op that fits nowhere, unless best effort will do.
-pub fn list(engine: &mut Engine<'_>, order: &[OpId], choice: Choice<'_>) -> Result<(), Error> {
+pub fn list(
+    engine: &mut Engine<'_>,
+    order: &[OpId],
+    choice: Choice<'_>,
+    limit: Option<&Limit>,
+) -> Result<bool, Error> {
     for &op in order {
         engine.consider(op);
         let device = match engine.bound(op) {
@@ -34,8 +63,11 @@ pub fn list(engine: &mut Engine<'_>, order: &[OpId], choice: Choice<'_>) -> Resu
             },
         };
         engine.schedule(device, false);
+        if limit.is_some_and(|limit| engine.finish(op) + limit.after[op.ix()] >= limit.makespan) {
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The device for an op: its pinned one, or that of the earliest finish; none where it has no room.
@@ -68,5 +100,7 @@ fn better(
         Some((finish, chosen)) => finish.checked_sub(bias).map(|f| f + Ticks::from(device < chosen)),
     };
     let found = limit.and_then(|limit| engine.finish_before(limit, device)).filter(|_| engine.fits(device));
-    found.map(|finish| (finish.saturating_add(bias), device)).or(best)
+    let Some(finish) = found else { return best };
+    engine.put_aside();
+    Some((finish.saturating_add(bias), device))
 }

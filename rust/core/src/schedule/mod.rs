@@ -98,6 +98,30 @@ impl Input {
     }
 }
 
+/// What was worked out of an op on one device.
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    /// The device, and when all inputs are there. None if that was too late.
+    arrived: Option<(DeviceId, Arrival)>,
+    /// Where an idle slot that holds the op starts, if one was looked for.
+    slot: Option<Ticks>,
+    /// With contention: the inputs that must be sent there, and the booked transfers that bring the others.
+    legs: Vec<usize>,
+    known: Vec<TransferId>,
+}
+
+impl Answer {
+    fn is_of(&self, device: DeviceId) -> bool {
+        self.arrived.is_some_and(|(of, _)| of == device)
+    }
+
+    fn forget(&mut self) {
+        (self.arrived, self.slot) = (None, None);
+        self.legs.clear();
+        self.known.clear();
+    }
+}
+
 /// Everything scheduled so far. One step per op: [`Engine::consider`] it, ask for its start on any device,
 /// then [`Engine::schedule`] it on one.
 #[derive(Debug)]
@@ -127,14 +151,9 @@ pub struct Engine<'a> {
     far: Option<(Ticks, DeviceId)>,
     /// Bytes that the op under consideration takes beside copies of its inputs.
     needed: u64,
-    /// The device last asked about, and when all inputs are there. None if that was too late.
-    arrived: Option<(DeviceId, Arrival)>,
-    /// The device on which a slot was last looked for, and where the slot starts.
-    slot: Option<(DeviceId, Ticks)>,
-    /// With contention: the inputs that must be sent to that device, and the booked transfers that
-    /// bring the others.
-    legs: Vec<usize>,
-    known: Vec<TransferId>,
+    /// The answer for the device last asked about, and the answer that was put aside.
+    answer: Answer,
+    aside: Answer,
 }
 
 impl<'a> Engine<'a> {
@@ -167,10 +186,8 @@ impl<'a> Engine<'a> {
             input_bytes: 0,
             far: None,
             needed: 0,
-            arrived: None,
-            slot: None,
-            legs: Vec::new(),
-            known: Vec::new(),
+            answer: Answer::default(),
+            aside: Answer::default(),
         }
     }
 
@@ -226,7 +243,8 @@ impl<'a> Engine<'a> {
             return;
         }
         self.op = op;
-        (self.arrived, self.slot) = (None, None);
+        self.answer.forget();
+        self.aside.forget();
         self.needed = self.admission.needed(op, self.lead[op.ix()]);
         self.inputs.clear();
         let graph = &self.work.graph;
@@ -256,41 +274,61 @@ impl<'a> Engine<'a> {
 
     /// When all inputs of the considered op are on a device.
     pub fn arrival(&mut self, device: DeviceId) -> Arrival {
-        match self.arrived {
+        match self.answer.arrived {
             Some((last, arrival)) if last == device => arrival,
             _ => {
                 let undelayed = self.undelayed(device);
-                self.arrival_before(Ticks::MAX, device, undelayed).expect("no price comes to that limit")
+                let soonest = self.ask(device, undelayed);
+                self.arrival_before(Ticks::MAX, device, soonest).expect("no price comes to that limit")
             }
         }
     }
 
-    /// When all inputs of the considered op are on a device; none if the price comes to `limit`.
-    /// `undelayed` is when they would be there if every channel were idle. Notes the transfers that
-    /// this takes.
+    /// Asks for all inputs of the considered op on a device, which would be there at `undelayed` if every
+    /// channel were idle. Returns when they could be there at the earliest: the transfers that this takes
+    /// are not delayed by each other.
     #[inline(always)]
-    fn arrival_before(&mut self, limit: Ticks, device: DeviceId, undelayed: Ticks) -> Option<Arrival> {
-        self.arrived = match &mut self.queues {
-            None => Some(Arrival { at: undelayed, delay: 0 }),
-            Some(queues) => {
-                queues.clear();
-                self.legs.clear();
-                self.known.clear();
-                for (i, input) in self.inputs.iter_mut().enumerate().filter(|(_, input)| input.at != device) {
-                    if let Some(transfer) = self.sent.to(input.tensor, device) {
-                        self.known.push(transfer);
-                    } else {
-                        let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
-                        queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock));
-                        self.legs.push(i);
-                    }
-                }
-                self.known.sort_unstable();
-                queues.arrival(undelayed, &self.known, limit)
-            }
+    fn ask(&mut self, device: DeviceId, undelayed: Ticks) -> Ticks {
+        let mut soonest = undelayed;
+        self.answer.forget();
+        let Some(queues) = &mut self.queues else { return soonest };
+        queues.clear();
+        for (i, input) in self.inputs.iter_mut().enumerate().filter(|(_, input)| input.at != device) {
+            let end = if let Some(transfer) = self.sent.to(input.tensor, device) {
+                self.answer.known.push(transfer);
+                queues.end(transfer)
+            } else {
+                let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
+                self.answer.legs.push(i);
+                queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock))
+            };
+            soonest = soonest.max(end);
         }
-        .map(|arrival| (device, arrival));
-        self.arrived.map(|(_, arrival)| arrival)
+        soonest
+    }
+
+    /// When all inputs that were asked for are on the device; none if the price comes to `limit`.
+    #[inline(always)]
+    fn arrival_before(&mut self, limit: Ticks, device: DeviceId, soonest: Ticks) -> Option<Arrival> {
+        let arrival = match &mut self.queues {
+            None => Some(Arrival { at: soonest, delay: 0 }),
+            Some(queues) => {
+                self.answer.known.sort_unstable();
+                queues.arrival(soonest, &self.answer.known, limit)
+            }
+        };
+        self.answer.arrived = arrival.map(|arrival| (device, arrival));
+        arrival
+    }
+
+    /// With contention: puts the answer for the device last asked about aside. It will do if the op is
+    /// scheduled there, and is not worked out again.
+    #[inline(always)]
+    pub fn put_aside(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            std::mem::swap(&mut self.answer, &mut self.aside);
+            queues.put_aside();
+        }
     }
 
     /// When all inputs of the considered op are on each device if every channel is idle.
@@ -325,17 +363,31 @@ impl<'a> Engine<'a> {
     }
 
     /// The earliest finish of the considered op on a device, in an idle slot or at the end, plus the price of
-    /// sending its inputs there; none if the sum is not before `limit`. If the inputs alone come too late, no
-    /// slot is looked for.
+    /// sending its inputs there; none if the sum is not before `limit`. What comes too late even if nothing
+    /// delays its inputs costs no look at the queues, and what comes too late behind the transfers that
+    /// are booked pushes none of them back.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
         let undelayed = self.undelayed(device);
         if undelayed + length >= limit {
             return None;
         }
-        let arrival = self.arrival_before(limit - length, device, undelayed)?;
-        let start = self.devices[device.ix()].earliest(arrival.at, length);
-        self.slot = Some((device, start));
+        let (mut ready, mut start) = (undelayed, self.devices[device.ix()].earliest(undelayed, length));
+        if start + length >= limit {
+            return None;
+        }
+        let soonest = self.ask(device, undelayed);
+        if soonest > ready {
+            (ready, start) = (soonest, self.devices[device.ix()].earliest(soonest, length));
+            if start + length >= limit {
+                return None;
+            }
+        }
+        let arrival = self.arrival_before(limit - length, device, soonest)?;
+        if arrival.at > ready {
+            start = self.devices[device.ix()].earliest(arrival.at, length);
+        }
+        self.answer.slot = Some(start);
         let finish = start + length + (arrival.price() - arrival.at);
         (finish < limit).then_some(finish)
     }
@@ -366,11 +418,14 @@ impl<'a> Engine<'a> {
     /// Schedules the considered op on a device, with its transfers. `at_end`: after all ops of the device.
     pub fn schedule(&mut self, device: DeviceId, at_end: bool) {
         let op = self.op;
+        if self.aside.is_of(device) {
+            self.put_aside();
+        }
         let ready = self.arrival(device).at;
         let length = self.length(op, device);
         let timeline = &mut self.devices[device.ix()];
-        let start = match self.slot {
-            Some((found, start)) if found == device && !at_end => start,
+        let start = match self.answer.slot {
+            Some(start) if !at_end => start,
             _ if at_end => ready.max(timeline.open()),
             _ => timeline.earliest(ready, length),
         };
@@ -390,13 +445,13 @@ impl<'a> Engine<'a> {
     fn send(&mut self, device: DeviceId, start: Ticks) -> u64 {
         let mut copies = 0u64;
         if let Some(queues) = &mut self.queues {
-            for (transfer, &i) in (queues.book()..).zip(&self.legs) {
+            for (transfer, &i) in (queues.book()..).zip(&self.answer.legs) {
                 let Input { tensor, bytes, .. } = self.inputs[i];
                 self.sent.note(tensor, device, transfer);
-                self.known.push(transfer);
+                self.answer.known.push(transfer);
                 copies = copies.saturating_add(bytes);
             }
-            self.known.iter().for_each(|&transfer| queues.want(transfer, start));
+            self.answer.known.iter().for_each(|&transfer| queues.want(transfer, start));
         } else if self.admission.counts_copies() {
             for input in self.inputs.iter().filter(|i| i.at != device) {
                 if self.sent.note(input.tensor, device, 0) {
@@ -405,6 +460,17 @@ impl<'a> Engine<'a> {
             }
         }
         copies
+    }
+
+    /// How many transfers were worked out to be pushed back: on congested channels most of the time goes there.
+    pub fn pushed_back(&self) -> u64 {
+        self.queues.as_ref().map_or(0, |queues| queues.pushed_back)
+    }
+
+    /// When a scheduled op ends.
+    #[inline(always)]
+    pub fn finish(&self, op: OpId) -> Ticks {
+        self.slots[op.ix()].finish
     }
 
     /// The finished schedule.

@@ -22,7 +22,7 @@ pub const DELAY_WEIGHT: Ticks = 2;
 
 /// How many booked transfers each call may push back on average: what one call leaves of this number, later
 /// calls may use.
-pub const PUSHED_EACH: usize = 64;
+pub const PUSHED_EACH: usize = 96;
 
 /// What orders a queue: the time at which a transfer's tensor was made, then the tensor's key and
 /// the device that it goes to.
@@ -278,6 +278,24 @@ impl Queue {
     }
 }
 
+/// Transfers asked for, and what comes of them.
+#[derive(Clone, Debug, Default)]
+struct Request {
+    asked: Vec<Transfer>,
+    /// When each of them would end.
+    ends: Vec<Ticks>,
+    /// Booked transfers that they push back, and when those would end.
+    pushed: Vec<(TransferId, Ticks)>,
+}
+
+impl Request {
+    fn clear(&mut self) {
+        self.asked.clear();
+        self.ends.clear();
+        self.pushed.clear();
+    }
+}
+
 /// A transfer whose end is to be worked out. `which` numbers the booked transfers, then those asked
 /// for.
 #[derive(Clone, Copy, Debug)]
@@ -293,20 +311,21 @@ pub struct Queues<'a> {
     /// See [`DELAY_WEIGHT`].
     pub delay_weight: Ticks,
     booked: Vec<Transfer>,
-    /// When each booked transfer ends, then when each transfer asked for would end.
+    /// When each booked transfer ends.
     ends: Vec<Ticks>,
     /// The queue of each channel.
     queues: Vec<Queue>,
-    /// Transfers asked for.
-    asked: Vec<Transfer>,
-    /// Booked transfers that the transfers asked for push back, and when they would end.
-    pushed: Vec<(TransferId, Ticks)>,
+    /// What is asked for, and the request that was put aside.
+    request: Request,
+    aside: Request,
     /// Transfers to be worked out, the next one last.
     due: Vec<Due>,
     /// Channels that transfers were worked out on.
     touched: Vec<ChannelId>,
     /// How many transfers may still be pushed back.
     allowed: usize,
+    /// How many were, booked or not.
+    pub pushed_back: u64,
 }
 
 impl<'a> Queues<'a> {
@@ -318,11 +337,12 @@ impl<'a> Queues<'a> {
             booked: Vec::new(),
             ends: Vec::new(),
             queues: vec![Queue::default(); cluster.n_channels()],
-            asked: Vec::new(),
-            pushed: Vec::new(),
+            request: Request::default(),
+            aside: Request::default(),
             due: Vec::new(),
             touched: Vec::new(),
             allowed: 0,
+            pushed_back: 0,
         }
     }
 
@@ -335,34 +355,48 @@ impl<'a> Queues<'a> {
     /// Forgets what was asked for.
     #[inline(always)]
     pub fn clear(&mut self) {
-        self.asked.clear();
-        self.ends.truncate(self.booked.len());
-        self.pushed.clear();
+        self.request.clear();
     }
 
-    /// Asks for a transfer.
+    /// Exchanges what is asked for, as worked out, for what was put aside. This holds until a transfer
+    /// is booked.
     #[inline(always)]
-    pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) {
-        self.due.push(Due { turn, which: self.booked.len() + self.asked.len() });
-        self.asked.push(Transfer { turn, from, length, wanted: Ticks::MAX });
-        self.ends.push(0);
+    pub fn put_aside(&mut self) {
+        std::mem::swap(&mut self.request, &mut self.aside);
+    }
+
+    /// Asks for a transfer. Returns when it would end if it were the only one: behind the transfers
+    /// that are booked before its turn.
+    #[inline(always)]
+    pub fn ask(&mut self, turn: Turn, from: DeviceId, length: Ticks) -> Ticks {
+        self.request.asked.push(Transfer { turn, from, length, wanted: Ticks::MAX });
+        self.request.ends.push(0);
+        let mut start = turn.made;
+        for &c in self.cluster.route_channels(from, turn.to) {
+            let queue = &self.queues[c.ix()];
+            start = start.max(queue.done_before(queue.position(turn)));
+        }
+        start + length
     }
 
     /// When the transfers asked for would all be there, and also the booked transfers `known`,
-    /// which ascend. It is `undelayed` at the earliest. None if the price comes to `limit`.
+    /// which ascend. It is `soonest` at the earliest. None if the price comes to `limit`.
     /// O((asked for + pushed back) log queue).
-    pub fn arrival(&mut self, undelayed: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
-        let at = known.iter().fold(undelayed, |at, &k| self.end(k).max(at));
-        let mut arrival = Arrival { at, delay: 0 };
+    pub fn arrival(&mut self, soonest: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
+        let mut arrival = Arrival { at: soonest, delay: 0 };
+        let booked = self.booked.len();
+        self.due
+            .extend(self.request.asked.iter().zip(booked..).map(|(t, which)| Due { turn: t.turn, which }));
         self.due.sort_unstable_by_key(|due| Reverse(due.turn));
         self.allowed += PUSHED_EACH;
         while arrival.price() < limit {
             let Some(due) = self.due.pop() else { break };
-            if due.which >= self.booked.len() || self.pushed.len() < self.allowed {
+            if due.which >= booked || self.request.pushed.len() < self.allowed {
                 self.serve(due, known, &mut arrival);
             }
         }
-        self.allowed -= self.pushed.len();
+        self.allowed -= self.request.pushed.len();
+        self.pushed_back += self.request.pushed.len() as u64;
         self.due.clear();
         self.rest();
         (arrival.price() < limit).then_some(arrival)
@@ -381,7 +415,7 @@ impl<'a> Queues<'a> {
     #[inline(always)]
     fn serve(&mut self, Due { turn, which }: Due, known: &[TransferId], arrival: &mut Arrival) {
         let asked = which.checked_sub(self.booked.len());
-        let transfer = asked.map_or_else(|| self.booked[which], |i| self.asked[i]);
+        let transfer = asked.map_or_else(|| self.booked[which], |i| self.request.asked[i]);
         let route = self.cluster.route_channels(transfer.from, turn.to);
         let mut start = turn.made;
         for &c in route {
@@ -392,12 +426,12 @@ impl<'a> Queues<'a> {
             start = start.max(queue.done_before(position)).max(free);
         }
         let end = start + transfer.length;
-        if asked.is_some() {
-            self.ends[which] = end;
+        if let Some(i) = asked {
+            self.request.ends[i] = end;
             arrival.at = arrival.at.max(end);
         } else if end > self.ends[which] {
             let id = which as TransferId;
-            self.pushed.push((id, end));
+            self.request.pushed.push((id, end));
             let late = end.saturating_sub(transfer.wanted).saturating_mul(self.delay_weight);
             arrival.delay = arrival.delay.saturating_add(late);
             if known.binary_search(&id).is_ok() {
@@ -420,7 +454,7 @@ impl<'a> Queues<'a> {
     /// Books the transfers asked for, as worked out. Returns the first one's number; the others
     /// follow.
     pub fn book(&mut self) -> TransferId {
-        for &(id, end) in &self.pushed {
+        for &(id, end) in &self.request.pushed {
             let transfer = self.booked[id as usize];
             self.ends[id as usize] = end;
             for &c in self.cluster.route_channels(transfer.from, transfer.turn.to) {
@@ -431,14 +465,15 @@ impl<'a> Queues<'a> {
         }
         self.rest();
         let first = self.booked.len() as TransferId;
-        for (id, &Transfer { turn, from, length, .. }) in (first..).zip(&self.asked) {
-            let end = self.ends[id as usize];
+        let Request { asked, ends, .. } = &self.request;
+        for ((id, &Transfer { turn, from, length, .. }), &end) in (first..).zip(asked).zip(ends) {
             for &c in self.cluster.route_channels(from, turn.to) {
                 let Turn { key, to, .. } = turn;
                 self.queues[c.ix()].insert(turn, Place { start: end - length, end, key, to, id });
             }
         }
-        self.booked.append(&mut self.asked);
+        self.booked.append(&mut self.request.asked);
+        self.ends.append(&mut self.request.ends);
         self.clear();
         first
     }
@@ -484,8 +519,8 @@ mod tests {
     /// A transfer of ten ticks from the first device to the second, when its tensor is made, and its arrival.
     fn sent(queues: &mut Queues, made: Ticks, key: u32) -> Arrival {
         queues.clear();
-        queues.ask(Turn::new(made, key, DeviceId(1)), DeviceId(0), 10);
-        queues.arrival(made, &[], Ticks::MAX).unwrap()
+        let soonest = queues.ask(Turn::new(made, key, DeviceId(1)), DeviceId(0), 10);
+        queues.arrival(soonest, &[], Ticks::MAX).unwrap()
     }
 
     #[test]
@@ -514,7 +549,7 @@ mod tests {
         let pushed: Vec<usize> = (0..1000)
             .map(|_| {
                 sent(&mut queues, 0, n);
-                queues.pushed.len()
+                queues.request.pushed.len()
             })
             .collect();
         assert_eq!(pushed[0], n as usize, "what was not used is there for later");

@@ -1,0 +1,236 @@
+"""What a labelling joins, whatever the axis and the mesh: its nodes, hubs among them, and edges.
+
+Nodes stand in the order of the program. An edge has the lays that one end may have and those that
+the other may want, as indices into lists of lays: tables of pairs are made once for edges alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions.form import ANY, REPLICATE
+from loadmaster.model.graph import PARAMETER
+from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.parts import Parts
+from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
+from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What an edge is: a tensor that is read; one that its reader writes into; the same, of a
+#: parameter; a parameter and the op that writes it last; a tensor that is read from a hub, and the
+#: op that makes it: some lays cannot be turned into others, whatever the hub's.
+ROLES = READ, WRITTEN, UPDATED, ENDS, MAY = range(5)
+
+#: Where the bytes of an edge are: those of an argument, the most of a hub's arguments, those of a
+#: placeholder, none.
+OF_ARGUMENT, OF_HUB, OF_NODE, OF_NOTHING = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The nodes and edges of labellings. Nodes are those of the structure, then hubs.
+
+    Attributes
+    ----------
+    hubs : Hubs
+    at : int64 [n_nodes]
+        The place of each in the order of the program.
+    tied : int64 [n_nodes]
+        Nodes of one number play the same part.
+    counts : int64 [n_nodes]
+        Labels of each.
+    lays : list of int32 arrays
+    src, dst : int64 [n_edges]
+    left, right : int64 [n_edges]
+        Lays that there are, and lays that are wanted: indices into ``lays``.
+    traffic, role : int64 [n_edges]
+    where, row : int64 [n_edges]
+        Whose the bytes are, and of which one.
+    code : int64 [n_edges]
+        Equal for edges that are alike where no other axis is.
+    """
+
+    hubs: Hubs
+    at: Ints
+    tied: Ints
+    counts: Ints
+    lays: list[NDArray[np.int32]]
+    src: Ints
+    dst: Ints
+    left: Ints
+    right: Ints
+    traffic: Ints
+    role: Ints
+    where: Ints
+    row: Ints
+    code: Ints
+
+    @classmethod
+    def of(cls, parts: Parts, tied: Ints) -> Frame:
+        """The frame of the labellings of a problem; ``tied`` numbers its nodes."""
+        structure = parts.structure
+        hubs = Hubs.of(structure, tied)
+        ways = structure.ways
+        place = np.concatenate([2 * structure.op, 2 * structure.op[hubs.root] + 1])
+        at = np.empty(len(place), dtype=np.int64)
+        at[np.argsort(place, kind="stable")] = np.arange(len(place))
+        of_hubs = np.array([len(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
+        counts = np.concatenate([ways.n_labels[structure.way], of_hubs])
+        lays = [*ways.outputs, *structure.lays_wanted, *hubs.lays]
+        columns = _edges(structure, hubs, len(lays) - len(hubs.lays))
+        src, dst, left, right, traffic, role, where, row = columns
+        size = np.zeros(len(src))
+        of_argument = where == OF_ARGUMENT
+        size[of_argument] = parts.tensor[row[of_argument]]
+        size[where == OF_HUB] = hubs.largest(structure, parts.tensor)[row[where == OF_HUB]]
+        size[where == OF_NODE] = structure.resident[row[where == OF_NODE]]
+        code = joint(left, right, size, traffic, role, counts[src], counts[dst])
+        # Edges that forbid nothing say nothing.
+        says = role[firsts(code)] != MAY
+        for i, e in enumerate(firsts(code).tolist()):
+            if not says[i]:
+                pairs = lays[left[e]][: counts[src[e]]], lays[right[e]][: counts[dst[e]]]
+                says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), MAY) == FORBIDDEN).any()
+        kept = says[code]
+        both = np.concatenate([tied, tied.max(initial=-1) + 1 + hubs.tied])
+        src, dst, left, right, traffic, role, where, row = (column[kept] for column in columns)
+        ends, code = (src, dst, left, right), joint(code[kept])
+        return cls(hubs, at, both, counts, lays, *ends, traffic, role, where, row, code)
+
+    @property
+    def n(self) -> int:
+        """Number of nodes, hubs among them."""
+        return len(self.at)
+
+    def sizes(self, structure: Structure, of_arguments: Floats, of_nodes: Floats) -> Floats:
+        """Bytes of each edge, from those of each argument [n_arguments, m] and node [n, m]."""
+        found = np.zeros((len(self.src), of_arguments.shape[1]))
+        of_hubs = self.hubs.largest(structure, of_arguments)
+        for where, size in ((OF_ARGUMENT, of_arguments), (OF_HUB, of_hubs), (OF_NODE, of_nodes)):
+            some = self.where == where
+            found[some] = size[self.row[some]]
+        return found
+
+
+def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np.int64], ...]:
+    """Columns of edges: ends, lays, traffic, role, whose bytes, and of which one."""
+    a, n = structure.arguments, structure.n
+    wanted = len(structure.ways.outputs) + structure.wanted
+    is_parameter = structure.stands_for[a.root] == PARAMETER
+    role = np.where(a.is_written, np.where(is_parameter, UPDATED, WRITTEN), READ)
+    hub, lays = structure.hub, first_hub + hubs.table
+    alone, shared = np.flatnonzero(hub < 0), np.flatnonzero(hub >= 0)
+    holder, writer = structure.written
+    out = structure.ways.first_output[structure.way]
+    is_kept = (structure.stands_for[holder] == PARAMETER).astype(np.int64)
+
+    def row(*columns: Ints | NDArray[np.int8] | int) -> tuple[Ints, ...]:
+        size = max(np.size(column) for column in columns[:1])
+        return tuple(np.broadcast_to(np.asarray(c, dtype=np.int64), size) for c in columns)
+
+    first = shared[hubs.first]
+    at = np.arange(hubs.n)
+    made = structure.made
+    read = a.traffic[alone], role[alone], OF_ARGUMENT, alone
+    found = a.traffic[shared], role[shared], OF_ARGUMENT, shared
+    rows = [
+        row(a.root[alone], a.reader[alone], made[alone], wanted[alone], *read),
+        row(hubs.root, n + at, made[first], lays, hubs.traffic, READ, OF_HUB, at),
+        row(n + hub[shared], a.reader[shared], lays[hub[shared]], wanted[shared], *found),
+        row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder),
+        row(a.root[shared], a.reader[shared], made[shared], wanted[shared], 0, MAY, OF_NOTHING, 0),
+    ]
+    return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Hubs:
+    """Hubs of tensors that several ops read.
+
+    Attributes
+    ----------
+    root : int64 [n]
+    first : int64 [n]
+        Of the arguments that are read from hubs, the first of each.
+    traffic : int8 [n]
+    table : int64 [n]
+        Index into ``lays``.
+    tied : int64 [n]
+    lays : list of int32 arrays
+        The lays that a hub may have, ascending.
+    """
+
+    root: Ints
+    first: Ints
+    traffic: NDArray[np.int8]
+    table: Ints
+    tied: Ints
+    lays: list[NDArray[np.int32]]
+
+    @property
+    def n(self) -> int:
+        """Number of hubs."""
+        return len(self.root)
+
+    def largest(self, structure: Structure, size: Floats) -> Floats:
+        """The most of a value per argument [n_arguments, ...] of each hub's arguments."""
+        found = np.zeros((self.n, *size.shape[1:]))
+        shared = np.flatnonzero(structure.hub >= 0)
+        np.maximum.at(found, structure.hub[shared], size[shared])
+        return found
+
+    @classmethod
+    def of(cls, structure: Structure, tied: Ints) -> Hubs:
+        """The hubs of a structure; those of tied roots are tied."""
+        a, ways = structure.arguments, structure.ways
+        rows = np.flatnonzero(structure.hub >= 0)
+        hub = structure.hub[rows]
+        first = firsts(hub) if len(hub) else np.empty(0, dtype=np.int64)
+        of = rows[first]
+        phase = np.where(a.traffic[of] == ACTIVATION, -1, structure.phase[a.reader[of]])
+        tie = joint(tied[a.root[of]], a.output[of], phase)
+        n_ties = int(tie.max(initial=-1)) + 1
+        found: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
+        for lays, row in (
+            (ways.outputs, structure.made),
+            (structure.lays_wanted, structure.wanted),
+        ):
+            pairs = np.unique(np.stack([tie[hub], row[rows]]), axis=1)
+            for t, r in pairs.T.tolist():
+                found[t].update(lays[r].tolist())
+        lists = [np.array(sorted(lays - {ANY}), dtype=np.int32) for lays in found]
+        traffic = np.full(len(of), ACTIVATION, dtype=np.int8)
+        np.maximum.at(traffic, hub, a.traffic[rows])
+        return cls(a.root[of], first, traffic, tie, tie, lists)
+
+
+@lru_cache(maxsize=1 << 16)
+def kinds(lays: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
+    """The conversions of pairs of lays, int32 as bytes, on an edge of a role: row by row."""
+    have = np.frombuffer(lays, dtype=np.int32)[:, None]
+    want = np.frombuffer(wanted, dtype=np.int32)[None, :]
+    found: NDArray[np.int8] = _of_pairs(have, want, role).reshape(-1)
+    return found
+
+
+def _of_pairs(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
+    """The conversion of each pair."""
+    role, is_parameter = role % len(ROLES), role >= len(ROLES)
+    if role == ENDS:
+        # What is written at the end goes where the parameter is.
+        kind = np.where(have == want, np.int8(FREE), np.int8(FORBIDDEN))
+        may = (have == REPLICATE) & (want != REPLICATE) & is_parameter
+        return np.where(may, conversion(want, have), kind)
+    kind = conversion(have, want)
+    if role == READ:
+        return kind
+    if role == MAY:
+        return np.where(kind == FORBIDDEN, kind, np.int8(FREE))
+    free = (have == want) | (want == ANY) | ((have == REPLICATE) & (role == UPDATED))
+    return np.where(free, kind, np.int8(FORBIDDEN))

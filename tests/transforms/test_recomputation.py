@@ -1,0 +1,125 @@
+"""Activations that are made anew in the backward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+import loadmaster.fast as fast
+from loadmaster.model.patterns import instances
+from loadmaster.transforms import recompute, shard
+
+
+def chain() -> lm.OpGraph:
+    """Two layers of two ops, forward and backward; the second op of a layer is read outside."""
+    names = ["x", "a0", "b0", "a1", "b1", "loss", "gb1", "ga1", "gb0", "ga0"]
+    modules = ["", "h.0", "h.0", "h.1", "h.1", "", "h.1", "h.1", "h.0", "h.0"]
+    src = [0, 1, 2, 3, 4, 5, 3, 6, 2, 7, 1, 8, 0]
+    dst = [1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9]
+    pairs = list(zip(src, dst, strict=True))
+    calls = [None, *([[{"op": s} for s, d in pairs if d == op]] for op in range(1, 10))]
+    return lm.OpGraph(
+        {
+            "name": names,
+            "module": modules,
+            "kind": ["input", *["op"] * 9],
+            "phase": list("ffffffbbbb"),
+            "output_bytes": [8] * 10,
+            "flops": [0, *[3] * 9],
+            "args": calls,
+        },
+        {"src": src, "dst": dst, "bytes": [8] * len(src)},
+    )
+
+
+def reads(graph: lm.OpGraph, name: str) -> set[str]:
+    """The names of the ops that an op reads, and in brackets those that it waits for."""
+    at = graph.index(name)
+    tensors = graph.src if graph.tensor is None else graph.tensor
+    return {
+        graph.names[s] if t >= 0 else f"({graph.names[s]})"
+        for s, d, t in zip(graph.src.tolist(), graph.dst.tolist(), tensors.tolist(), strict=True)
+        if d == at
+    }
+
+
+def test_what_stays_in_a_layer_is_made_again_from_what_is_kept():
+    program = recompute(chain(), ["h.*"])
+    graph = program.graph
+    again = [name for name in graph.names if name.endswith("@again")]
+    assert again == ["a1@again", "a0@again"]
+    assert reads(graph, "a1@again") == {"b0", "(loss)"}, "from the kept output of the layer before"
+    assert reads(graph, "gb1") == {"loss", "a1@again"}
+    assert reads(graph, "ga1") == {"gb1", "b0"}, "what another layer reads is kept"
+    assert reads(graph, "gb0") == {"ga1", "a0@again"}
+    assert reads(graph, "a0@again") == {"x", "(ga1)"}, "when the backward pass is there"
+    assert graph.names.index("a1@again") + 1 == graph.names.index("gb1")
+    assert graph.phases[graph.index("a1@again")] == "b"
+
+
+def test_a_program_says_what_is_done_twice():
+    graph = chain()
+    program = recompute(graph, ["h.*"])
+    assert program.source is graph
+    assert len(program.parts_of(graph.index("a1"))) == 2
+    assert program.whole[graph.index("a1")] == -1
+    assert program.whole[graph.index("b1")] == program.graph.index("b1")
+    assert program.graph.flops.sum() == graph.flops.sum() + 6
+
+
+def test_calls_name_what_ops_read_now():
+    graph = recompute(chain(), ["h.*"]).graph
+    for at, call in enumerate(graph.args):
+        if call is not None:
+            named = {graph.names[arg["op"]] for arg in call[0]}
+            data = {name for name in reads(graph, graph.names[at]) if not name.startswith("(")}
+            assert named == data
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "least"),
+    [("gpt3-330m", "h.*", 0.35), ("bert-large", "**.layer.*", 0.9)],
+)
+def test_real_layers_hold_less_at_their_peak(name, pattern, least):
+    graph = lm.read(f"example:{name}")
+    program = recompute(graph, [pattern])
+    made = program.graph
+
+    def peak(one: lm.OpGraph) -> int:
+        order = np.arange(one.reduced.graph.n_ops, dtype=np.int32)
+        return fast.peak_bytes(one.reduced.graph, order)[0]
+
+    assert peak(made) < least * peak(graph)
+    forward = np.array([phase == "f" for phase in graph.phases])
+    assert graph.flops.sum() < made.flops.sum() < graph.flops.sum() + graph.flops[forward].sum()
+    segment = instances(graph.modules, [pattern], "recompute")
+    is_copy = np.array([one.endswith("@again") for one in made.names])
+    assert set(np.unique(segment[program.serves[is_copy]])) == set(range(segment.max() + 1))
+    # No op of the backward pass reads what is done again where it was done first.
+    carries = (made.src if made.tensor is None else made.tensor) >= 0
+    done = np.isin(program.serves, program.serves[is_copy]) & ~is_copy
+    backward = np.array([phase == "b" for phase in made.phases])
+    assert not (done[made.src] & backward[made.dst] & carries).any()
+    assert not any("bernoulli" in made.kinds[op] for op in np.flatnonzero(is_copy).tolist())
+
+
+def test_a_recipe_recomputes_and_shards():
+    graph = lm.read("example:gpt3-330m")
+    recipe = lm.Recipe({"dp": 2}, recompute=("h.*",))
+    program = shard(graph, recipe)
+    assert program.recipe is recipe
+    assert program.source is graph
+    again = recompute(graph, ["h.*"]).graph
+    assert program.graph.n_ops >= 2 * again.n_ops
+
+
+def test_what_cannot_be_recomputed_is_refused():
+    with pytest.raises(lm.InputError, match="recompute: no module is 'g"):
+        recompute(chain(), ["g.*"])
+    forward = lm.OpGraph({"name": ["a"], "module": ["h.0"], "phase": ["f"]}, {"src": [], "dst": []})
+    with pytest.raises(lm.InputError, match="no op of the graph is of a backward pass"):
+        recompute(forward, ["h.*"])
+    two = lm.transforms.replicate(lm.read("example:lenet"), 2).graph
+    with pytest.raises(lm.InputError, match="recompute first, then shard"):
+        recompute(two, ["m.*"])
