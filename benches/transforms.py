@@ -14,8 +14,8 @@ a mesh of 8, and of 2 x 4, every op cut along the first dimension that it has, o
 "dimensions": what can be cut, found once per graph; "shard": the layout and the graph that runs.
 ``splits``: the op with the most FLOPs of a graph in two. "planned": what comes in its place, and
 the times of that, before it is put into the graph; "split" a whole ``split_op``. ``os-dpos``: the
-method that splits ops, on 8 H100 and on 8 A100 joined by NVLink: CPU seconds, the longest silence in
-seconds of the clock, and the step.
+method that splits ops, on 8 H100 and on 8 A100 joined by NVLink: CPU seconds, the longest silence
+in seconds of the clock, and the step.
 """
 
 from __future__ import annotations
