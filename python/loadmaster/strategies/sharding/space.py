@@ -28,11 +28,14 @@ class Space:
     problem : Problem
     parts : Parts
     frame : Frame
+    share : float
+        Share of the memory of devices that labels may fill.
     """
 
     problem: Problem
     parts: Parts
     frame: Frame
+    share: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem) -> Space:
@@ -68,8 +71,8 @@ class Space:
         return Setting.of(self.parts, mesh, self.frame)
 
     def memory(self, mesh: Mesh) -> float:
-        """Bytes of the smallest device of a mesh."""
-        return float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
+        """Bytes of the smallest device of a mesh that may be filled."""
+        return self.share * float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
 
     def labels(self, columns: NDArray[np.int64]) -> NDArray[np.int32]:
         """Labels per axis and op of the graph, int32 [n_axes, n_ops], from those of nodes."""
