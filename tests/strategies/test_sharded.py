@@ -145,6 +145,16 @@ def test_state_is_sharded_where_replicas_do_not_fit():
     assert plan.verdict.step_time <= replicas.verdict.step_time
 
 
+@pytest.mark.parametrize(("name", "most"), [("vgg19", 1.1), ("inception-v3", 1.2)])
+def test_unequal_devices_have_parts_by_speed_and_by_memory(name, most):
+    """Inception's parts by speed are more than the fast devices hold: they get less."""
+    graph, cluster = example(name), NVLINK.subset(range(4)).with_speed(0.5, 2).with_speed(0.5, 3)
+    ideal = one_device(graph, cluster) / 3
+    plan = lm.place(graph, cluster, "sharded")
+    assert plan.verdict.fits
+    assert ideal < plan.verdict.step_time < most * ideal
+
+
 def test_same_plan_again():
     first, second = (lm.place(example("alexnet"), NVLINK, "sharded") for _ in range(2))
     assert np.array_equal(first.assignment.priority, second.assignment.priority)

@@ -30,6 +30,9 @@ NEAR = (0.0, 0.0, 0.03, 0.1)
 #: of memory find other labels, which may be faster.
 HOPE = 1.1
 
+#: Share of the memory that unequal parts are made for, where those by speed do not fit.
+LIGHTER = 0.97
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -84,9 +87,11 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
             continue
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
         to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
-        for found in _on(space, mesh, weights, to_beat):
-            yield found
-            best = found if best is None else min(best, found, key=lambda one: one.key)
+        here = list(_on(space, mesh, weights, to_beat))
+        if lighter := _lighter(space, mesh, here):
+            here += _on(space, lighter, weights, to_beat)
+        yield from here
+        best = min((*here, *([best] if best else [])), key=lambda one: one.key, default=None)
         of_all = of_all or best
 
 
@@ -98,6 +103,27 @@ def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
             distinct.append(one)
     close = [one.looked_at() for one in distinct[:most]]
     return [*sorted(close, key=lambda one: one.key), *distinct[most:]]
+
+
+def _lighter(space: Space, mesh: Mesh, found: list[Ranked]) -> Mesh | None:
+    """The mesh of one axis on which the devices with most to do have as much less as their memory
+    wants, and the others more. None: the quickest fits, or devices have equal parts.
+    """
+    shares = mesh.axes[0].shares
+    if len(mesh.axes) > 1 or shares is None or not found:
+        return None
+    quickest = min(found, key=lambda one: one.labels.seen.step_time)
+    if quickest.fits:
+        return None
+    least = quickest.labels.seen.peak
+    part = np.array(shares) / sum(shares)
+    is_most = part > 0.999 * part.max()
+    part[is_most] *= LIGHTER * space.memory(mesh) / least
+    if is_most.all() or part[is_most].sum() >= 1:
+        return None
+    part[~is_most] *= (1 - part[is_most].sum()) / part[~is_most].sum()
+    axis = replace(mesh.axes[0], shares=tuple(part.tolist()))
+    return replace(mesh, axes=(axis,))
 
 
 def _evenness(mesh: Mesh) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
@@ -35,6 +36,9 @@ WITHIN = 0.25
 
 #: How many more are judged while nothing fits.
 _MORE = 3
+
+#: How often labels are found for less of the memory, and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 3, 0.98
 
 
 @strategy("sharded", "every op whole, replicated or cut, by one labelling", is_final=True)
@@ -103,13 +107,29 @@ def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ran
 
 
 def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
-    """One device, if it holds the graph, and the best of the ranked labels, each with these."""
+    """One device, if it holds the graph, and the best of the ranked labels, each with these.
+
+    Where the judge finds the first of them over the memory that its mirror is within, since what is
+    owned is never even, there are others for less of it.
+    """
     with suppress(InfeasibleError):
         yield single.place(space.problem), None
     if space.problem.cluster.n_devices == 1:
         return
-    parts = space.problem.graph.n_ops * space.problem.cluster.n_devices
-    is_large = parts >= MANY_PARTS
+    for _ in range(_ATTEMPTS):
+        over = 1.0
+        for found, labels in _judged(space, budget):
+            if over == 1.0 and labels.fits and not found.fits:
+                over = found.overfull
+            yield found, labels
+        if over == 1.0 or budget.lacks(0.0):
+            return
+        space = replace(space, share=_SPARE * space.share / over)
+
+
+def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
+    """The best of the ranked labels, judged."""
+    is_large = space.problem.graph.n_ops * space.problem.cluster.n_devices >= MANY_PARTS
     looked_at, most = (LOOKED_AT_OF_MANY, JUDGED_OF_MANY) if is_large else (LOOKED_AT, JUDGED)
     rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
     for found in rows:

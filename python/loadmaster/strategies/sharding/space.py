@@ -38,6 +38,8 @@ class Space:
         Patterns of the modules that ``problem`` recomputes.
     again : Program or None
         The graph of ``problem``, made of that of ``source``.
+    share : float
+        Share of the memory of devices that labels may fill.
     """
 
     problem: Problem
@@ -46,6 +48,7 @@ class Space:
     source: Problem
     recompute: tuple[str, ...] = ()
     again: Program | None = None
+    share: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, modules: Sequence[str] = ()) -> Space:
@@ -87,8 +90,8 @@ class Space:
         return Setting.of(self.parts, mesh, self.frame)
 
     def memory(self, mesh: Mesh) -> float:
-        """Bytes of the smallest device of a mesh."""
-        return float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
+        """Bytes of the smallest device of a mesh that may be filled."""
+        return self.share * float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
 
     def labels(self, columns: NDArray[np.int64]) -> NDArray[np.int32]:
         """Labels per axis and op of the graph, int32 [n_axes, n_ops], from those of nodes."""
