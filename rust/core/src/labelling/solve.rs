@@ -21,7 +21,7 @@ const PATIENCE: u32 = 20;
 const PROGRESS: f64 = 1e-2;
 
 /// Moves of many nodes in a sweep, at most.
-const MOVES: u32 = 8;
+const MOVES: u32 = 2;
 
 /// Labels, and how good they are.
 #[derive(Clone, Debug, PartialEq)]
