@@ -15,10 +15,13 @@ use crate::error::Error;
 /// Labels that are within this share of the bound are the best.
 const TOLERANCE: f64 = 1e-6;
 
-/// Sweeps in which nothing improves, before the last; the bound improves when it comes nearer to the energy by
-/// this share of what is between them.
-const PATIENCE: u32 = 5;
-const PROGRESS: f64 = 1e-3;
+/// Sweeps in which nothing improves, before the last. The bound has improved once this share of what was between it
+/// and the energy is gone, in however many of them.
+const PATIENCE: u32 = 20;
+const PROGRESS: f64 = 1e-2;
+
+/// Moves of many nodes in a sweep, at most.
+const MOVES: u32 = 2;
 
 /// Labels, and how good they are.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +58,9 @@ pub struct Solver<'a> {
     best_energy: Energy,
     bound: f64,
     sweeps: u32,
+    /// Sweeps since the last improvement; what was between energy and bound then.
     idle: u32,
+    gap_then: f64,
 }
 
 impl<'a> Solver<'a> {
@@ -80,6 +85,7 @@ impl<'a> Solver<'a> {
             bound: f64::NEG_INFINITY,
             sweeps: 0,
             idle: 0,
+            gap_then: f64::INFINITY,
             ties,
             model,
         };
@@ -100,7 +106,7 @@ impl<'a> Solver<'a> {
 
     /// A pass in each direction.
     pub fn sweep(&mut self) -> Result<(), Error> {
-        let (gap, energy) = (self.gap(), self.best_energy);
+        let before = self.best_energy;
         for (turn, direction) in [Direction::Forward, Direction::Backward].into_iter().enumerate() {
             if self.sweeps % 2 == turn as u32 {
                 self.messages.labels(&self.model, direction, &mut self.read);
@@ -111,8 +117,10 @@ impl<'a> Solver<'a> {
         }
         self.improve();
         self.sweeps += 1;
-        let is_better = self.best_energy < energy || self.gap() < (1.0 - PROGRESS) * gap;
-        self.idle = if is_better { 0 } else { self.idle + 1 };
+        self.idle += 1;
+        if self.best_energy < before || self.gap() < (1.0 - PROGRESS) * self.gap_then {
+            (self.idle, self.gap_then) = (0, self.gap());
+        }
         Ok(())
     }
 
@@ -126,10 +134,13 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Tries a move of many nodes on the best labels.
+    /// Tries moves of many nodes on the best labels, until one changes nothing.
     fn improve(&mut self) {
         self.read.copy_from_slice(&self.best);
-        if self.forests.improve(&self.model, &mut self.read) {
+        for _ in 0..MOVES {
+            if !self.forests.improve(&self.model, &mut self.read) {
+                break;
+            }
             self.keep();
         }
     }
