@@ -98,9 +98,8 @@ def main() -> None:
         cut = np.array([*is_cut, False])[found.form_of]
         percent = 100 * float(share[cut].sum())
         least = min(least, percent)
-        rows.append(
-            f"| {name} | {graph.n_ops:,} | {len(found.forms)} | {most} | {percent:.2f} | {seconds:.2f} |"
-        )
+        figures = f"{len(found.forms)} | {most} | {percent:.2f} | {seconds:.2f}"
+        rows.append(f"| {name} | {graph.n_ops:,} | {figures} |")
         print(rows[-1], flush=True)
         whole: dict[str, float] = defaultdict(float)
         for op in np.flatnonzero(~cut & (share > 0)).tolist():

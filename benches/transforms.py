@@ -1,15 +1,21 @@
-"""What replicas and split ops take to expand, in CPU milliseconds by stage.
+"""What replicas, shards and split ops take to expand, in CPU milliseconds by stage.
 
     python benches/transforms.py replicas [--repeat 5]
+    python benches/transforms.py shards [--repeat 5]
     python benches/transforms.py splits [--repeat 5]
+    python benches/transforms.py os-dpos
 
 ``replicas``: a drawn trained graph of 50,000 ops in 8 replicas, and traced ones of
 ``../shared/data/graphs``, by every aggregation. "first": a whole ``replicate`` of a graph that was
 just read, roles of its ops among it. The other columns are the least of some runs: "again" a whole
 ``replicate``, "costs" the times of the ops, "reduced" the graph that strategies place, "texts" the
-names, kinds and all other texts, which planning does not ask for. ``splits``: the op with the most
-FLOPs of a graph in two. "planned": what comes in its place, and the times of that, before it is put
-into the graph; "split" a whole ``split_op``.
+names, kinds and all other texts, which planning does not ask for. ``shards``: the traced graphs on
+a mesh of 8, and of 2 x 4, every op cut along the first dimension that it has, on each axis.
+"dimensions": what can be cut, found once per graph; "shard": the layout and the graph that runs.
+``splits``: the op with the most FLOPs of a graph in two. "planned": what comes in its place, and
+the times of that, before it is put into the graph; "split" a whole ``split_op``. ``os-dpos``: the
+method that splits ops, on 8 H100 and on 8 A100 joined by NVLink: CPU seconds, the longest silence
+in seconds of the clock, and the step.
 """
 
 from __future__ import annotations
@@ -20,12 +26,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from quality import traced
+from quality import CLUSTERS, traced
 from unseen_nets import FAMILIES, FORWARD_SHARE, Net
 
 import loadmaster as lm
 from loadmaster.costs.program import costs_of, program_costs
-from loadmaster.transforms import dimensions, replicate, split_op
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.transforms import Layout, dimensions, replicate, shard, split_op
 from loadmaster.transforms.split import planned_split
 
 T = TypeVar("T")
@@ -43,6 +51,16 @@ WAYS: dict[str, dict[str, Any]] = {
 
 #: Traced graphs and their replicas. A batch of one sample is taken to be one per replica.
 TRACED = {"mamba_130m_train_b4_s64": 4, "evoformer_48_train": 4, "bert_large_train_b16_s64": 8}
+
+#: Graphs on which ``os-dpos`` is timed.
+SEARCHED = (
+    "nasneta_large_train_b32",
+    "nmt_2x1024_train_b128",
+    "nmt_4x2048_train_b512",
+    "inception_v3_train_b512",
+    "mixtral_8x7b_infer_b4_s2048",
+    "bert_large_train_b16_s64",
+)
 
 #: Graphs with an op that is split.
 SPLIT = ("nasneta_large_train_b32", "nmt_2x1024_train_b128", "inception_v3_train_b512")
@@ -108,6 +126,27 @@ def replicas(repeat: int) -> None:
             print(f"{name:<26}{way:<14}{k:>2}{n_ops:>9,}{cells}", flush=True)
 
 
+def shards(repeat: int) -> None:
+    """Prints a row per graph and mesh."""
+    shard(lm.read("example:lenet"), Recipe({"x": 2}))  # What is imported then is not counted.
+    heads = "".join(f"{head:>12}" for head in ("dimensions", "shard", "reduced"))
+    print(f"{'graph':<26}{'mesh':<8}{'ops':>9}{heads}")
+    for name in TRACED:
+        graph = traced(name)
+        took, found = timed(Dimensions.of, graph)
+        n_cuts = np.array([len(form.cuts) for form in found.forms] + [0])[found.form_of]
+        for axes in ({"x": 8}, {"x": 2, "y": 4}):
+            mesh = Mesh.of(axes)
+            labels = np.tile(np.minimum(n_cuts, 1).astype(np.int32), (len(axes), 1))
+            rows = []
+            for _ in range(repeat):
+                again, program = timed(shard, graph, Layout(found, mesh, labels))
+                rows.append((again, timed(getattr, program.graph, "reduced")[0]))
+            cells = "".join(f"{min(column):>12.1f}" for column in zip(*rows, strict=True))
+            size = " x ".join(map(str, mesh.shape))
+            print(f"{name:<26}{size:<8}{program.graph.n_ops:>9,}{took:>12.1f}{cells}", flush=True)
+
+
 def splits(repeat: int) -> None:
     """Prints a row per graph, whole and in eight replicas with parameter servers."""
     heads = "".join(f"{head:>9}" for head in ("planned", "split", "costs", "reduced"))
@@ -139,13 +178,38 @@ def splits(repeat: int) -> None:
             print(f"{name:<26}{k:>9}{runs.n_ops:>9,}{least(rows)}", flush=True)
 
 
+def searches() -> None:
+    """Prints a row per graph and cluster."""
+    clusters = {"8 H100": lm.Cluster.preset("8xH100-NVLink"), "8 NVLink": CLUSTERS["8 NVLink"]()}
+    print(f"{'graph':<30}{'cluster':<10}{'CPU s':>7}{'silence':>9}{'step ms':>9}  notes")
+    for name in SEARCHED:
+        for cluster, devices in clusters.items():
+            graph, told = traced(name), [time.perf_counter()]
+            costs = lm.costs.estimate(graph, devices)
+            took, plan = timed(
+                lm.place,
+                graph,
+                devices,
+                "os-dpos",
+                costs,
+                progress=lambda stage, best, told=told: told.append(time.perf_counter()),
+            )
+            silence = float(np.diff(told).max())
+            cells = f"{took / 1e3:>7.1f}{silence:>9.2f}{plan.makespan * 1e3:>9.2f}"
+            print(f"{name:<30}{cluster:<10}{cells}  {'; '.join(plan.notes)}", flush=True)
+
+
 def main() -> None:
     """Parses arguments and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("replicas", "splits"))
+    parser.add_argument("what", choices=("replicas", "shards", "splits", "os-dpos"))
     parser.add_argument("--repeat", type=int, default=5, help="runs of which the least is shown")
     arguments = parser.parse_args()
-    (replicas if arguments.what == "replicas" else splits)(arguments.repeat)
+    if arguments.what == "os-dpos":
+        searches()
+    else:
+        measure = {"replicas": replicas, "shards": shards, "splits": splits}[arguments.what]
+        measure(arguments.repeat)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ fn list_scheduling(group: &mut BenchmarkGroup<'_, WallTime>, ids: &str, case: &C
     for (links, contention) in [("without contention", false), ("with contention", true)] {
         let name = |rule: &str| BenchmarkId::new(format!("{rule} {links}, {MANY} devices"), ids);
         group.bench_function(name("HEFT"), |b| {
-            b.iter(|| list(&mut engine(contention), black_box(&order), Choice::default()));
+            b.iter(|| list(&mut engine(contention), black_box(&order), Choice::default(), None));
         });
         group.bench_function(name("ETF"), |b| {
             b.iter(|| earliest(&mut engine(contention), black_box(&order), &[]));

@@ -55,6 +55,10 @@ def test_traced_graph(file):
     d = traced(file)
     graph = d.graph
     assert d.unknown == {}
+    # 97 % of the time is wanted: the roofline of a V100, launches included.
+    time = lm.costs.estimate(graph, lm.Cluster.preset("4xV100-PCIe")).time[:, 0]
+    into_four = [any(cut.size >= 4 for cut in form.cuts) for form in d.forms]
+    assert time[np.array([*into_four, False])[d.form_of]].sum() >= 0.97 * time.sum()
     for form, text in {*zip(d.form_of.tolist(), graph.outputs, strict=True)}:
         if form >= 0:
             check_factors(d.forms[form].outputs, text)

@@ -49,11 +49,22 @@ def _cluster(path: Path) -> None:
     assert lm.Cluster.from_toml(cluster.to_toml()).digest == cluster.digest
 
 
+def _recipe(path: Path) -> None:
+    recipe = lm.Recipe.load(path)
+    assert lm.Recipe.from_toml(recipe.to_toml()) == recipe
+    plan = lm.place(lm.read("example:lenet"), _DEVICES, recipe=recipe)
+    assert plan.layout is not None
+    found = plan.layout.recipe()
+    assert lm.Recipe.from_document(found.to_document()) == found
+    plan.summary()
+
+
 #: By name: what reads a document, and how it is mutated.
 FORMATS: dict[str, tuple[Callable[[Path], Any], Mutated]] = {
     "plan": (_plan, _plan_text),
     "constraints": (_constraints, plain_text),
     "cluster": (_cluster, plain_text),
+    "recipe": (_recipe, plain_text),
     "costs": (CostModel.load, json_text),
     "transfers": (TransferTimes.read, plain_text),
 }

@@ -229,6 +229,19 @@ def test_explain_says_how_an_op_is_shared(plan, features):
     assert features.explain("t").label == ()
 
 
+def test_explain_says_that_some_devices_are_idle():
+    """Query, key and value are three parts, for four devices."""
+    graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-PCIe")
+    labels = {"h.0.c_attn aten.addmm.default": "column", "h.0.c_proj aten.addmm.default": "head"}
+    recipe = Recipe({"tp": 4}, {"tp": labels})
+    plan = lm.place(graph, cluster, recipe=recipe, on_oom="best_effort")
+    assert [part.share for part in plan.parts("addmm")] == pytest.approx([1 / 3] * 3 + [0])
+    some = ("on tp (4 devices): column (feature), some do a part, the others nothing",)
+    assert plan.explain("addmm").label == some
+    all_of_them = ("on tp (4 devices): contraction (head), each does a part",)
+    assert plan.explain("addmm_1").label == all_of_them
+
+
 def test_explain_counts_the_collectives_around_an_op(plan):
     """Each collective brings some op its input and takes some op's result, and is as long and as
     large as the schedule says."""

@@ -264,6 +264,37 @@ def test_arguments_of_a_solve_that_do_not_fit_are_refused_by_name():
         same.solve(WEIGHTS, tied=np.array([1, 1]), start=np.array([0, 1]))
 
 
+def test_what_shared_tables_would_come_to_one_by_one_is_refused_before_it_is_made():
+    n, labels = 10_000, 2**16
+    one = np.zeros(n // 2, dtype=np.int32)
+    shared = fast.Labelling(
+        node_table=np.repeat([0, 1], n // 2),
+        unary_start=np.array([0, 1, 1 + labels]),
+        unary=np.zeros((1 + labels, 1)),
+        src=np.arange(n // 2),
+        dst=np.arange(n // 2, n),
+        edge_table=one,
+        pair_start=np.array([0, labels]),
+        pair_columns=np.array([labels]),
+        pair=np.zeros((labels, 1)),
+    )
+    with pytest.raises(InputError, match="327680000 labels at ends of edges: at most 268435456"):
+        shared.solve(np.ones(1))
+    alone = fast.Labelling(
+        node_table=np.zeros(n, dtype=np.int32),
+        unary_start=np.array([0, labels]),
+        unary=np.zeros((labels, 1)),
+        src=one[:0],
+        dst=one[:0],
+        edge_table=one[:0],
+        pair_start=np.array([0]),
+        pair_columns=one[:0],
+        pair=np.zeros((0, 1)),
+    )
+    with pytest.raises(InputError, match="327745536 labels: at most 268435456"):
+        alone.solve(np.ones(1), tied=np.arange(n) // 2)
+
+
 def test_costs_too_large_to_be_added_are_refused():
     costs = random_costs(0, n=2, m=1)
     labels = np.zeros(2, dtype=np.int32)

@@ -14,6 +14,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.lists import dpos, os_dpos
 from loadmaster.strategies.lists.os_dpos import Placed, split_search
 from loadmaster.transforms import Split, replicate
 
@@ -280,6 +281,98 @@ def test_a_plan_lists_its_splits_and_keeps_them(tmp_path):
     for split in plan.splits:
         by_hand = lm.transforms.split_op(by_hand, split.op, split.dimension, split.n).graph
     assert by_hand.digest == plan.program.graph.digest, "the list is the recipe"
+
+
+def whole(problem: Problem, heed: dpos.Heed, limit: float = np.inf) -> Placed:
+    """DPOS of a graph, to the end, whatever the limit."""
+    listed = dpos.Listed(problem, "dynamic", True, heed)
+    candidate = listed.place()
+    expected = candidate.assignment.estimate or candidate.verdict.step_time
+    return Placed(problem, candidate, listed.critical, expected)
+
+
+@pytest.mark.parametrize("cluster", ["4xV100-PCIe", "8xA100-NVLink"])
+@pytest.mark.parametrize("name", ["vgg19", "alexnet", "lenet"])
+def test_splits_that_are_broken_off_would_not_have_been_kept(name, cluster, monkeypatch):
+    """The plan is that of a search which places every trial whole, and fewer are simulated."""
+    verdicts = []
+    original = Problem.verdict
+    monkeypatch.setattr(
+        Problem, "verdict", lambda of, *arguments: verdicts.append(of) or original(of, *arguments)
+    )
+    devices = lm.Cluster.preset(cluster).subset(range(4))
+    problem = problem_of(lm.read(f"example:{name}"), devices)
+    found = os_dpos.place(problem)
+    simulated = len(verdicts)
+    slow = split_search(problem, whole)
+    assert splits(found) == splits(slow)
+    assert found.schedule.makespan == slow.schedule.makespan
+    assert simulated < len(verdicts) - simulated
+
+
+def test_the_search_ends_at_a_given_work_and_says_so(monkeypatch):
+    graph, cluster = lm.read("example:vgg19"), v100_mesh(4)
+    plan = lm.place(graph, cluster, "os-dpos", start="model")
+    assert not any("allowance" in note for note in plan.notes)
+    monkeypatch.setattr(os_dpos, "MOST_WORK", 1)
+    short = lm.place(graph, cluster, "os-dpos", start="model")
+    assert short.notes[-1] == "the search ended at its allowance of work, after 0 splits"
+    assert not short.splits
+    assert short.makespan >= plan.makespan
+
+
+def test_one_dpos_tells_how_far_it_is():
+    graph, cluster = lm.read("example:inception-v3"), v100_mesh(4)
+    told = []
+    lm.place(graph, cluster, "os-dpos", progress=lambda stage, best: told.append(stage))
+    replicas = [stage for stage in told if stage.startswith("placing its replicas: ")]
+    shares = [int(stage.split(": ")[1].split("%")[0]) for stage in replicas]
+    assert len(set(shares)) > 5
+    assert max(shares) == 100
+    told.clear()
+    lm.place(graph, cluster, "dpos", progress=lambda stage, best: told.append(stage))
+    assert "dpos: 100% of ops" in told
+
+
+@pytest.mark.parametrize("at", ["placing the graph", "placing its replicas", "splitting "])
+def test_ctrl_c_returns_the_best_so_far(at):
+    graph, cluster = lm.read("example:vgg19"), v100_mesh(4)
+    told = []
+
+    def progress(stage: str, best: float | None) -> None:
+        told.append(stage)
+        if stage.startswith(at):
+            raise KeyboardInterrupt
+
+    plan = lm.place(graph, cluster, "os-dpos", progress=progress)
+    assert plan.notes[-1] == "interrupted: the best so far"
+    assert plan.fits
+    assert sum(stage.startswith(at) for stage in told) == 1
+    assert plan.makespan <= lm.place(graph, cluster, "single").makespan
+
+
+def test_at_its_time_limit_the_search_returns_the_best_so_far():
+    graph, cluster = lm.read("example:vgg19"), v100_mesh(4)
+    told = []
+    plan = lm.place(
+        graph, cluster, "os-dpos", time_limit=1e-6, progress=lambda stage, best: told.append(stage)
+    )
+    assert plan.notes == ("out of time: the best so far",)
+    assert told.count("placing the graph") == 1
+    assert not any(stage.startswith("splitting ") for stage in told)
+    assert plan.makespan == lm.place(graph, cluster, "single").makespan
+
+
+def test_a_time_limit_waits_for_a_first_plan():
+    """No device holds the model alone."""
+    graph = lm.read("example:vgg19")
+    peak = lm.place(graph, v100_mesh(1), "single").verdict.peak.max()
+    cluster = v100_mesh(4, memory=int(0.8 * peak))
+    with pytest.raises(InfeasibleError):
+        lm.place(graph, cluster, "single")
+    plan = lm.place(graph, cluster, "os-dpos", time_limit=1e-6)
+    assert plan.fits
+    assert plan.notes[-1] == "out of time: the best so far"
 
 
 def test_what_is_tried_is_told_beside_the_bound_of_split_ops():

@@ -165,9 +165,26 @@ def test_same_plan_again():
 
 
 @pytest.mark.parametrize("method", ["sharded", "megatron", "fsdp"])
-def test_graph_must_say_what_its_ops_were_called_with(method):
-    with pytest.raises(lm.InputError, match=r"ops\.args"):
-        lm.place(linears([64, 64], 8), PCIE, method)
+def test_graph_must_say_how_ops_can_be_cut(method):
+    graph = linears([64, 64], 8)
+    bare = graph.with_columns({"args": None, "output": [""] * graph.n_ops})
+    with pytest.raises(lm.InputError, match=r"ops\.args\) nor the shapes"):
+        lm.place(bare, PCIE, method)
+
+
+def test_recomputed_layers_hold_what_does_not_fit_otherwise():
+    graph = example("gpt3-330m")
+    kept = lm.place(graph, PCIE, "sharded")
+    peak = int(max(kept.memory.peak))
+    small = lm.Cluster(
+        [lm.Device(d.name, d.type, peak * 3 // 10) for d in PCIE.devices], PCIE.links, PCIE.types
+    )
+    plan = lm.place(graph, small, "sharded")
+    assert plan.recipe is not None
+    assert plan.recipe.recompute == ("h.*",)
+    assert plan.fits
+    again = lm.place(graph, small, recipe=plan.recipe)
+    assert again.makespan == pytest.approx(plan.makespan, rel=0.02)
 
 
 def test_size_of_tensor_parallelism_must_divide():

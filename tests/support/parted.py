@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.dimensions.binding import lengths, pattern
+from loadmaster.dimensions.binding import pattern
 from loadmaster.dimensions.form import Meaning, Pattern, part_sizes
 from loadmaster.model.shapes import Shape
 
@@ -111,6 +111,16 @@ def check(case: Case, k: int) -> Pattern:
         assert whole[0] is not None
         np.testing.assert_array_equal(whole[0].ravel(), _arrays(case)[0].ravel())
     return found
+
+
+def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> list[int]:
+    """How many parts there can be, per dimension of a pattern."""
+    most: dict[int, int] = {}
+    every = [*zip(found.inputs, inputs, strict=True), *zip(found.outputs, outputs, strict=True)]
+    for axes, (_, sizes) in every:
+        for d, size in zip(axes or (), sizes or (), strict=False):
+            most[d] = min(size, most.get(d, size))
+    return [meaning.period or most[d] // meaning.least for d, meaning in enumerate(found.meanings)]
 
 
 def _pattern(case: Case, whole: Outputs) -> Pattern:

@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from parted import Case, Outputs
 
+#: Tensors are tiny: threads would only wait for one another.
+torch.set_num_threads(1)
+
 
 def to_torch(value):
     if isinstance(value, np.ndarray):

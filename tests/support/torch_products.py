@@ -138,9 +138,10 @@ def attention(drawn, kind):
 
     def kernel(args, keywords) -> Outputs:
         given = [arg for arg in args if isinstance(arg, np.ndarray)]
-        return [*attend(*given), *([None] * seeds)]
+        out, log_sums = attend(*given)
+        return [out, log_sums[..., None] if "cudnn" in name else log_sums, *([None] * seeds)]
 
-    more = [mask, True] if "efficient" in name else [0.0, False]
+    more = [0.0, False] if "flash" in name else [mask, True]
     return call(kind, q, k, v, *more, run=kernel)
 
 
@@ -162,6 +163,15 @@ def attention_backward(drawn, kind, q, k, v, mask):
         bias = drawn.floats(*q.shape[:3], k.shape[2])
         out, log_sums = attend(q, k, v, bias)
         return call(kind, gradient, q, k, v, bias, out, log_sums, 0.0, [True] * 4, run=efficient)
+
+    if "cudnn" in name:
+
+        def cudnn(args, keywords) -> Outputs:
+            return list(attend_backward(*args[:5], args[5][..., 0], args[8])[:3])
+
+        out, log_sums = attend(q, k, v, mask)
+        given = [gradient, q, k, v, out, log_sums[..., None], None, None, mask]
+        return call(kind, *given, run=cudnn)
 
     def flash(args, keywords) -> Outputs:
         return list(attend_backward(*args[:6])[:3])
@@ -263,13 +273,17 @@ def convolution_backward(drawn, kind):
 
 
 def pool(drawn, kind):
-    sizes, kernel, stride, padding, dilation = windows(drawn, 2)
+    count = int(kind[kind.index("pool") + 4])
+    sizes, kernel, stride, padding, dilation = windows(drawn, count)
     if any(padding):
         # Else a window may see nothing but padding.
-        dilation, sizes = [1, 1], [max(pair) for pair in zip(sizes, kernel, strict=True)]
+        dilation, sizes = [1] * count, [max(pair) for pair in zip(sizes, kernel, strict=True)]
     x = drawn.floats(*drawn.sizes(1, 2), *sizes)
     backward, average = "backward" in kind, "avg" in kind
-    more = [drawn.one(True, False), drawn.one(True, False), None] if average else [dilation, False]
+    divisor = [None] * (count > 1)
+    more = (
+        [drawn.one(True, False), drawn.one(True, False), *divisor] if average else [dilation, False]
+    )
     sized = [kernel, stride, padding]
     if not average and not backward and drawn.int(0, 1):
         sized, more = [kernel], []
@@ -287,7 +301,7 @@ def pool(drawn, kind):
         """Edges are padded by hand; an average that leaves them out divides by what is there."""
         if 0 not in part.places or (average and (more[0] or not more[1])):
             return masked(part)
-        edged(part, padding if len(part.args) > 3 else [0, 0], 3, 0.0 if average else -np.inf)
+        edged(part, padding if len(part.args) > 3 else [0] * count, 3, 0.0 if average else -np.inf)
         return first_of(part)
 
     return call(kind, x, *sized, *more, alone={"spatial": spatial})

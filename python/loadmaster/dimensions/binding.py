@@ -118,19 +118,3 @@ def _pattern(
         return FAMILIES[rule.family](call, rule)
     except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
         return None  # The arguments are not what calls of this kind have: nothing is known.
-
-
-def lengths(found: Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> list[int]:
-    """How many parts there can be, per dimension of a pattern.
-
-    >>> shapes = [("f32", (2, 3)), ("f32", (3, 4))], [("f32", (2, 4))]
-    >>> found = pattern("aten.mm.default", [[{"op": 0}, {"op": 1}]], *shapes)
-    >>> dict(zip(found.words, lengths(found, *shapes)))
-    {'row': 2, 'column': 4, 'contraction': 3}
-    """
-    most: dict[int, int] = {}
-    every = [*zip(found.inputs, inputs, strict=True), *zip(found.outputs, outputs, strict=True)]
-    for axes, (_, sizes) in every:
-        for d, size in zip(axes or (), sizes or (), strict=False):
-            most[d] = min(size, most.get(d, size))
-    return [meaning.period or most[d] // meaning.least for d, meaning in enumerate(found.meanings)]

@@ -37,7 +37,8 @@ class Meaning:
         Bytes that the parts all-reduce while they run, such as the sums of a layer norm. What lacks
         the dimension is then whole on every device. 0: nothing, and it is a sum over the parts.
     is_mean : bool
-        Whether such a sum is of means: each counts by its part's share.
+        Whether the op divides by the length of the dimension: what a part makes counts by its
+        share, be it summed or joined.
     works : bool
         Whether the parts share the FLOPs. Else each part does all of them.
     halos : tuple of (int, int)

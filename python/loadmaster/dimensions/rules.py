@@ -20,6 +20,8 @@ from typing import Any
 #: What every table has beside the options of its family.
 _COMMON = ("family", "kinds", "arguments", "names", "only", "needs")
 
+#: Before a kind that ONNX Runtime adds to ONNX, or has another kernel for.
+_RUNTIME = "com.microsoft."
 #: Before a kind of TensorFlow, which shares words with ONNX.
 TENSORFLOW = "tensorflow:"
 
@@ -82,6 +84,8 @@ def rule_of(kind: str) -> Rule | None:
     ('elementwise', None)
     """
     known = rules()
+    if kind.startswith(_RUNTIME):
+        kind = kind.rpartition(".")[2]
     if kind in known or not kind.startswith("aten."):
         return known.get(kind)
     stem = kind.rpartition(".")[0]

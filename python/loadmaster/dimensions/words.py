@@ -22,6 +22,9 @@ from loadmaster.model.recipe import AUTO, REPLICATE, WHOLE, Line, Recipe
 #: The label of what a recipe leaves to a solver.
 FREE = -6
 
+#: What a dimension is in the model, where that says less than the name of the cut.
+_VAGUE = ("", "feature", "parameter")
+
 _SAME = {"flat": FLAT, "owner": OWNER, AUTO: FREE}
 _NUMBERED = {label: word for word, label in _SAME.items()}
 _SPEC = re.compile(r"Shard\((\d+)\)(.*)")
@@ -45,13 +48,19 @@ def label_of(form: Form | None, word: str) -> int | None:
 
 
 def word_of(form: Form | None, label: int, *, is_placeholder: bool = False) -> str:
-    """The word for a label of an op of a form; of a placeholder, its spec."""
+    """The word for a label of an op of a form; of a placeholder, its spec.
+
+    A dimension is told by what it is in the model, if that says which it is: "batch" for the rows
+    of a product as for the first axis of a sum. So most ops of a module have one word.
+    """
     if label in _NUMBERED:
         return _NUMBERED[label]
     if label == 0 or form is None:
         return REPLICATE if is_placeholder else WHOLE
-    name = form.cuts[label - 1].name
-    return _AXIS.sub(r"Shard(\1)\2", name) if is_placeholder else name
+    cut = form.cuts[label - 1]
+    if is_placeholder:
+        return _AXIS.sub(r"Shard(\1)\2", cut.name)
+    return cut.role if cut.role not in _VAGUE and label_of(form, cut.role) == label else cut.name
 
 
 def words_of(

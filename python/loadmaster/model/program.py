@@ -155,6 +155,17 @@ class Program:
         return order[start[op] : start[op + 1]]
 
     @cached_property
+    def first(self) -> NDArray[np.intp]:
+        """For each of the user's ops, the op of the graph that runs which has its name, or else the
+        first that does its work; -1: none. intp [source.n_ops].
+        """
+        order, start = self._by_origin
+        found = np.append(order, -1)[np.where(np.diff(start) > 0, start[:-1], len(order))]
+        position = {name: at for at, name in enumerate(self.graph.names)}
+        named = np.array([position.get(name, -1) for name in self.source.names], dtype=np.intp)
+        return np.where(named >= 0, named, found)
+
+    @cached_property
     def whole(self) -> NDArray[np.int32]:
         """For each of the user's ops, the one op that does all its work; -1: several ops do.
 
@@ -182,6 +193,8 @@ class Program:
         words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 else []
         words += [f"micro-batch {self.micro[op]}"] if self.micro[op] >= 0 else []
         words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
+        # Of a mesh whose devices all do the whole op, nothing above tells which of them it is.
+        words += [f"device {self.rank[op]} of the mesh"] if self.rank[op] >= 0 else []
         return ", ".join(words)
 
 

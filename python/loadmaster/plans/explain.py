@@ -227,13 +227,16 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
     assert layout is not None
     form_of, is_placeholder = layout.dimensions.form_of, bool(plan.graph.placeholder[index])
     form = layout.dimensions.forms[form_of[index]] if form_of[index] >= 0 else None
+    idle = (plan.program.share[plan.program.parts_of(index)] == 0).any()
+    part = "some do a part, the others nothing" if idle else "each does a part"
     for axis, label in zip(layout.mesh.axes, layout.labels[:, index].tolist(), strict=True):
         word = word_of(form, label, is_placeholder=is_placeholder)
-        what = MEANINGS.get(word, "each has a part" if is_placeholder else "each does a part")
+        what = MEANINGS.get(word, "each has a part" if is_placeholder else part)
         if form is not None and label > 0:
             cut = form.cuts[label - 1]
             what = what if cut.works else "each does all of it, and their results add up"
-            word += f" ({cut.role})" if cut.role and cut.role != cut.name else ""
+            word = word if is_placeholder else cut.name
+            word += f" ({cut.role})" if cut.role not in ("", word) else ""
         said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {what}")
     return tuple(said)
 

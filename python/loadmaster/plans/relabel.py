@@ -100,7 +100,9 @@ def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
 
 def _judged(plan: Plan, layout: Layout) -> Candidate:
     problem = replace(plan.whole_problem, best_effort=True)
-    return on_mesh(problem, shard(layout.graph, layout), layout.mesh.on(plan.cluster))
+    modules = plan.recipe.recompute if plan.recipe else ()
+    program = shard(layout.graph, layout, modules)
+    return on_mesh(problem, program, layout.mesh.on(plan.cluster))
 
 
 def _moved(found: Candidate) -> int:

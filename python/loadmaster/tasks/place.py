@@ -78,8 +78,8 @@ def place(
     seed : int
         For methods that draw.
     time_limit : float, optional
-        Seconds for methods that search. If absent: 10 for solvers, no limit for ``auto``. Other
-        methods are done in milliseconds.
+        Seconds for methods that search. If absent: 10 for solvers, no limit for ``auto`` and
+        ``os-dpos``. Other methods are done in milliseconds.
     on_oom : "error" (default) or "best_effort"
         Whether a graph that does not fit is an error, or is placed all the same. Such a plan says
         that it does not fit.

@@ -93,7 +93,7 @@ class Layout:
 
     @classmethod
     def of(cls, graph: OpGraph, recipe: Recipe) -> Layout:
-        """The layout that a recipe describes.
+        """The layout that a recipe describes. What it recomputes lies as it does the first time.
 
         Raises
         ------
@@ -108,16 +108,22 @@ class Layout:
                 f'recipe: it leaves {op!r} to a solver: label all that is "auto", or write '
                 'rest = "whole"'
             )
-        if recipe.recompute:
-            raise InputError(
-                f"recipe: recompute names {', '.join(recipe.recompute)}, and a layout is of a "
-                "graph in which that is done: use loadmaster.transforms.shard"
-            )
         layout = cls(dimensions, recipe.mesh, labels, recipe.batch_norm, recipe.bucket_bytes)
         if recipe.shard_state:
             state = recipe.sharded_state(graph)
             layout = replace(layout, labels=layout._with_sharded_state(state))
         return layout
+
+    def of_graph(self, graph: OpGraph, ops: Sequence[int]) -> Layout:
+        """The layout of another graph, each op of which has the label of an op of this one: that in
+        ``ops``, by the names of cuts.
+        """
+        words = words_of(self.dimensions, self.mesh.names, self.labels)
+        there = {axis: [column[op] for op in ops] for axis, column in words.items()}
+        recipe = Recipe.of_labels(
+            graph, self.mesh, there, batch_norm=self.batch_norm, bucket_bytes=self.bucket_bytes
+        )
+        return Layout.of(graph, recipe)
 
     def recipe(self) -> Recipe:
         """The recipe that describes the layout."""

@@ -14,6 +14,7 @@ neighbours' parts (a halo) gets them from "slice" ops there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,15 +40,18 @@ from loadmaster.transforms.ways import WHOLE, Links
 _WORDS = ("tensors", "gradients", "parameters", "updated")
 
 
-def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
+def shard(graph: OpGraph, how: Recipe | Layout, modules: Sequence[str] = ()) -> Program:
     """The graph as a recipe or a layout has it run. O(k (V + E)), and sorting.
 
     Parameters
     ----------
     graph : OpGraph
     how : Recipe or Layout
-        Nothing may be left to a solver in it. What a recipe recomputes is done again first, and
-        its labels speak of the graph that this makes (:func:`.recomputation.recompute`).
+        Nothing may be left to a solver in it.
+    modules : sequence of str
+        Patterns of modules whose activations are made anew in the backward pass
+        (:func:`.recomputation.recompute`), beside those of a recipe. What is done again is shared
+        as it is the first time.
 
     Returns
     -------
@@ -71,13 +75,13 @@ def shard(graph: OpGraph, how: Recipe | Layout) -> Program:
     >>> program.share[program.parts_of(graph.index("addmm"))].tolist()
     [0.5, 0.5]
     """
-    if isinstance(how, Layout):
+    if isinstance(how, Recipe):
+        made = shard(graph, Layout.of(graph, how), (*how.recompute, *modules))
+        return replace(made, recipe=how)
+    if not modules:
         return Shards(how).build()
-    if how.recompute:
-        again = recompute(graph, how.recompute)
-        later = shard(again.graph, replace(how, recompute=()))
-        return replace(again.then(later), recipe=how)
-    return replace(Shards(Layout.of(graph, how)).build(), recipe=how)
+    again = recompute(graph, modules)
+    return again.then(Shards(how.of_graph(again.graph, again.serves.tolist())).build())
 
 
 @dataclass

@@ -4,6 +4,7 @@ mod common;
 
 use common::config;
 use loadmaster_core::Error;
+use loadmaster_core::labelling::forest::Forests;
 use loadmaster_core::labelling::model::Energy;
 use loadmaster_core::labelling::solve::{Labels, Solver};
 use loadmaster_core::labelling::ties::Ties;
@@ -221,6 +222,26 @@ proptest! {
     }
 
     #[test]
+    fn no_move_of_many_nodes_raises_the_energy(
+        problem in problems(8, Shape::Any, 4),
+        drawn in prop::collection::vec(any::<u32>(), 8),
+    ) {
+        let model = Ties::new(&problem, None).and_then(|t| t.model(&problem, &[1.0, 1.0])).expect("countable");
+        let mut labels: Vec<u32> =
+            (0..problem.n_nodes()).map(|node| drawn[node] % problem.n_labels(node) as u32).collect();
+        let mut forests = Forests::new(&model);
+        for _ in 0..20 {
+            let before = model.energy(&labels);
+            let old = labels.clone();
+            let changed = forests.improve(&model, &mut labels);
+            prop_assert_eq!(changed, old != labels);
+            let after = model.energy(&labels);
+            prop_assert!(after.forbidden < before.forbidden || after.forbidden == before.forbidden
+                && after.cost <= before.cost + SLACK, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
     fn descending_ends_where_no_node_alone_can_do_better(
         problem in problems(6, Shape::Any, 4),
         drawn in prop::collection::vec(any::<u32>(), 6),
@@ -242,4 +263,30 @@ proptest! {
             }
         }
     }
+}
+
+/// A chain of nodes of two labels that must agree: the second label is better if all take it.
+#[test]
+fn a_move_of_many_nodes_leaves_where_no_node_alone_can_do_better() {
+    const N: usize = 6;
+    let columns = Columns {
+        node_table: vec![0; N],
+        unary_start: vec![0, 2],
+        unary: vec![1.0, 0.0],
+        src: (0..N as i64 - 1).collect(),
+        dst: (1..N as i64).collect(),
+        edge_table: vec![0; N - 1],
+        pair_start: vec![0, 4],
+        pair_columns: vec![2],
+        pair: vec![0.0, 9.0, 9.0, 0.0],
+        components: 1,
+    };
+    let problem = Labelling::new(columns).expect("a valid problem");
+    let model = Ties::new(&problem, None).and_then(|t| t.model(&problem, &[1.0])).expect("countable");
+    let mut labels = vec![0; N];
+    descend(&model, &mut labels);
+    assert_eq!(labels, [0; N]);
+    let mut forests = Forests::new(&model);
+    assert!((0..100).any(|_| forests.improve(&model, &mut labels)));
+    assert_eq!(labels, [1; N]);
 }

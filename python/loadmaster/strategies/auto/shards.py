@@ -9,7 +9,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.sharding.judging import with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
-from loadmaster.strategies.sharding.sharded import sharded
+from loadmaster.strategies.sharding.sharded import in_all_spaces
 from loadmaster.strategies.sharding.space import Space, can_be_sharded
 
 
@@ -19,17 +19,18 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     if not can_be_sharded(problem):
         return
     space = Space.of(problem)
-    best: tuple[Candidate, Ranked] | None = None
-    for found, labels in sharded(space, run.budget):
+    best: tuple[Candidate, Ranked, Space] | None = None
+    for found, labels, of in in_all_spaces(space, run.budget):
         if labels is None:
             continue
         if not found.fits:
             words = f"shards on {labels.words}"
             run.lack(words, problem.cluster.shortfall(found.verdict.peak))
         elif best is None or problem.objective.better(best[0], found) is found:
-            best = found, labels
+            best = found, labels, of
     if best is None:
         return
-    found, labels = best
-    offer = Best(SPLIT_OPS, f"sharded on {labels.words}", found.verdict.step_time)
+    found, labels, space = best
+    again = ", layers recomputed" if space.recompute else ""
+    offer = Best(SPLIT_OPS, f"sharded on {labels.words}{again}", found.verdict.step_time)
     yield with_recipe(space, labels, found), offer

@@ -211,7 +211,8 @@ def split_search(
             raise
         notes = (INTERRUPTED if isinstance(cut, KeyboardInterrupt) else OUT_OF_TIME,)
     if search.is_spent and not notes:
-        notes = (f"no more than {counted(search.tried, 'split')} were tried, which took long",)
+        tried = counted(search.tried, "split")
+        notes = (f"the search ended at its allowance of work, after {tried}",)
     best = search.best
     if best is None and (alone is None or not notes):
         assert search.refused is not None

@@ -25,8 +25,8 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     Orders are Kahn's and the program's own; where ``is_near``, also that in which what collectives
     wait for comes first.
     """
-    problem = space.problem
-    program = shard(space.problem.model, layout(space, found))
+    problem = space.source
+    program = shard(problem.model, layout(space, found), space.recompute)
     placed = problem.transformed(program)
     device = found.mesh.on(problem.cluster)
     at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])
@@ -40,15 +40,21 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
 
 
 def layout(space: Space, found: Ranked) -> Layout:
-    """Ranked labels as a layout of the graph."""
+    """Ranked labels as a layout of the graph in which nothing is recomputed yet."""
     labels = space.labels(found.labels.columns)
-    return Layout(Dimensions.of(space.problem.model), found.mesh, labels)
+    made = Layout(Dimensions.of(space.problem.model), found.mesh, labels)
+    return (
+        made
+        if space.again is None
+        else made.of_graph(space.source.model, space.again.first.tolist())
+    )
 
 
 def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
     """The candidate that ranked labels became, with their recipe in its program."""
     problem = candidate.problem
-    program = replace(problem.program, recipe=layout(space, found).recipe())
+    recipe = replace(layout(space, found).recipe(), recompute=space.recompute)
+    program = replace(problem.program, recipe=recipe)
     return replace(candidate, problem=replace(problem, program=program))
 
 

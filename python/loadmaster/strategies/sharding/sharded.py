@@ -1,7 +1,8 @@
 """The cheapest labels of all: every op whole, or cut in one of its ways, on every axis of a mesh.
 
 Labels for meshes of the cluster are ranked by their mirrors (:mod:`.ranking`). The best few become
-programs, which the judge decides between (:mod:`.judging`). One device is among them.
+programs, which the judge decides between (:mod:`.judging`). One device is among them. Where none
+fits, layers are recomputed (:mod:`.recomputing`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.recomputing import recomputed
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
@@ -68,9 +70,9 @@ def place(
     labels: Ranked | None = None
     is_cut = False
     try:
-        for found, of in sharded(space, budget):
+        for found, of, where in in_all_spaces(space, budget):
             if best is None or problem.objective.better(best, found) is found:
-                best, labels = found, of
+                best, labels, space = found, of, where
                 words = "one device" if of is None else f"sharded on {of.words}"
                 tell(words, Incumbent(found.verdict.step_time))
     except KeyboardInterrupt:
@@ -86,6 +88,22 @@ def place(
     if budget.is_cut or (time_limit is not None and budget.lacks(0.0)):
         best = best.noted(f"the time limit of {time_limit:g} s cut the search: more may be found")
     return accepted(best.problem, Outcome(best, 1.0))
+
+
+def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None, Space]]:
+    """What :func:`sharded` finds, and where that is nothing that fits, what it finds with layers
+    recomputed; each with the space that it is of.
+    """
+    fits = False
+    for found, labels in sharded(space, budget):
+        fits = fits or found.fits
+        yield found, labels, space
+    if fits or budget.lacks(0.0):
+        return
+    for again in recomputed(space):
+        for found, labels in sharded(again, budget):
+            if labels is not None:
+                yield found, labels, again
 
 
 def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:

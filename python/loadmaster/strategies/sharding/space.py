@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +12,15 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.tying import part_played
+from loadmaster.transforms.recomputation import recompute
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +32,12 @@ class Space:
     problem : Problem
     parts : Parts
     frame : Frame
+    source : Problem
+        The problem in which nothing is recomputed yet: ``problem`` itself, if nothing is.
+    recompute : tuple of str
+        Patterns of the modules that ``problem`` recomputes.
+    again : Program or None
+        The graph of ``problem``, made of that of ``source``.
     share : float
         Share of the memory of devices that labels may fill.
     """
@@ -35,26 +45,35 @@ class Space:
     problem: Problem
     parts: Parts
     frame: Frame
+    source: Problem
+    recompute: tuple[str, ...] = ()
+    again: Program | None = None
     share: float = 1.0
 
     @classmethod
-    def of(cls, problem: Problem) -> Space:
-        """The space of a problem.
+    def of(cls, problem: Problem, modules: Sequence[str] = ()) -> Space:
+        """The space of a problem, with the activations of some modules recomputed.
 
         Raises
         ------
         InputError
-            The graph does not say what its ops were called with.
+            The graph says neither what its ops were called with nor how large tensors are; what
+            :func:`loadmaster.transforms.recompute` refuses.
         """
-        if problem.model.args is None:
+        if not has_shapes(problem.model):
             raise InputError(
-                "the graph does not say what its ops were called with (ops.args), so it is not "
-                "known how they can be cut: read it again from the model, or capture it"
+                "the graph says neither what its ops were called with (ops.args) nor the shapes of "
+                "their outputs (ops.output), so it is not known how they can be cut: read it again "
+                "from the model, or capture it"
             )
+        source, again = problem, recompute(problem.model, modules) if modules else None
+        problem = problem if again is None else problem.transformed(again)
         structure = Structure.of(Dimensions.of(problem.model))
         parts = Parts(problem, structure)
         tied = part_played(structure, parts.nature)
-        return cls(problem, parts, Frame.of(parts, tied))
+        if again is not None:
+            tied = _as_their_origins(structure, again, tied)
+        return cls(problem, parts, Frame.of(parts, tied), source, tuple(modules), again)
 
     @property
     def structure(self) -> Structure:
@@ -83,7 +102,20 @@ class Space:
 
 
 def can_be_sharded(problem: Problem) -> bool:
-    """Whether there are several devices, and the arguments of calls are known."""
-    graph = problem.model
+    """Whether there are several devices, and it is known how ops can be cut."""
     several = problem.cluster.n_devices > 1 and problem.program.is_plain
-    return several and graph.args is not None
+    return several and has_shapes(problem.model)
+
+
+def has_shapes(graph: OpGraph) -> bool:
+    """Whether the graph has arguments of calls, or sizes that may tell them."""
+    return graph.args is not None or any(graph.outputs)
+
+
+def _as_their_origins(
+    structure: Structure, again: Program, tied: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """What is tied, with every op that is done again tied to the one that it repeats."""
+    first = structure.node[again.first[again.serves[structure.op]]]
+    is_alike = (first >= 0) & (structure.way[np.maximum(first, 0)] == structure.way)
+    return np.where(is_alike, tied[np.maximum(first, 0)], tied)

@@ -9,9 +9,11 @@
 //! * [`model`] holds the problem for one choice of weights, as the algorithms want it.
 //! * [`tables`] weighs its tables.
 //! * [`ties`] makes it, with nodes that are tied to one label made one.
-//! * [`trws`] finds labels and a lower bound by message passing; [`icm`] improves labels one by one.
-//! * [`solve`] is the two together. [`mcmc`] is FlexFlow's way, to be measured against.
+//! * [`trws`] finds labels and a lower bound by message passing; [`icm`] improves labels one by one,
+//!   [`forest`] many at once.
+//! * [`solve`] is these together. [`mcmc`] is FlexFlow's way, to be measured against.
 
+pub mod forest;
 pub mod icm;
 pub mod mcmc;
 pub mod model;

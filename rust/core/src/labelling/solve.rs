@@ -1,9 +1,10 @@
-//! A labelling by TRW-S and ICM: passes forwards and backwards, after each of which labels are read off the
-//! messages and improved one by one. The best labels of all count.
+//! A labelling by TRW-S and ICM: in each sweep labels are read off the messages and improved one by one. The best
+//! labels of all count, and each sweep tries to improve them by a move of many nodes.
 //!
-//! A sweep is a pass in each direction. Sweeps end once the bound proves the labels best, or once neither has
+//! A sweep is a pass in each direction; labels are read before one of them, by turns. Sweeps end once the bound proves the labels best, or once neither has
 //! improved for a while. No sweep makes the labels or the bound worse.
 
+use super::forest::Forests;
 use super::icm::descend;
 use super::model::{Energy, Model};
 use super::ties::Ties;
@@ -47,6 +48,7 @@ pub struct Solver<'a> {
     ties: Ties,
     model: Model,
     messages: Messages,
+    forests: Forests,
     /// Labels that were read last, per node of the model.
     read: Vec<u32>,
     best: Vec<u32>,
@@ -71,6 +73,7 @@ impl<'a> Solver<'a> {
             problem,
             weights,
             messages: Messages::new(&model),
+            forests: Forests::new(&model),
             read: vec![0; ties.n_sets()],
             best: vec![0; ties.n_sets()],
             best_energy: Energy { forbidden: u32::MAX, cost: 0.0 },
@@ -106,6 +109,7 @@ impl<'a> Solver<'a> {
             let bound = self.messages.pass(&self.model, direction).map_err(|none| self.refusal(none))?;
             self.bound = self.bound.max(bound);
         }
+        self.improve();
         self.sweeps += 1;
         let is_better = self.best_energy < energy || self.gap() < (1.0 - PROGRESS) * gap;
         self.idle = if is_better { 0 } else { self.idle + 1 };
@@ -119,6 +123,14 @@ impl<'a> Solver<'a> {
         if energy < self.best_energy {
             self.best_energy = energy;
             self.best.copy_from_slice(&self.read);
+        }
+    }
+
+    /// Tries a move of many nodes on the best labels.
+    fn improve(&mut self) {
+        self.read.copy_from_slice(&self.best);
+        if self.forests.improve(&self.model, &mut self.read) {
+            self.keep();
         }
     }
 

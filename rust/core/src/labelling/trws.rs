@@ -135,7 +135,7 @@ fn lowered(values: &mut [f64]) -> Option<f64> {
 }
 
 /// Per column of a table, the least of its entries with a number added per row.
-fn least_sums(rows: &[f64], table: &[f64], out: &mut [f64]) {
+pub(super) fn least_sums(rows: &[f64], table: &[f64], out: &mut [f64]) {
     out.fill(f64::INFINITY);
     for (row, costs) in rows.iter().zip(table.chunks_exact(out.len())) {
         for (least, cost) in out.iter_mut().zip(costs) {

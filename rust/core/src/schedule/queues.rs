@@ -22,7 +22,7 @@ pub const DELAY_WEIGHT: Ticks = 2;
 
 /// How many booked transfers each call may push back on average: what one call leaves of this number, later
 /// calls may use.
-pub const PUSHED_EACH: usize = 64;
+pub const PUSHED_EACH: usize = 96;
 
 /// What orders a queue: the time at which a transfer's tensor was made, then the tensor's key and
 /// the device that it goes to.
