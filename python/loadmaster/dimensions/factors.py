@@ -27,6 +27,7 @@ class Axes:
 
     >>> axes = Axes([6, 4, 24])
     >>> axes.join((0, 2, 1, 24), (2, 3, 1, 24))
+    True
     >>> axes.factors(2) == axes.factors(0) + axes.factors(1)
     True
     >>> [axes.size[factor] for factor in axes.factors(2)]

@@ -66,8 +66,8 @@ _LEAST_GAIN = 1e-9
 #: Least time that a split must be able to save, as a share of the makespan.
 _LEAST_SAVING = 1e-2
 
-#: Work after which no further split is tried, as DPOS counts it: some 15 s on a congested cluster.
-#: No graph of fewer than 10,000 ops in ``../shared/data`` comes to it.
+#: Work after which no further split is tried, as DPOS counts it: some 15 s of CPU where channels
+#: are congested.
 MOST_WORK = 200_000_000
 
 #: Splits that a note names.
