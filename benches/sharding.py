@@ -1,12 +1,16 @@
 """What sharding takes: `sharded` over one device, judged, on the table that others are held to.
 
     python benches/sharding.py [--graph NAME ...] [--cluster '8 PCIe' ...] [--jobs N] [--csv FILE]
+    python benches/sharding.py --unequal
+    python benches/sharding.py --large
 
 The rows are those of ``../shared/data/headroom.csv`` that have ``joint`` and one of ``auto``,
 ``data_parallel`` and ``os_dpos``. Per row: the judge's step over one device's (as if that had the
 memory), with memory held ("-": nothing that fits was found); ``joint`` and ``judged`` of the file;
 the mirror's step over the judge's; the labelling gap; the mesh; CPU seconds of the strategy, the
 graph's dimensions included, its reading not. Geometric means at last.
+``--unequal``: two V100s and two of half their speed, over a third of what one fast device takes.
+``--large``: CPU seconds of reading and of the strategy, for LLaMA-8B and for Evoformer.
 """
 
 from __future__ import annotations
@@ -150,6 +154,52 @@ def summary(found: list[Row]) -> str:
     return "\n".join([*lines, *(row.line for row in worse)])
 
 
+#: Graphs that unequal devices are given, and large ones with their clusters.
+UNEQUAL = (
+    "vgg19_train_b64",
+    "inception_v3_train_b512",
+    "gpt3_330m_train_b8",
+    "alexnet_train_b256",
+    "bert_large_train_b16_s64",
+)
+LARGE = (
+    ("llama3_8b_train_b1_s8192", "8 PCIe"),
+    ("llama3_8b_train_b1_s8192", "8 NVLink"),
+    ("evoformer_48_train", "8 PCIe"),
+)
+
+
+def unequal() -> None:
+    """Prints a line per graph and kind of links, and the geometric mean."""
+    found = []
+    for links, cluster in (
+        ("PCIe", CLUSTERS["4 PCIe"]()),
+        ("NVLink", lm.Cluster.preset("8xV100-NVLink").subset(range(4))),
+    ):
+        slow = cluster.with_speed(0.5, 2).with_speed(0.5, 3)
+        for name in UNEQUAL:
+            graph = read(name)
+            problem = Problem.make(graph, slow, lm.costs.estimate(graph, slow))
+            third = float(problem.time.sum(axis=0).min()) / 3
+            found.append(sharded.place(problem).verdict.step_time / third)
+            print(f"  {links:<8}{name:<36}{found[-1]:>8.3f}", flush=True)
+    print(f"  geometric mean {mean(found):.3f}")
+
+
+def large() -> None:
+    """Prints CPU seconds of reading and planning."""
+    for name, cluster in LARGE:
+        began = time.process_time()
+        graph = traced(name)
+        read_in = time.process_time() - began
+        devices = CLUSTERS[cluster]()
+        problem = Problem.make(graph, devices, lm.costs.estimate(graph, devices))
+        began = time.process_time()
+        step = sharded.place(problem).verdict.step_time / float(problem.time.sum(axis=0).min())
+        cpu = time.process_time() - began
+        print(f"  {name:<28}{cluster:<10}{step:>8.4f}  read {read_in:.2f}, planned {cpu:.2f} CPU s")
+
+
 def main() -> None:
     """Prints a line per row, and the means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -159,7 +209,12 @@ def main() -> None:
     parser.add_argument("--cluster", nargs="*", default=[], help="only these clusters")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--csv", type=Path, help="a file for the figures")
+    parser.add_argument("--unequal", action="store_true", help="two devices of half the speed")
+    parser.add_argument("--large", action="store_true", help="CPU seconds of large graphs")
     args = parser.parse_args()
+    if args.unequal or args.large:
+        (unequal if args.unequal else large)()
+        return
     some = [
         row
         for row in rows()

@@ -121,6 +121,13 @@ def test_same_labels_again():
         assert one.seen == other.seen
 
 
+def test_untied_labels_are_kept_where_they_gain():
+    solver = Solver(setting(linears([512, 1024, 1024, 256], 64), 4))
+    tied = solver.solve(1.0)
+    free = solver.untied(tied)
+    assert free is tied or not free.is_tied
+
+
 def test_little_memory_shards_the_state():
     graph = linears([1024, 1024, 1024], 8)
     of = setting(graph, 4)

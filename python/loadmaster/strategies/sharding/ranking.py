@@ -69,6 +69,14 @@ class Ranked:
         seen = self.solver.mirror.seen(self.labels.columns, in_time=True)
         return replace(self, labels=replace(self.labels, seen=seen))
 
+    def untied(self, memory: float) -> Ranked:
+        """The same, or with labels that differ in layers that are alike, if these are better."""
+        labels = self.solver.untied(self.labels)
+        if labels is self.labels:
+            return self
+        found = replace(self, labels=labels, fits=labels.fits(memory)).looked_at()
+        return min(self, found, key=lambda one: one.key)
+
     @property
     def words(self) -> str:
         """The mesh in words: "8 devices", or "2 x 4 devices"."""

@@ -34,6 +34,9 @@ MANY_PARTS, LOOKED_AT_OF_MANY, JUDGED_OF_MANY = 200_000, 4, 2
 #: nothing fits so far.
 WITHIN = 0.25
 
+#: Up to so many ops, those of layers that are alike may differ, if that gains.
+UNTIED = 5_000
+
 #: How many more are judged while nothing fits.
 _MORE = 3
 
@@ -132,6 +135,8 @@ def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
     is_large = space.problem.graph.n_ops * space.problem.cluster.n_devices >= MANY_PARTS
     looked_at, most = (LOOKED_AT_OF_MANY, JUDGED_OF_MANY) if is_large else (LOOKED_AT, JUDGED)
     rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
+    if rows and space.problem.graph.n_ops <= UNTIED:
+        rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)
     for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
         if n >= most + _MORE or (fits and (n >= most or is_far)):
