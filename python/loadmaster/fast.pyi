@@ -74,6 +74,7 @@ __all__ = [
     "segments",
     "simulate",
     "simulate_below",
+    "split_max_load",
     "summed_edges",
 ]
 
@@ -873,6 +874,21 @@ def partition(
     Multilevel k-way partitioning (Karypis and Kumar 1998): coarsen by matching along heavy
     edges, grow parts, refine on every level; each part keeps within 5 % of its share where
     weights allow. O((V + E) log V).
+    """
+
+def split_max_load(
+    times: NDArray[np.float64],
+    bytes: _Sizes,
+    edges: tuple[_Ids, _Ids],
+    pins: tuple[_Ids, _Ids],
+    cost: _Seconds,
+    orders: Sequence[_Ids],
+    devices: tuple[int, int, int],
+) -> tuple[tuple[NDArray[np.int32], NDArray[np.bool_]] | None, int | None]:
+    """Stages of a pipeline with the smallest largest load (Tarnawski et al., NeurIPS 2020).
+
+    The stage of each group and whether a CPU core has each stage, None where nothing fits; and
+    how many downsets there are, None where they were too many for an optimum.
     """
 
 def fill_in_order(

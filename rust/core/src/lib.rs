@@ -27,6 +27,7 @@ pub mod labelling;
 pub mod levels;
 pub mod numbering;
 pub mod opgraph;
+pub mod pipeline;
 pub mod place;
 pub mod random;
 pub mod reduce;

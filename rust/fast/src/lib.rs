@@ -19,6 +19,7 @@ mod schedule;
 mod scheduling;
 mod searching;
 mod simulating;
+mod staging;
 mod weights;
 
 use pyo3::prelude::*;
@@ -75,6 +76,8 @@ mod fast {
     use super::searching::{Stop, refine_placement, search, search_windows};
     #[pymodule_export]
     use super::simulating::{bounds, heads_and_tails, simulate, simulate_below};
+    #[pymodule_export]
+    use super::staging::split_max_load;
     #[pymodule_export]
     use super::weights::Weights;
 

@@ -1,0 +1,98 @@
+"""Plans stages of pipelines for inputs of published planners.
+
+    python benches/pipelines.py FILE... [--json]
+    python benches/pipelines.py --layered NODES WIDTH
+
+A FILE is an input of the max-load problem (Tarnawski et al., NeurIPS 2020), plain or gzipped.
+Printed are the largest load of any device and the work per accelerator, in the file's unit of time;
+CPU seconds of planning without reading; and the number of downsets, none where they were too many,
+so that nothing is proved.
+
+``--layered`` draws a graph: layers of WIDTH nodes, each of which reads one or two of the layer
+before, on eight accelerators. No split has a smaller largest load than the work per accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.text import aligned
+from loadmaster.readers.max_load import MaxLoad
+from loadmaster.strategies.pipelines.max_load import split
+
+#: Accelerators of a drawn graph.
+DEVICES = 8
+
+
+def layered(n: int, width: int, seed: int = 0) -> MaxLoad:
+    """A drawn graph: work of 0.1 to 2 per node, transfers of 0.3 on average."""
+    rng = np.random.default_rng(seed)
+    work = rng.uniform(0.1, 2.0, n)
+    layer = np.arange(width, n) // width
+    read = (layer[:, None] - 1) * width + rng.integers(0, width, (n - width, 2))
+    return MaxLoad(
+        ids=tuple(range(n)),
+        times=np.stack([work, 10 * work], axis=1),
+        bytes=np.ones(n, dtype=np.int64),
+        backward=np.zeros(n, dtype=bool),
+        colour=np.arange(n),
+        src=read.ravel(),
+        dst=np.repeat(np.arange(width, n), 2),
+        cost=rng.exponential(0.3, n),
+        accelerators=DEVICES,
+        cpus=0,
+        memory=n,
+    )
+
+
+def planned(name: str, problem: MaxLoad) -> dict[str, Any]:
+    """What came of a problem, and what it took."""
+    start = time.process_time()
+    found = split(problem)
+    seconds = time.process_time() - start
+    return {
+        "file": name,
+        "objective": found.period,
+        "seconds": seconds,
+        "optimal": found.is_optimal,
+        "downsets": found.downsets,
+        "stages": len(found.loads),
+        "work": float(problem.times[:, 0].sum()) / max(problem.accelerators, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="*", metavar="FILE", help="inputs of the max-load problem")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    parser.add_argument("--layered", nargs=2, type=int, metavar=("NODES", "WIDTH"))
+    options = parser.parse_args()
+    rows = [planned(Path(file).name, MaxLoad.read(file)) for file in options.files]
+    if options.layered:
+        n, width = options.layered
+        rows.append(planned(f"layered {n} x {width}", layered(n, width)))
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = [("input", "largest load", "work / k", "CPU s", "downsets")]
+    table += [
+        (
+            row["file"],
+            f"{row['objective']:.6g}",
+            f"{row['work']:.6g}",
+            f"{row['seconds']:.3f}",
+            "none" if row["downsets"] is None else f"{row['downsets']:,}",
+        )
+        for row in rows
+    ]
+    print("\n".join(aligned(table)))
+
+
+if __name__ == "__main__":
+    main()
