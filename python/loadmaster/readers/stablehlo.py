@@ -362,17 +362,7 @@ class _Reader:
             self._located.append((instruction, location))
         pending = _Pending(instruction, head, pretty=not opens)
         if plain(kind) == "while" and not opens:
-            pairs = _PAIR.findall(head)
-            instruction.operands = [self._operand(value, region) for _, value in pairs]
-            parts = [self._type(t) for t in split(types)]
-            if len(parts) != len(pairs):
-                raise self._error(
-                    f"{kind} carries {counted(len(pairs), 'value')} and has "
-                    f"{counted(len(parts), 'type')}"
-                )
-            arguments = [(n, t) for (n, _), t in zip(pairs, parts, strict=True)]
-            instruction.attributes = {"arguments": arguments}
-            instruction.results = [(n, t) for n, t in zip(names, parts, strict=False)]
+            self._carry(instruction, names, head, types)
             region.pending = pending
             return
         instruction.operands = [self._operand(v, region) for v in _VALUE.findall(head)]
@@ -393,6 +383,19 @@ class _Reader:
             if plain(kind) != "constant":
                 instruction.keywords = of_mlir(head)
         self._add(region, instruction)
+
+    def _carry(self, loop: Instruction, names: list[str], head: str, types: str) -> None:
+        """What a loop is given, hands on and results in."""
+        pairs, region = _PAIR.findall(head), self._open[-1]
+        loop.operands = [self._operand(value, region) for _, value in pairs]
+        parts = [self._type(t) for t in split(types)]
+        if len(parts) != len(pairs):
+            raise self._error(
+                f"{loop.kind} carries {counted(len(pairs), 'value')} and has "
+                f"{counted(len(parts), 'type')}"
+            )
+        loop.attributes = {"arguments": [(n, t) for (n, _), t in zip(pairs, parts, strict=True)]}
+        loop.results = [(n, t) for n, t in zip(names, parts, strict=False)]
 
     def _add(self, region: _Region, instruction: Instruction) -> None:
         region.instructions.append(instruction)
