@@ -330,6 +330,12 @@ def test_too_many_devices_for_the_table_are_refused() -> None:
         split(problem)
 
 
+def test_too_little_memory_for_many_nodes() -> None:
+    doc = layered(np.random.default_rng(0), 5000, 50, (8, 0))
+    with pytest.raises(InfeasibleError, match="no contiguous stages were found"):
+        split(MaxLoad.from_document({**doc, "maxSizePerFPGA": 600.0}))
+
+
 def test_too_little_memory_says_what_is_held() -> None:
     doc = document(TWO, [(0, 1, 1.0)], maxSizePerFPGA=0.0)
     with pytest.raises(InfeasibleError, match="hold 2 B in all"):

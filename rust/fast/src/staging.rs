@@ -73,7 +73,7 @@ fn pairs(
 /// >>> none, orders = np.zeros(3, dtype=np.int64), [np.arange(3)]
 /// >>> (stage, on_cpu), downsets = fast.split_max_load(times, none, chain, pins, cost, orders, (2, 1, 0))
 /// >>> stage.tolist(), on_cpu.tolist(), downsets
-/// ([0, 1, 1], [False, False], 4)
+/// ([0, 0, 1], [False, False], 4)
 #[pyfunction]
 #[pyo3(signature = (times, bytes, edges, pins, cost, orders, devices))]
 pub fn split_max_load<'py>(

@@ -63,11 +63,11 @@ impl<'a> Downsets<'a> {
         let mut found = Listing { bits: vec![0; words], sums: vec![Sums::default()], next: vec![0] };
         let (mut at, mut steps) = (0, 0);
         while at < found.next.len() {
-            for p in found.next[at] as usize..n {
-                let g = order[p] as usize;
+            for (p, &group) in order.iter().enumerate().skip(found.next[at] as usize) {
+                let g = group as usize;
                 steps += words;
                 if contains(&found.bits[at * words..][..words], &before[g * words..][..words]) {
-                    found.add(groups, &pins, at, (order[p], p as u32 + 1));
+                    found.add(groups, &pins, at, (group, p as u32 + 1));
                 }
             }
             at += 1;

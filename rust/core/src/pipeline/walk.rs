@@ -95,7 +95,12 @@ impl Table<'_> {
         let slack = ROUNDING * self.total.accelerator;
         let share = |f: usize, c: usize| self.within(f) + self.absorbed[c] + slack;
         let crossing = |c: usize| if c == 0 { sums.crossing } else { 0.0 };
-        sums.accelerator + crossing(c) <= share(f, c)
+        let holds = |f: usize, c: usize, bytes: u64| {
+            c > 0 || u128::from(bytes) <= f as u128 * u128::from(self.devices.memory)
+        };
+        holds(f, c, sums.bytes)
+            && holds(left_f, left_c, self.total.bytes - sums.bytes)
+            && sums.accelerator + crossing(c) <= share(f, c)
             && self.total.accelerator - sums.accelerator + crossing(left_c) <= share(left_f, left_c)
     }
 
