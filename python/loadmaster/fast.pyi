@@ -880,8 +880,7 @@ def split_max_load(
     times: NDArray[np.float64],
     bytes: _Sizes,
     edges: tuple[_Ids, _Ids],
-    pins: tuple[_Ids, _Ids],
-    cost: _Seconds,
+    tensors: tuple[_Ids, _Ids, _Seconds],
     orders: Sequence[_Ids],
     devices: tuple[int, int, int],
 ) -> tuple[tuple[NDArray[np.int32], NDArray[np.bool_]] | None, int | None]:

@@ -39,10 +39,9 @@ fn pairs(
 ///     What each group holds on an accelerator.
 /// edges : (int [m], int [m])
 ///     The second group of a pair is in the stage of the first or in a later one.
-/// pins : (int [p], int [p])
-///     Tensors, and the groups that make or read them.
-/// cost : float64 [n_tensors]
-///     Time of a tensor between an accelerator and the host.
+/// tensors : (int [p], int [p], float64 [n_tensors])
+///     Tensors, and the groups that make or read them; the time of each tensor between an
+///     accelerator and the host.
 /// orders : list of int [n_groups]
 ///     Topological orders of the groups, one at least.
 /// devices : (int, int, int)
@@ -69,33 +68,33 @@ fn pairs(
 /// >>> from loadmaster import fast
 /// >>> times = np.array([[2.0, 20.0], [3.0, 30.0], [2.0, 20.0]])
 /// >>> chain = (np.array([0, 1]), np.array([1, 2]))
-/// >>> pins, cost = (np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2])), np.array([0.5, 0.1])
+/// >>> sent = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2]), np.array([0.5, 0.1])
 /// >>> none, orders = np.zeros(3, dtype=np.int64), [np.arange(3)]
-/// >>> (stage, on_cpu), downsets = fast.split_max_load(times, none, chain, pins, cost, orders, (2, 1, 0))
+/// >>> (stage, on_cpu), downsets = fast.split_max_load(times, none, chain, sent, orders, (2, 1, 0))
 /// >>> stage.tolist(), on_cpu.tolist(), downsets
 /// ([0, 0, 1], [False, False], 4)
 #[pyfunction]
-#[pyo3(signature = (times, bytes, edges, pins, cost, orders, devices))]
+#[pyo3(signature = (times, bytes, edges, tensors, orders, devices))]
 pub fn split_max_load<'py>(
     py: Python<'py>,
     times: &Bound<'_, PyAny>,
     bytes: &Bound<'_, PyAny>,
     edges: (Bound<'_, PyAny>, Bound<'_, PyAny>),
-    pins: (Bound<'_, PyAny>, Bound<'_, PyAny>),
-    cost: &Bound<'_, PyAny>,
+    tensors: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
     orders: Vec<Bound<'_, PyAny>>,
     devices: (usize, u64, usize),
 ) -> PyResult<(Option<Stages<'py>>, Option<usize>)> {
     let bytes = convert::sizes("bytes", bytes)?;
-    let (n, cost) = (bytes.len(), convert::seconds("cost", cost, 0, true)?);
+    let (tensor, group, cost) = tensors;
+    let (n, cost) = (bytes.len(), convert::seconds("tensors", &cost, 0, true)?);
     let times = convert::time_matrix("times", times, n, 2)?;
     let cpu: Vec<f64> = times.iter().copied().skip(1).step_by(2).collect();
-    if times.iter().any(|&t| !(t >= 0.0)) || cpu.contains(&f64::INFINITY) {
+    if times.iter().any(|&t| t.is_nan() || t < 0.0) || cpu.contains(&f64::INFINITY) {
         return Err(PyValueError::new_err("times: wants no negative number; finite ones for CPU cores"));
     }
     let accelerator = times.iter().step_by(2).map(|&t| t.is_finite().then_some(t)).collect();
     let edges = pairs("edges", &edges, (n, n))?;
-    let pins = pairs("pins", &pins, (cost.len(), n))?;
+    let pins = pairs("tensors", &(tensor, group), (cost.len(), n))?;
     let orders: Vec<Vec<u32>> =
         orders.iter().map(|o| convert::indices("orders", o, n, n)).collect::<PyResult<_>>()?;
     let devices = Devices { accelerators: devices.0, memory: devices.1, cpus: devices.2 };

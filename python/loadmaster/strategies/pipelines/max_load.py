@@ -94,10 +94,10 @@ def split(problem: MaxLoad) -> Split:
     np.add.at(times, group, problem.times)
     bytes_ = np.zeros(n, dtype=np.int64)
     np.add.at(bytes_, group, problem.bytes)
-    pins = _pins(problem, group)
+    tensors = (*_pins(problem, group), problem.cost)
     devices = (problem.accelerators, problem.memory, problem.cpus)
     orders = _orders(problem, group, n, edges)
-    found, downsets = fast.split_max_load(times, bytes_, edges, pins, problem.cost, orders, devices)
+    found, downsets = fast.split_max_load(times, bytes_, edges, tensors, orders, devices)
     if found is None:
         raise InfeasibleError(_refusal(problem, downsets))
     stage = found[0][group]
