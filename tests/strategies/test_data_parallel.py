@@ -173,15 +173,18 @@ def test_auto_of_whole_ops_never_replicates():
         lm.place(graph, PCIE, split="some")
 
 
-@pytest.mark.parametrize("change", [{"meta": {}}, {"batch": 1}])
-def test_auto_splits_no_batch_that_is_not_there(change):
+@pytest.mark.parametrize(
+    ("change", "space"), [({"meta": {}}, WHOLE_OPS), ({"batch": 1}, SPLIT_OPS)]
+)
+def test_auto_splits_no_batch_that_is_not_there(change, space):
+    """One sample is not replicated, but its ops may be cut; of no sizes nothing is known."""
     document = linears((64, 64, 64), change.get("batch", 4096)).to_document()
     document["meta"] = change.get("meta", document["meta"])
     if "meta" in change:
         document["ops"]["output"] = [""] * len(document["ops"]["name"])
     plan = lm.place(lm.OpGraph.from_document(document), v100_mesh(2), effort=0.02)
     assert plan.program.is_plain
-    assert plan.space == WHOLE_OPS
+    assert plan.space == space
 
 
 def test_auto_tells_what_is_better_and_beside_one_bound():

@@ -250,6 +250,9 @@ def placements(draw, graph: lm.OpGraph, cluster: lm.Cluster):
 #: Methods that call a solver: without time for it they return where it starts.
 EXACT = ("ilp", "cpsat", "pesto", "moirai")
 
+#: Methods that cut ops by what they were called with, or by sizes.
+CUTTING = ("sharded", "megatron", "fsdp")
+
 
 def brief(method):
     """Options under which a method that searches stops early, the same on every run."""

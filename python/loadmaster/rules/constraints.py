@@ -52,8 +52,9 @@ class Constraints:
     no_split : sequence of patterns
         Modules that stay on one device, with their parameters and buffers, and the ops of their
         backward pass and of their optimizer. Of nested modules that match, the outermost counts.
-        In a replicated graph, each replica of the module stays whole. Ops that sum the gradients
-        of replicas belong to no module.
+        In a replicated graph, each replica of the module stays whole; in a sharded one, the parts
+        that one device of the mesh has stay together. Ops that sum the gradients of replicas belong
+        to no module, and collectives are on all devices of their group.
     contiguous : bool
         Whether devices, in the cluster's order, are stages. Then no op feeds a forward op of an
         earlier stage, and no backward op feeds a backward op of a later stage.

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import fast
+import loadmaster.fast as fast
 
 
 @dataclass(frozen=True, eq=False)
