@@ -44,13 +44,17 @@ class Names:
         return self._distinct[1]
 
     def matching(self, pattern: str) -> NDArray[np.intp]:
-        """Reduced ops that a pin's pattern means: for a placeholder, the op it is placed with."""
+        """Reduced ops that a pin's pattern means: for a placeholder, the op it is placed with.
+
+        Members of collectives are not meant: each is on a device of its own.
+        """
         match = matcher(pattern).match
         in_path = [bool(self.outermost(path, match)) for path in self.paths]
         hit = np.array(in_path, dtype=bool)[self.path_of]
         program = self.problem.program
         named = np.array([bool(match(name)) for name in program.source.names], dtype=bool)
         hit |= named[program.serves]
+        hit &= ~program.graph.is_member
         if not hit.any():
             raise self._nothing("op or module", pattern)
         meant = hit & self.placed if (hit & self.placed).any() else hit
@@ -84,15 +88,16 @@ class Names:
                     yield module, np.unique(self.map[inside]).astype(np.intp)
 
     def _replicas(self, inside: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
-        """Ops of a module, replica by replica.
+        """Ops of a module, replica by replica, and of shards by device of the mesh.
 
         Ops that are not replicated count as ops of the first replica. Ops that sum over replicas
         are left out.
         """
         program = self.problem.program
         inside = inside & (program.role != COLLECTIVE)
-        for replica in np.unique(np.maximum(program.replica[inside], 0)).tolist():
-            yield inside & (np.maximum(program.replica, 0) == replica)
+        place = np.maximum(np.maximum(program.replica, program.rank), 0)
+        for one in np.unique(place[inside]).tolist():
+            yield inside & (place == one)
 
     @staticmethod
     def outermost(path: tuple[str, ...], match: Callable[[str], object]) -> str:
