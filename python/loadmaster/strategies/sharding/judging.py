@@ -62,9 +62,10 @@ def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
     """What is said of labels that were judged."""
     labels = found.labels
     gap = (
-        f"labelling gap {labels.gap:.2%}: no labels of one axis cost less than that below these, "
-        "layers alike"
+        f"labelling gap {labels.gap:.2%}: with equal layers labelled alike, no labels of an axis "
+        "have a summed cost that is lower by more; a sum leaves out what overlaps"
     )
     ratio = labels.seen.step_time / candidate.verdict.step_time - 1
-    mirror = f"on {found.words}; the symmetric estimate is {ratio:+.1%} off the simulation"
+    side = "above" if ratio > 0 else "below"
+    mirror = f"on {found.words}; the symmetric estimate is {abs(ratio):.1%} {side} the simulation"
     return mirror, gap
