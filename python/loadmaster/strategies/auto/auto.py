@@ -174,33 +174,40 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     """Plans with replicas and shards, each with what it offers: one of the same words is a better
-    one.
+    one. The search goes on from the best of either that is near the best of all.
 
     What searches for them take is off the effort for whole ops only where no plan of whole ops can
     be as short.
     """
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
-    best: tuple[Candidate, Best] | None = None
+    bests: list[tuple[Candidate, Best]] = []
     for space in (replicas, shards) if may_replicate else (shards,):
-        if best is not None and run.budget.lacks(0.0):
+        if bests and run.budget.lacks(0.0):
             break
+        of_space: tuple[Candidate, Best] | None = None
         for found in space(run):
-            if best is None or objective.better(best[0], found[0]) is found[0]:
-                best = found
+            if of_space is None or objective.better(of_space[0], found[0]) is found[0]:
+                of_space = found
             yield found
-    if best is None:
+        bests += [of_space] if of_space is not None else []
+    if not bests:
         return
-    candidate, offer = best
-    inside, apart = run.budget.part(tuning.inside_share), run.budget.part(tuning.loose_share)
-    searched = searched_inside(run, candidate, inside)
-    if searched is not candidate:
-        yield searched, replace(offer, seconds=searched.verdict.step_time)
-    if may_replicate and (loose := loose_replicas(run, searched, apart)):
+    searched = objective.best(candidate for candidate, _ in bests)
+    best, reach = searched.verdict, 1 + tuning.inside_near
+    near = [one for one in bests if not objective.reaches(best, one[0].verdict.step_time / reach)]
+    parts = [run.budget.part(tuning.inside_share / len(near)) for _ in near]
+    for (candidate, offer), part in zip(near, parts, strict=True):
+        found_inside = searched_inside(run, candidate, part)
+        if found_inside is not candidate:
+            yield found_inside, replace(offer, seconds=found_inside.verdict.step_time)
+            searched = objective.better(searched, found_inside)
+    parts.append(run.budget.part(tuning.loose_share))
+    if may_replicate and (loose := loose_replicas(run, searched, parts[-1])):
         yield loose
     if objective.reaches(searched.verdict, run.bound):
-        run.budget.spend(inside.spent + apart.spent)
-    if inside.is_cut or apart.is_cut:
+        run.budget.spend(sum(part.spent for part in parts))
+    if any(part.is_cut for part in parts):
         run.budget.cut()
 
 
