@@ -58,6 +58,7 @@ __all__ = [
     "parallel_merge",
     "partition",
     "peak_bytes",
+    "piper_stages",
     "placed_paths",
     "priority_order",
     "refine_placement",
@@ -1097,4 +1098,19 @@ def heads_and_tails(problem: Problem) -> tuple[_Seconds, _Seconds]:
 
     Predecessors on the same device run one after another, the others' outputs are sent; so with
     successors. O(E T^2 log d) for T types and d neighbours.
+    """
+
+def piper_stages(
+    edges: tuple[_Ids, _Ids],
+    choices: tuple[_Ids, _Ids, NDArray[np.float64]],
+    exchanges: tuple[_Ids, _Ids, _Seconds],
+    orders: Sequence[_Ids],
+    limits: tuple[int, float, float, int],
+) -> tuple[
+    tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None, int | None
+]:
+    """Stages that are replicated and tensor-parallel (Piper: Tarnawski et al., NeurIPS 2021).
+
+    The stage and the choice of each layer, and the degree and replicas of each stage, None where
+    nothing fits; and how many downsets there are, None where they were too many to be listed.
     """

@@ -78,6 +78,11 @@ impl<'a> Downsets<'a> {
         Some(found.sorted(groups, words, pins))
     }
 
+    /// Each downset, a bit per group in words of 64.
+    pub fn sets(&self) -> impl Iterator<Item = &[u64]> {
+        self.bits.chunks_exact(self.words)
+    }
+
     /// The groups of a cut that another, smaller cut lacks.
     pub fn between(&self, smaller: usize, larger: usize) -> Vec<u32> {
         let has = |cut: usize, g: u32| self.bits[cut * self.words + g as usize / 64] >> (g % 64) & 1 == 1;

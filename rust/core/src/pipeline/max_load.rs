@@ -10,7 +10,7 @@ use super::downsets::Downsets;
 use super::line::Line;
 use super::moves::improved;
 use super::walk::{Cuts, Walk, best_walk};
-use super::{Devices, Groups, Stage, loads};
+use super::{Devices, Groups, Stage, check_orders, loads};
 use crate::error::Error;
 
 /// How many parts of the whole an order is cut into, to find a good period quickly.
@@ -56,26 +56,8 @@ fn of_orders(groups: &Groups, devices: Devices, orders: &[&[u32]]) -> Option<Vec
 /// The most entries of the dynamic program's table: cuts of an order by numbers of devices used.
 const MOST_ENTRIES: usize = 1 << 26;
 
-/// Whether every group stands in an order once, after all that must come before it.
-fn is_topological(groups: &Groups, order: &[u32]) -> bool {
-    let mut is_done = vec![false; groups.len()];
-    let in_order = order.iter().all(|&g| {
-        let g = g as usize;
-        let ready = g < groups.len() && !is_done[g];
-        let ready = ready && groups.before.row(g).iter().all(|&b| is_done[b as usize]);
-        ready && !std::mem::replace(&mut is_done[g], true)
-    });
-    in_order && order.len() == groups.len()
-}
-
 fn check(groups: &Groups, devices: Devices, orders: &[&[u32]]) -> Result<(), Error> {
-    if groups.is_empty() {
-        return Err(Error::EmptyGraph);
-    }
-    if orders.is_empty() || !orders.iter().all(|order| is_topological(groups, order)) {
-        let reason = "wants topological orders, each with every group once; one at least".to_owned();
-        return Err(Error::BadArgument { argument: "orders", reason });
-    }
+    check_orders(groups, orders)?;
     let entries = (groups.len() + 1)
         .saturating_mul(devices.accelerators.saturating_add(1))
         .saturating_mul(devices.cpus.saturating_add(1));

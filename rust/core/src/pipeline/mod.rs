@@ -1,6 +1,7 @@
 //! Stages of a pipeline.
 //!
 //! * [`max_load`]: stages with the smallest largest load, Tarnawski et al. (NeurIPS 2020).
+//! * [`piper`]: stages that are replicated and tensor-parallel, Tarnawski et al. (NeurIPS 2021).
 //!
 //! A pipeline with enough samples in flight finishes one per period, and the period is the load of
 //! its busiest device. A device has one stage. Stages are contiguous: nothing leads from a stage to
@@ -10,6 +11,7 @@ pub mod downsets;
 pub mod line;
 pub mod max_load;
 pub mod moves;
+pub mod piper;
 pub mod walk;
 
 use crate::csr::Csr;
@@ -156,4 +158,28 @@ pub fn loads(groups: &Groups, stages: &[Stage]) -> Vec<f64> {
         false => sum.accelerator + sum.crossing,
     };
     sums.iter().zip(stages).map(load).collect()
+}
+
+/// Whether every group stands in an order once, after all that must come before it.
+fn is_topological(groups: &Groups, order: &[u32]) -> bool {
+    let mut is_done = vec![false; groups.len()];
+    let in_order = order.iter().all(|&g| {
+        let g = g as usize;
+        let ready = g < groups.len() && !is_done[g];
+        let ready = ready && groups.before.row(g).iter().all(|&b| is_done[b as usize]);
+        ready && !std::mem::replace(&mut is_done[g], true)
+    });
+    in_order && order.len() == groups.len()
+}
+
+/// That there are groups, and topological orders of them.
+fn check_orders(groups: &Groups, orders: &[&[u32]]) -> Result<(), Error> {
+    if groups.is_empty() {
+        return Err(Error::EmptyGraph);
+    }
+    if orders.is_empty() || !orders.iter().all(|order| is_topological(groups, order)) {
+        let reason = "wants topological orders, each with every group once; one at least".to_owned();
+        return Err(Error::BadArgument { argument: "orders", reason });
+    }
+    Ok(())
 }
