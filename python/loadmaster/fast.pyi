@@ -12,7 +12,7 @@ output); messages without data take ``control_time``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypedDict, Unpack, final
+from typing import Any, Final, NotRequired, Protocol, TypedDict, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,6 +155,7 @@ class _Copies(TypedDict):
     output_bytes: _Sizes
     stays: NDArray[np.bool_]
     edge: _Ids
+    together: NotRequired[_Ids]
 
 class _Added(TypedDict):
     place: _Ids
@@ -166,6 +167,7 @@ class _Added(TypedDict):
     flops: _Sizes
     accessed: _Sizes
     output: _Sizes
+    alias: NotRequired[_Ids]
 
 class _Links(TypedDict):
     place: _Ids

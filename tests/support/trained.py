@@ -71,12 +71,14 @@ def linears(widths: Sequence[int], batch: int, *, train: bool = True, **meta) ->
 def step(
     program: Program, x: Sequence[np.ndarray], weights: Sequence[np.ndarray]
 ) -> dict[tuple[str, int], np.ndarray]:
-    """A step of a program of :func:`linears`, replica r on ``x[r]``: weights by name and replica.
+    """A step of a program of :func:`linears`, replica or micro-batch r on ``x[r]``: weights by name
+    and replica.
 
     Collectives sum, or hand out, whole tensors; which tensor an edge carries is told by its bytes.
     """
     graph = program.graph
-    replica, data = np.maximum(program.replica, 0).tolist(), graph.tensor >= 0
+    replica = np.maximum(np.maximum(program.replica, program.micro), 0).tolist()
+    data = graph.tensor >= 0
     into = [np.flatnonzero((graph.dst == op) & data).tolist() for op in range(graph.n_ops)]
     carried: dict[int, np.ndarray] = {}  # By tensor.
     state: dict[tuple[str, int], np.ndarray] = {}
@@ -105,9 +107,12 @@ def step(
 
 
 def _alone(program, op, reads, x, weights, state) -> None:
-    name, r = program.source.names[program.serves[op]], max(int(program.replica[op]), 0)
+    name = program.source.names[program.serves[op]]
+    r = max(int(program.replica[op]), int(program.micro[op]), 0)
     number = int("".join(filter(str.isdigit, name)) or 0)
-    if name == "x":
+    if program.graph.kinds[op] == "aggregate":
+        found = reads[0] + reads[1]
+    elif name == "x":
         found = x[r]
     elif name[0] in "wm" and name[1:].isdigit():
         found = weights[number].copy() * (name[0] == "w")

@@ -3,6 +3,7 @@
 from loadmaster.model.program import Program, Split
 from loadmaster.transforms.data_parallel import data_parallel, replicate
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.micro_batches import micro_batches
 from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
@@ -14,6 +15,7 @@ __all__ = [
     "Split",
     "data_parallel",
     "dimensions",
+    "micro_batches",
     "recompute",
     "reduce_control",
     "replicate",

@@ -97,3 +97,14 @@ def elements(size: int, dtype: str) -> int:
     bits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
     each = max(int(bits) // 8, 1) if bits.isdigit() else _ITEM_BYTES
     return size // each
+
+
+def ranks(graph: OpGraph) -> NDArray[np.int64]:
+    """The place of each op in the graph's own order, or where that has a reader before what it
+    reads, in Kahn's.
+    """
+    rank = np.arange(graph.n_ops)
+    if not (graph.src < graph.dst).all():
+        order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
+        rank[fast.m_topo(order_only)] = np.arange(graph.n_ops)
+    return rank

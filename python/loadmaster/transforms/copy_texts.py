@@ -25,7 +25,8 @@ class CopyTexts:
     stems : sequence of str
         Of what is added: its kind, a slash and a name, which a collective's members share.
     mark : str
-        An op's name ends in ``@``, this and the number of its device.
+        An op's name ends in ``@``, this and the number of its device; that of an op on no device
+        stays.
     """
 
     def __init__(self, graph: OpGraph, stems: Sequence[str], mark: str) -> None:
@@ -47,7 +48,7 @@ class CopyTexts:
             "module": lambda: self._each(graph.modules, none),
             "phase": lambda: self._served(graph.phases),
             "colocation": self._sets,
-            "output": lambda: self._served(_dtypes(graph.outputs)),
+            "output": lambda: self._served(dtypes(graph.outputs)),
             "device_types": lambda: self._each(graph.device_types, none),
             "collective": self._collectives,
         }
@@ -55,7 +56,7 @@ class CopyTexts:
 
     def _names(self) -> list[str]:
         """A copy has the name of its op, what is added its stem, and both the device."""
-        marks = [f"@{self._mark}{d}" for d in range(int(self._device.max(initial=0)) + 1)]
+        marks = [f"@{self._mark}{d}" for d in range(int(self._device.max(initial=0)) + 1)] + [""]
         stems = self._each(self._graph.names, self._stems)
         return [stem + marks[d] for stem, d in zip(stems, self._device.tolist(), strict=True)]
 
@@ -78,7 +79,7 @@ class CopyTexts:
         return [label and f"{label}@{self._mark}{d}" for label, d in marked]
 
 
-def _dtypes(outputs: list[str]) -> list[str]:
+def dtypes(outputs: list[str]) -> list[str]:
     """The dtype of the first output of each op."""
     of = {text: parse_output(text)[0][0] if text else "" for text in set(outputs)}
     return [of[text] for text in outputs]

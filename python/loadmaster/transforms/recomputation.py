@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.model.arguments import renumbered
 from loadmaster.model.graph import SIZE_COLUMNS, TIME_SOURCES, OpGraph
 from loadmaster.model.patterns import instances
 from loadmaster.model.program import Program
+from loadmaster.transforms.base import ranks
 
 #: Parts of the names of kinds that draw random numbers.
 _RANDOM = ("bernoulli", "dropout", "multinomial", "normal_", "rand", "uniform")
@@ -86,7 +86,7 @@ class _Again:
         self.tensor = graph.src if graph.tensor is None else graph.tensor
         self.carries = self.tensor >= 0
         #: Where each op is in an order in which all that it reads comes before it.
-        self.rank = _ranks(graph)
+        self.rank = ranks(graph)
         #: The op or placeholder whose storage each op has a part of.
         self.storage = _storage(graph)
         self.copied = self._copied()
@@ -264,14 +264,3 @@ def _storage(graph: OpGraph) -> NDArray[np.int64]:
         if (further == found).all():
             return found
         found = further
-
-
-def _ranks(graph: OpGraph) -> NDArray[np.int64]:
-    """The place of each op in the graph's own order, or where that has a reader before what it
-    reads, in Kahn's.
-    """
-    rank = np.arange(graph.n_ops)
-    if not (graph.src < graph.dst).all():
-        order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
-        rank[fast.m_topo(order_only)] = np.arange(graph.n_ops)
-    return rank

@@ -3,7 +3,8 @@
 //! An op is replicated if it depends on the batch: on an input, or on nothing at all. Parameters,
 //! buffers, constants, what writes them in place, and the optimizer are not. A weight gradient is what
 //! an op that is not replicated reads of one that is; and, backwards through ops without FLOPs,
-//! tensors as large that are read for nothing else. O(V + E).
+//! tensors as large that are read for nothing else. A member of a collective may hand on a part of what
+//! it reads. O(V + E).
 
 use crate::csr::Csr;
 use crate::opgraph::OpGraph;
@@ -201,11 +202,12 @@ impl<'a> Gradients<'a> {
                 continue;
             }
             let size = self.bytes[root as usize];
+            let is_member = columns.collective.get(op as usize).is_some_and(|&group| group >= 0);
             let before = self.into.row(op as usize).iter().filter(|&&e| {
                 let (storage, source) = (self.storage[e as usize] as usize, columns.src[e as usize]);
                 self.many[source as usize]
                     && self.producer[storage] != NONE
-                    && self.bytes[storage] == size
+                    && (is_member || self.bytes[storage] == size)
                     && self
                         .readers
                         .row(storage)

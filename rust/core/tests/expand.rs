@@ -52,6 +52,7 @@ fn copies(model: &OpGraph, rows: &[u64], how: &[u8]) -> Copies {
         output: two(&c.output_bytes),
         stays: (0..c.src.len()).map(|e| e % 5 > 0).collect(),
         edge: (0..c.src.len()).map(|e| u32::from(how[c.src[e] as usize].is_multiple_of(4))).collect(),
+        together: vec![],
     }
 }
 
@@ -73,6 +74,7 @@ fn collectives(model: &OpGraph, copies: &Copies) -> (Added, Links) {
         flops: vec![0; a],
         accessed: vec![0; a],
         output: vec![7; a],
+        alias: vec![],
     };
     let mut links = Links { place: vec![], src: vec![], dst: vec![], tensor: vec![], bytes: vec![] };
     for (i, &(e, r)) in members.iter().enumerate() {

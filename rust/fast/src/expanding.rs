@@ -5,6 +5,7 @@ use std::sync::Arc;
 use loadmaster_core::expand::block::{self, Block};
 use loadmaster_core::expand::copies::{Added, Copies, Home, Links, Terms, expand as expand_core};
 use loadmaster_core::expand::ways::Way;
+use loadmaster_core::graph::MAX_ITEMS;
 use loadmaster_core::opgraph::OpGraph as CoreOpGraph;
 use loadmaster_core::roles::{Facts, roles as core_roles, summed};
 use numpy::{IntoPyArray, PyArray1};
@@ -32,9 +33,10 @@ const COPIES: &[&str] = &[
     "output_bytes",
     "stays",
     "edge",
+    "together",
 ];
 const ADDED: &[&str] =
-    &["place", "is_before", "serves", "device", "collective", "kind", "flops", "accessed", "output"];
+    &["place", "is_before", "serves", "device", "collective", "kind", "flops", "accessed", "output", "alias"];
 const LINKS: &[&str] = &["place", "src", "dst", "tensor", "bytes"];
 
 /// Columns of [`replace_op`].
@@ -57,6 +59,13 @@ const BLOCK: &[&str] = &[
 /// Checks that a column has so many values.
 fn sized<T>(name: &str, column: Vec<T>, n: usize) -> PyResult<Vec<T>> {
     if column.len() == n { Ok(column) } else { Err(convert::wrong_length(name, column.len(), n)) }
+}
+
+/// A column of so many values, from -1 to below `end`; empty where it is absent.
+fn optional(given: &GivenColumns<'_, '_>, name: &str, n: usize, end: usize) -> PyResult<Vec<i64>> {
+    let column = given.optional(name, convert::integers)?;
+    let n = if column.is_empty() { 0 } else { n };
+    ranged(name, column, n, -1, end)
 }
 
 /// Checks that a column has so many values, from `low` to below `end`.
@@ -176,10 +185,12 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 ///     ``resident`` (the ways of its FLOPs and workspace, and of what it keeps). What its copies access
 ///     and output are sums of terms: ``accessed_first`` [n_ops + 1], ``accessed_way`` and
 ///     ``accessed_bytes`` per term, and the same of ``output``. Per edge: ``stays`` (bool: is copied),
-///     ``edge`` (the way of its bytes).
+///     ``edge`` (the way of its bytes). Optional, per op: ``together`` (the one colocation set of its
+///     copies; -1: each device has its own).
 /// added : mapping of columns
 ///     Per added op: ``place`` (the op that it stands next to), ``is_before`` (bool), ``serves``,
 ///     ``device`` (-1: none), ``collective`` (-1: none), ``kind``, ``flops``, ``accessed``, ``output``.
+///     Optional: ``alias`` (the op that it changes in place, an end as those of links; -1: none).
 /// links : mapping of columns
 ///     Per edge that is no copy: ``place`` (the edge that it stands for, ascending; the number of
 ///     edges: none), ``src``, ``dst`` (``op * k + device``, or ``n_ops * k + i`` for the added op
@@ -257,6 +268,7 @@ fn copies_of(columns: &Bound<'_, PyDict>, k: usize, n: usize, m: usize) -> PyRes
         output: terms_of(&given, "output", n, ways.len())?,
         stays: sized("stays", given.required("stays", convert::flags)?, m)?,
         edge: way("edge", m)?,
+        together: optional(&given, "together", n, MAX_ITEMS)?,
         ways,
     })
 }
@@ -327,6 +339,7 @@ fn added_of(columns: &Bound<'_, PyDict>, k: usize, n: usize) -> PyResult<Added> 
         flops: sizes("flops")?,
         accessed: sizes("accessed")?,
         output: sizes("output")?,
+        alias: optional(&given, "alias", a, n * k + a)?,
     })
 }
 

@@ -84,7 +84,7 @@ impl<'a, 'py> GivenColumns<'a, 'py> {
     }
 
     /// A column; empty where it is absent.
-    fn optional<T>(
+    pub fn optional<T>(
         &self,
         name: &str,
         convert: fn(&str, &Bound<'_, PyAny>) -> PyResult<Vec<T>>,
@@ -465,6 +465,8 @@ impl OpGraph {
             "view" => PyArray1::from_slice(py, &c.view).into_any(),
             "placeholder" => PyArray1::from_slice(py, &c.placeholder).into_any(),
             "alias_of" => PyArray1::from_slice(py, &c.alias_of).into_any(),
+            "colocation" => PyArray1::from_slice(py, &c.colocation).into_any(),
+            "collective" => PyArray1::from_slice(py, &c.collective).into_any(),
             "is_member" => self.core.is_member().into_pyarray(py).into_any(),
             "flops" => PyArray1::from_slice(py, &c.flops).into_any(),
             "accessed" => PyArray1::from_slice(py, &c.accessed).into_any(),

@@ -84,6 +84,9 @@ pub struct Copies {
     pub stays: Vec<bool>,
     /// Per edge, how its bytes are shared.
     pub edge: Vec<u32>,
+    /// Per op, the one colocation set of its copies on all devices; -1: each device has its own of the sets
+    /// of the source. Empty: all are so.
+    pub together: Vec<i64>,
 }
 
 impl Copies {
@@ -91,6 +94,15 @@ impl Copies {
     fn of_terms(&self, terms: &Terms, op: usize, device: usize) -> u64 {
         let of = terms.first[op] as usize..terms.first[op + 1] as usize;
         of.map(|t| self.ways[terms.way[t] as usize].of(terms.bytes[t], device)).sum()
+    }
+
+    /// The colocation set of the copy of an op on a device, of those of the source; -1: none.
+    fn set_of(&self, sets: &[i64], op: usize, device: usize) -> i64 {
+        let of_device = |set: i64| if set < 0 { -1 } else { set * self.k as i64 + device as i64 };
+        match self.together.get(op) {
+            Some(&set) if set >= 0 => set * self.k as i64,
+            _ => of_device(sets[op]),
+        }
     }
 }
 
@@ -115,6 +127,8 @@ pub struct Added {
     pub accessed: Vec<u64>,
     /// See `flops`.
     pub output: Vec<u64>,
+    /// The op whose storage each changes in place, as an end of [`Links`]; -1: none. Empty: none does.
+    pub alias: Vec<i64>,
 }
 
 /// Edges that are no copies. An end is `op * k + device` for the copy of an op that ops of a device read,
@@ -299,22 +313,34 @@ impl<'a> Making<'a> {
     fn join_ops(&mut self) {
         let (source, added, numbers) = (self.source, self.added, &self.numbers);
         let c = &mut self.columns;
-        let is_any = added.collective.iter().any(|&group| group >= 0);
+        let groups = |column: &[i64]| column.iter().max().map_or(0, |&last| last + 1);
+        let copied = groups(&source.collective) * self.copies.k as i64;
+        let is_any = copied + groups(&added.collective) > 0;
         for (i, (&serves, &device)) in self.serves.iter().zip(&self.device).enumerate() {
             let (op, d) = (serves as usize, device.max(0) as usize);
             let which = usize::try_from(self.which[i]).ok();
             let is_copy = which.is_none();
             let named = |column: &[i64]| usize::try_from(column[op]).ok().filter(|_| is_copy);
-            let alias = named(&source.alias_of).and_then(|of| numbers.copy_on(of, d));
+            let alias = match which {
+                None => named(&source.alias_of).and_then(|of| numbers.copy_on(of, d)),
+                Some(at) => added.alias.get(at).filter(|&&end| end >= 0).map(|&end| numbers.end(end as u64)),
+            };
             c.alias_of.push(alias.map_or(-1, i64::from));
             c.near.push(named(&source.near).map_or(-1, |near| i64::from(numbers.first[near])));
-            let set = named(&source.colocation).map_or(-1, |set| (set * self.copies.k + d) as i64);
-            c.colocation.push(set);
+            c.colocation.push(if is_copy { self.copies.set_of(&source.colocation, op, d) } else { -1 });
             c.view.push(is_copy && source.view[op]);
             c.placeholder.push(is_copy && source.placeholder[op]);
             if is_any {
-                c.collective.push(which.map_or(-1, |at| added.collective[at]));
-                c.collective_kind.push(which.map_or(0, |at| added.kind[at]));
+                let of_copy = source.collective.get(op).map_or(-1, |&group| group);
+                let group = match which {
+                    None if of_copy >= 0 => of_copy * self.copies.k as i64 + d as i64,
+                    None => -1,
+                    Some(at) if added.collective[at] >= 0 => copied + added.collective[at],
+                    Some(_) => -1,
+                };
+                let kind = source.collective_kind.get(op).map_or(0, |&kind| kind);
+                c.collective.push(group);
+                c.collective_kind.push(which.map_or(kind, |at| added.kind[at]));
             }
         }
     }
