@@ -1108,9 +1108,7 @@ def piper_stages(
     exchanges: tuple[_Ids, _Ids, _Seconds],
     orders: Sequence[_Ids],
     limits: tuple[int, float, float, int],
-) -> tuple[
-    tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None, int | None
-]:
+) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None, int | None]:
     """Stages that are replicated and tensor-parallel (Piper: Tarnawski et al., NeurIPS 2021).
 
     The stage and the choice of each layer, and the degree and replicas of each stage, None where

@@ -116,7 +116,9 @@ class Piper:
             layer=np.array([index[row.node] for row in rows], dtype=np.int64),
             degree=np.array([row.degree for row in rows], dtype=np.int64),
             names=tuple(str(row.fields.get("id", "")) for row in rows),
-            numbers=np.array([[row.number(key) for key in _NUMBERS] for row in rows]).reshape(-1, 4),
+            numbers=np.array([[row.number(key) for key in _NUMBERS] for row in rows]).reshape(
+                -1, 4
+            ),
             choice=np.array(choice, dtype=np.int64),
             other=np.array(other, dtype=np.int64),
             exchanged=np.array(exchanged, dtype=np.float64),
@@ -196,9 +198,7 @@ def _edges(rows: Any, index: Mapping[int, int]) -> dict[tuple[int, int], float]:
         pair = (ends[0], ends[1])
         if pair in found:
             raise InputError(f"edge {at} joins the same layers as another one")
-        found[pair] = not_negative(
-            f"edge {at}: communicationCost", edge.get("communicationCost")
-        )
+        found[pair] = not_negative(f"edge {at}: communicationCost", edge.get("communicationCost"))
     return found
 
 

@@ -103,9 +103,7 @@ def stages(problem: Piper) -> PiperStages:
     return replace(made, seconds=seconds, held=held)
 
 
-def costs(
-    problem: Piper, made: PiperStages
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def costs(problem: Piper, made: PiperStages) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds per sample and bytes per device of each stage, float64 [n_stages]. O(n + x)."""
     count, d = len(made.replicas), made.replicas.astype(np.float64)
     stage = made.stage
@@ -119,7 +117,8 @@ def costs(
     summed = 4 * (d - 1) * parameters / d / problem.samples
     seconds = (exchanged / d + summed) / problem.bandwidth + compute / d
     later = np.cumsum(made.replicas[::-1])[::-1]
-    return seconds, held * np.ceil(later / d) + fixed
+    in_flight: NDArray[np.float64] = np.ceil(later / d)
+    return seconds, held * in_flight + fixed
 
 
 def _order(problem: Piper) -> NDArray[np.int64]:

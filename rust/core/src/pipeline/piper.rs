@@ -26,6 +26,9 @@ const MOST: u32 = 1 << 20;
 /// The most cuts of an order.
 const MOST_CUTS: usize = 400;
 
+/// As many cuts of an order give a period to begin with.
+const FEW_CUTS: usize = 40;
+
 /// The search ends where the period is known to this share of it.
 const CLOSE: f64 = 1e-11;
 
@@ -104,28 +107,31 @@ pub fn plan(layers: &Layers, limits: Limits, orders: &[&[u32]]) -> Result<Plan, 
     let groups =
         Groups::new(vec![Some(0.0); layers.n], nothing(), vec![0; layers.n], &layers.edges, &[], Vec::new())?;
     check_orders(&groups, orders)?;
-    if let Some(all) = Downsets::list(&groups, orders[0]) {
-        let sets: Vec<&[u64]> = all.sets().collect();
-        if let Some(mut search) = Search::new(layers, limits, &sets) {
-            return Ok((search.best().map(|found| found.1), Some(sets.len())));
-        }
-    }
+    let all = Downsets::list(&groups, orders[0]);
+    let most = if all.is_some() { FEW_CUTS } else { MOST_CUTS };
     let mut best: Option<(f64, Vec<Stage>)> = None;
     for order in orders {
-        let sets = prefixes(layers.n, order);
+        let sets = prefixes(layers.n, order, most);
         let sets: Vec<&[u64]> = sets.iter().map(Vec::as_slice).collect();
-        let found = Search::new(layers, limits, &sets).and_then(|mut search| search.best());
+        let found = Search::new(layers, limits, &sets).and_then(|mut search| search.best(f64::MAX));
         best = match (best, found) {
             (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
             (a, b) => a.or(b),
         };
     }
+    if let Some(all) = all {
+        let sets: Vec<&[u64]> = all.sets().collect();
+        if let Some(mut search) = Search::new(layers, limits, &sets) {
+            let known = best.map_or(f64::MAX, |found| found.0);
+            return Ok((search.best(known).map(|found| found.1), Some(sets.len())));
+        }
+    }
     Ok((best.map(|found| found.1), None))
 }
 
 /// Sets of the first layers of an order, evenly spread where they are many.
-fn prefixes(n: usize, order: &[u32]) -> Vec<Vec<u64>> {
-    let cuts = n.min(MOST_CUTS);
+fn prefixes(n: usize, order: &[u32], most: usize) -> Vec<Vec<u64>> {
+    let cuts = n.min(most);
     let mut set = vec![0u64; n.div_ceil(64)];
     let mut sets = vec![set.clone()];
     for cut in 0..cuts {
@@ -167,8 +173,15 @@ struct Reached {
     next: u32,
 }
 
-/// A choice of a layer in a part: its index, seconds and bytes.
-type Option_ = (u32, f64, f64);
+/// A choice of a layer in a part, with what it takes there.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The layer's place in the part.
+    layer: u32,
+    choice: u32,
+    seconds: f64,
+    bytes: f64,
+}
 
 struct Search<'a> {
     layers: &'a Layers,
@@ -180,7 +193,7 @@ struct Search<'a> {
     /// The parts that begin at each cut.
     from: Vec<std::ops::Range<usize>>,
     /// Per part that was short of memory, the choices of its layers and what they exchange.
-    exchanged: BTreeMap<u32, Vec<Vec<(u32, f64)>>>,
+    exchanged: BTreeMap<u32, Vec<(u32, u32, f64)>>,
     /// Seconds by part, index of replicas and samples held, where memory is short.
     known: BTreeMap<(u32, u32, u32), f64>,
 }
@@ -248,12 +261,14 @@ impl<'a> Search<'a> {
     /// Sums per number of replicas; nothing where a layer has no choice for the degree.
     fn quickest(&self, inside: &[u32], cuts: (usize, usize), t: usize) -> Option<Vec<Quickest>> {
         let mut sums = vec![Quickest { seconds: 0.0, held: 0.0, fixed: 0.0 }; self.replicas.len()];
+        let mut some: Vec<(u32, f64)> = Vec::new();
         for &v in inside {
             let row = self.layers.of.row(v as usize * self.layers.degrees.len() + t);
             if row.is_empty() {
                 return None;
             }
-            let some: Vec<(u32, f64)> = row.iter().map(|&c| (c, self.exchanged_by(c, cuts))).collect();
+            some.clear();
+            some.extend(row.iter().map(|&c| (c, self.exchanged_by(c, cuts))));
             for (sum, &d) in sums.iter_mut().zip(&self.replicas) {
                 let timed = some.iter().map(|&(c, exchanged)| (c, self.seconds(c, exchanged, d)));
                 let (c, seconds) = timed.min_by(|a, b| a.1.total_cmp(&b.1)).expect("a choice");
@@ -272,18 +287,26 @@ impl<'a> Search<'a> {
         quickest.held * f64::from(samples) + quickest.fixed <= self.limits.memory
     }
 
-    /// Seconds per sample of a part with replicas, which each hold so many samples.
-    fn cost(&mut self, begin: usize, part: usize, d: usize, samples: u32) -> f64 {
+    /// Whether a part with replicas, which each hold so many samples, is within a period. With more
+    /// samples no part is quicker.
+    fn is_within(&mut self, period: f64, begin: usize, part: usize, d: usize, samples: u32) -> bool {
+        if self.parts[part].quickest[d].seconds > period {
+            return false;
+        }
         if self.fits_quickest(part, d, samples) {
-            return self.parts[part].quickest[d].seconds;
+            return true;
         }
         let key = (part as u32, d as u32, samples);
-        if let Some(&known) = self.known.get(&key) {
-            return known;
+        let (fewer, more) = ((key.0, key.1, 0), (key.0, key.1, u32::MAX));
+        if self.known.range(fewer..=key).next_back().is_some_and(|(_, &seconds)| seconds > period) {
+            return false;
+        }
+        if self.known.range(key..=more).next().is_some_and(|(_, &seconds)| seconds <= period) {
+            return true;
         }
         let seconds = self.chosen(begin, part, d, samples).map_or(f64::INFINITY, |chosen| chosen.0);
         self.known.insert(key, seconds);
-        seconds
+        seconds <= period
     }
 
     /// Seconds per sample of a part, and the choice of each of its layers.
@@ -293,30 +316,31 @@ impl<'a> Search<'a> {
             let found = self.choices(begin, part);
             self.exchanged.insert(part as u32, found);
         }
-        let option = |&(c, exchanged): &(u32, f64)| {
+        let exchanged = &self.exchanged[&(part as u32)];
+        let option = |&(layer, c, exchanged): &(u32, u32, f64)| {
             let choice = &self.layers.choices[c as usize];
             let seconds = self.seconds(c, exchanged, self.replicas[d]);
-            (c, seconds, choice.held * f64::from(samples) + choice.fixed)
+            Way { layer, choice: c, seconds, bytes: choice.held * f64::from(samples) + choice.fixed }
         };
-        let of_layer = |some: &Vec<(u32, f64)>| some.iter().map(option).collect();
-        let options: Vec<Vec<Option_>> = self.exchanged[&(part as u32)].iter().map(of_layer).collect();
-        within(&options, memory)
+        within(exchanged.iter().map(option).collect(), memory)
     }
 
-    /// The choices of each layer of a part, with the bytes that they exchange with other stages.
-    fn choices(&self, begin: usize, part: usize) -> Vec<Vec<(u32, f64)>> {
+    /// The choices of each layer of a part, layer by layer: the layer's place in the part, the choice,
+    /// and the bytes that it exchanges with other stages.
+    fn choices(&self, begin: usize, part: usize) -> Vec<(u32, u32, f64)> {
         let (end, t) = (self.parts[part].end as usize, self.parts[part].degree as usize);
-        let of_layer = |&v: &u32| {
+        let mut found = Vec::new();
+        for (at, &v) in self.between(begin, end).iter().enumerate() {
             let row = self.layers.of.row(v as usize * self.layers.degrees.len() + t);
-            row.iter().map(|&c| (c, self.exchanged_by(c, (begin, end)))).collect()
-        };
-        self.between(begin, end).iter().map(of_layer).collect()
+            found.extend(row.iter().map(|&c| (at as u32, c, self.exchanged_by(c, (begin, end)))));
+        }
+        found
     }
 
-    /// The best stages and their period.
-    fn best(&mut self) -> Option<(f64, Vec<Stage>)> {
-        let mut found = self.reach(f64::MAX)?;
-        let mut low = 0.0;
+    /// The best stages and their period, of those with at most a period.
+    fn best(&mut self, most: f64) -> Option<(f64, Vec<Stage>)> {
+        let mut found = self.reach(most)?;
+        let mut low = self.least();
         while found.0 - low > CLOSE * found.0 {
             let period = low + (found.0 - low) / 2.0;
             match self.reach(period) {
@@ -325,6 +349,20 @@ impl<'a> Search<'a> {
             }
         }
         Some(found)
+    }
+
+    /// No period is shorter: all devices share the least work of all layers.
+    fn least(&self) -> f64 {
+        let degrees = &self.layers.degrees;
+        let of_row = |(row, &t): (usize, &u32)| {
+            let seconds = self.layers.of.row(row).iter().map(|&c| self.layers.choices[c as usize].seconds);
+            seconds.map(|s| s * f64::from(t)).fold(f64::INFINITY, f64::min)
+        };
+        let of_layer = |v: usize| {
+            let rows = v * degrees.len()..(v + 1) * degrees.len();
+            rows.zip(degrees).map(of_row).fold(f64::INFINITY, f64::min)
+        };
+        (0..self.layers.n).map(of_layer).sum::<f64>() / f64::from(self.limits.devices) * (1.0 - CLOSE)
     }
 
     /// Some stages within a period, and theirs.
@@ -362,9 +400,7 @@ impl<'a> Search<'a> {
             if devices > self.limits.devices || sum > most {
                 return None;
             }
-            if self.parts[part].quickest[d].seconds <= period
-                && self.cost(i, part, d, sum.div_ceil(replicas)) <= period
-            {
+            if self.is_within(period, i, part, d, sum.div_ceil(replicas)) {
                 let (part, d, next) = (part as u32, d as u32, index as u32);
                 return Some(Reached { devices, replicas: sum, part, d, next });
             }
@@ -403,50 +439,64 @@ fn add_if_better(some: &mut Vec<Reached>, one: Reached) {
 /// A choice per layer of few seconds within a memory: of all quickest ones, those that save most bytes
 /// per second lost are changed until all fit, then whatever fits is changed back. Nothing where even the
 /// smallest choices do not fit.
-fn within(options: &[Vec<Option_>], memory: f64) -> Option<(f64, Vec<u32>)> {
-    let by_seconds = |a: &Option_, b: &Option_| a.1.total_cmp(&b.1).then(a.2.total_cmp(&b.2));
-    // Per layer, each slower choice that saves bytes, on the convex hull of both.
-    let mut ladders: Vec<Vec<Option_>> = Vec::with_capacity(options.len());
-    let mut steps: Vec<(f64, usize, usize)> = Vec::new();
-    for (at, some) in options.iter().enumerate() {
-        let mut sorted = some.clone();
-        sorted.sort_by(by_seconds);
-        let mut ladder: Vec<Option_> = Vec::new();
-        let rate = |a: &Option_, b: &Option_| (b.1 - a.1) / (a.2 - b.2);
-        for one in sorted {
-            if ladder.last().is_some_and(|last| one.2 >= last.2) {
-                continue;
-            }
-            while ladder.len() > 1
-                && rate(&ladder[ladder.len() - 2], &ladder[ladder.len() - 1])
-                    >= rate(&ladder[ladder.len() - 1], &one)
-            {
-                ladder.pop();
-            }
-            ladder.push(one);
-        }
-        steps.extend((1..ladder.len()).map(|s| (rate(&ladder[s - 1], &ladder[s]), at, s)));
-        ladders.push(ladder);
+fn within(mut options: Vec<Way>, memory: f64) -> Option<(f64, Vec<u32>)> {
+    options.sort_unstable_by(|a, b| {
+        let by_cost = a.seconds.total_cmp(&b.seconds).then(a.bytes.total_cmp(&b.bytes));
+        a.layer.cmp(&b.layer).then(by_cost).then(a.choice.cmp(&b.choice))
+    });
+    let (ladder, first) = ladders(&options);
+    let mut steps: Vec<(f64, u32, u32)> = Vec::with_capacity(ladder.len());
+    for (layer, range) in first.windows(2).enumerate() {
+        let rungs = range[0] + 1..range[1];
+        steps.extend(rungs.map(|r| (rate(&ladder[r - 1], &ladder[r]), layer as u32, r as u32)));
     }
-    steps.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-    let mut rung = vec![0usize; options.len()];
-    let mut bytes: f64 = ladders.iter().map(|ladder| ladder[0].2).sum();
+    steps.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let mut rung: Vec<usize> = first[..first.len() - 1].to_vec();
+    let mut bytes: f64 = rung.iter().map(|&r| ladder[r].bytes).sum();
     let mut steps = steps.into_iter();
     while bytes > memory {
-        let (_, at, step) = steps.next()?;
-        bytes += ladders[at][step].2 - ladders[at][rung[at]].2;
-        rung[at] = step;
+        let (_, layer, r) = steps.next()?;
+        bytes += ladder[r as usize].bytes - ladder[rung[layer as usize]].bytes;
+        rung[layer as usize] = r as usize;
     }
-    let mut dearest: Vec<usize> = (0..rung.len()).filter(|&at| rung[at] > 0).collect();
-    let lost = |at: usize| ladders[at][rung[at]].1 - ladders[at][0].1;
-    dearest.sort_by(|&a, &b| lost(b).total_cmp(&lost(a)).then(a.cmp(&b)));
-    for at in dearest {
-        let more = |r: usize| ladders[at][r].2 - ladders[at][rung[at]].2;
-        if let Some(quicker) = (0..rung[at]).find(|&r| bytes + more(r) <= memory) {
+    let mut slowed: Vec<usize> = (0..rung.len()).filter(|&layer| rung[layer] > first[layer]).collect();
+    let lost = |layer: usize| ladder[rung[layer]].seconds - ladder[first[layer]].seconds;
+    slowed.sort_by(|&a, &b| lost(b).total_cmp(&lost(a)).then(a.cmp(&b)));
+    for layer in slowed {
+        let more = |r: usize| ladder[r].bytes - ladder[rung[layer]].bytes;
+        if let Some(quicker) = (first[layer]..rung[layer]).find(|&r| bytes + more(r) <= memory) {
             bytes += more(quicker);
-            rung[at] = quicker;
+            rung[layer] = quicker;
         }
     }
-    let chosen = || ladders.iter().zip(&rung).map(|(ladder, &r)| ladder[r]);
-    Some((chosen().map(|one| one.1).sum(), chosen().map(|one| one.0).collect()))
+    let seconds = rung.iter().map(|&r| ladder[r].seconds).sum();
+    Some((seconds, rung.iter().map(|&r| ladder[r].choice).collect()))
+}
+
+/// Seconds lost per byte saved.
+fn rate(quick: &Way, small: &Way) -> f64 {
+    (small.seconds - quick.seconds) / (quick.bytes - small.bytes)
+}
+
+/// Per layer its quickest choice, and each slower one that saves bytes and is on the convex hull of both;
+/// where each layer's begin. Options are sorted by layer and seconds.
+fn ladders(options: &[Way]) -> (Vec<Way>, Vec<usize>) {
+    let (mut ladder, mut first): (Vec<Way>, Vec<usize>) = (Vec::with_capacity(options.len()), Vec::new());
+    for one in options {
+        if one.layer as usize == first.len() {
+            first.push(ladder.len());
+        }
+        let begin = first[first.len() - 1];
+        if ladder[begin..].last().is_some_and(|last| one.bytes >= last.bytes) {
+            continue;
+        }
+        while let [.., a, b] = &ladder[begin..]
+            && rate(a, b) >= rate(b, one)
+        {
+            ladder.pop();
+        }
+        ladder.push(*one);
+    }
+    first.push(ladder.len());
+    (ladder, first)
 }
