@@ -17,6 +17,7 @@ from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.solving import Solver
+from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import STAYS, Setting, Tables
 from loadmaster.strategies.sharding.tying import part_played
@@ -146,6 +147,25 @@ def test_uneven_sizes_are_priced_by_the_largest_part():
     made = of.parts.made
     rows = part.outputs[made.node == of.structure.node[of.structure.graph.index("y0")]]
     assert rows.tolist() == [2 / 6]
+
+
+# -- ties ----------------------------------------------------------------------------------------
+
+
+def test_steps_of_a_recurrence_are_tied_though_each_is_stacked_elsewhere():
+    graph = lm.read("example:rnnlm")
+    space = Space.of(problem_of(graph))
+    cells = [
+        (int(tied), graph.kinds[op], graph.phases[op])
+        for op, tied in zip(space.structure.op.tolist(), space.frame.tied, strict=False)
+        if graph.modules[op].startswith("cells.0") and graph.phases[op] != "o"
+    ]
+    # The ends of the recurrence differ from its middle, by no more than what is reached from them.
+    for kind in {row[1:] for row in cells}:
+        members = [row[0] for row in cells if row[1:] == kind]
+        largest = max(members.count(tied) for tied in members)
+        assert len(members) < 35 or largest >= 20, kind
+    assert len({row[0] for row in cells}) < len(cells) / 8
 
 
 # -- meshes --------------------------------------------------------------------------------------

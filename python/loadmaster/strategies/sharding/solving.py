@@ -1,7 +1,8 @@
 """Labels for one mesh: axis by axis, for some weight of what may overlap and some price of memory.
 
 The axes are solved one after another, the outermost first, and again until nothing changes: the
-labels of the others only change sizes. Ops that play the same part in every layer take one label,
+labels of the others only change sizes. No sum is of all axes, so a round may lose what an earlier
+one had: the mirror tells which was best. Ops that play the same part in every layer take one label,
 unless it gains more than a share of the cost to let them differ.
 
 Costs add up, which says nothing of what overlaps: so there are solutions for several weights of the
@@ -74,6 +75,10 @@ class Labels:
     price: float = 0.0
     is_tied: bool = True
 
+    def key(self, memory: float) -> tuple[bool, float]:
+        """What labels of one price go by: whether they fit; seconds of the step and of its peak."""
+        return not self.fits(memory), self.seen.step_time + self.price * self.seen.peak
+
     def fits(self, memory: float) -> bool:
         """Whether the peak is no more than so many bytes."""
         return self.seen.peak <= memory
@@ -120,14 +125,22 @@ class Solver:
             self._tables[key] = Tables.of(self.setting, axis, others, may)
         return self._tables[key]
 
-    def solve(self, weight: float, price: float = 0.0, start: Ints | None = None) -> Labels:
-        """Labels for a weight and a price, tied.
+    def solve(
+        self,
+        weight: float,
+        price: float = 0.0,
+        start: Ints | None = None,
+        memory: float = np.inf,
+    ) -> Labels:
+        """Labels for a weight and a price, tied; of those of all rounds that fit, the best.
 
         Parameters
         ----------
         weight, price : float
         start : int64 [n_axes, n_nodes], optional
             Labels that are near: then every axis is solved once.
+        memory : float
+            Bytes.
 
         Raises
         ------
@@ -135,19 +148,30 @@ class Solver:
             No labels were found without a forbidden choice.
         """
         columns = self.whole() if start is None else start.copy()
-        gaps = np.zeros(self.n_axes)
-        for _ in range(_ROUNDS if start is None else 1):
-            before = columns.copy()
-            for axis in range(self.n_axes):
-                tables = self._of(axis, columns)
-                found = tables.costs.problem.solve(
-                    _weights(weight, price), tied=tables.tied, sweeps=self._sweeps(tables)
-                )
-                columns[axis] = found.labels[tables.at[: columns.shape[1]]]
-                gaps[axis] = found.gap
-            if self.n_axes == 1 or np.array_equal(before, columns):
+        best: Labels | None = None
+        for _ in range(_ROUNDS if start is None and self.n_axes > 1 else 1):
+            before = columns
+            columns, gap = self._round(columns, weight, price)
+            if best is not None and np.array_equal(before, columns):
                 break
-        return Labels(columns, self.mirror.seen(columns), float(gaps.max()), weight, price)
+            found = Labels(columns, self.mirror.seen(columns), gap, weight, price)
+            best = found if best is None or found.key(memory) < best.key(memory) else best
+        assert best is not None, "there is a round"
+        return best
+
+    def _round(self, columns: Ints, weight: float, price: float) -> tuple[Ints, float]:
+        """Every axis solved once, with the labels of the others as they are by then; and the widest
+        gap.
+        """
+        columns, gaps = columns.copy(), []
+        for axis in range(self.n_axes):
+            tables = self._of(axis, columns)
+            found = tables.costs.problem.solve(
+                _weights(weight, price), tied=tables.tied, sweeps=self._sweeps(tables)
+            )
+            columns[axis] = found.labels[tables.at[: columns.shape[1]]]
+            gaps.append(found.gap)
+        return columns, max(gaps)
 
     def untied(self, labels: Labels) -> Labels:
         """The same labels, or better ones where ops that play the same part may differ."""
@@ -184,7 +208,7 @@ class Solver:
         """
         price = 0.0
         for weight in weights:
-            found = self.solve(weight, price)
+            found = self.solve(weight, price, memory=memory)
             if not found.fits(memory) and found.seen.step_time < to_beat:
                 found = self._within(found, memory)
             # What one weight had to pay, others have to pay about as well.
@@ -197,7 +221,7 @@ class Solver:
         """
         unit = free.seen.step_time / max(free.seen.peak, 1.0)
         low, high = _PRICES
-        best = self.solve(free.weight, unit * 10**high)
+        best = self.solve(free.weight, unit * 10**high, memory=memory)
         if not best.fits(memory):
             return min((free, best), key=lambda one: one.seen.peak)
         for _ in range(_HALVINGS):

@@ -40,10 +40,15 @@ def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number per node, equal for those that are alike up to :data:`REACH` edges away."""
+    """A number per node, equal for those that are alike up to :data:`REACH` edges away.
+
+    Arguments of which a reader wants the same lays are alike, wherever they stand in its call, and
+    so are outputs made alike: each step of a recurrence is another argument of what stacks them.
+    """
     a, code = structure.arguments, nature
-    place = joint(a.position, a.output).astype(np.uint64)
-    salt = _scrambled(place) | np.uint64(1)
+    made, wanted = joint(*structure.ways.outputs.T), joint(*structure.lays_wanted.T)
+    place = joint(made[structure.made], wanted[structure.wanted])
+    salt = _scrambled(place.astype(np.uint64)) | np.uint64(1)
     for _ in range(REACH):
         sums = np.zeros((2, structure.n), dtype=np.uint64)
         np.add.at(sums[0], a.reader, _scrambled(code[a.root].astype(np.uint64)) * salt)
