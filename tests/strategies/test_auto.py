@@ -15,6 +15,7 @@ from loadmaster import fast
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import registry
 from loadmaster.strategies.auto import auto
@@ -496,9 +497,36 @@ def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
     assert len(begun) > 1
 
 
+def test_whole_ops_are_not_placed_where_no_placement_can_be_as_fast(monkeypatch):
+    def never(run, warm_start):
+        raise AssertionError("VGG's critical path is longer than shards of it take")
+
+    graph, cluster = example("vgg19"), lm.Cluster.preset("4xV100-PCIe")
+    whole = lm.place(graph, cluster, split="none", effort=0.05)
+    monkeypatch.setattr(auto, "_of_whole_ops", never)
+    plan = lm.place(graph, cluster)
+    assert plan.makespan < whole.lower_bound <= whole.makespan
+    assert plan.bounds[WHOLE_OPS] == whole.lower_bound
+    [offer] = [one for one in plan.offers if one.space == WHOLE_OPS]
+    assert offer.seconds == plan.single
+    assert "none can be as fast" in plan.summary()
+
+
+def test_where_nothing_fits_as_shards_whole_ops_are_placed(monkeypatch):
+    """What does not fit is no reason to leave whole ops out, however fast it is."""
+    graph, cluster = example("lenet"), lm.Cluster.preset("2xV100-PCIe").with_memory(1 << 20)
+    asked = []
+    monkeypatch.setattr(auto, "_of_whole_ops", lambda run, warm: asked.append(run) or whole)
+    whole = single.place(
+        Problem.make(graph, cluster, lm.costs.estimate(graph, cluster), best_effort=True)
+    )
+    lm.place(graph, cluster, on_oom="best_effort")
+    assert asked
+
+
 def test_more_devices_than_can_be_searched_get_a_seed_and_a_note():
     cluster = v100_mesh(65)
-    plan = lm.place(example("lenet"), cluster)
+    plan = lm.place(example("lenet"), cluster, split="none")
     assert any("65 devices" in note for note in plan.notes)
     assert plan.makespan <= lm.place(example("lenet"), cluster, "heft").makespan
     refined = lm.place(example("lenet"), cluster, "round-robin", refine=True)
