@@ -149,7 +149,7 @@ def fill(row: Row, method: str, options: dict[str, str]) -> Row:
     row.step = found.verdict.step_time / float(problem.time.sum(axis=0).min())
     if found.assignment.estimate is not None:
         row.mirror = found.assignment.estimate / found.verdict.step_time
-    row.where = found.offers[0].what if found.offers else ""
+    row.where = min(found.offers, key=lambda one: one.seconds).what if found.offers else ""
     for note in found.notes:
         if match := re.search(r"labelling gap ([0-9.]+)%", note):
             row.gap = float(match[1]) / 100

@@ -30,6 +30,7 @@ user gave can cut the search; the plan then says so. The shares and rates are :m
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -55,6 +56,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.shards import shards
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import can_be_sharded
 from loadmaster.strategies.simple import single
 
@@ -152,9 +154,11 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             offers += _one_device(run.problem)
             run.ended = _cut(run.budget)
         else:
+            hope = math.inf
             if best is not None:
                 run.progress = _telling_of_better(objective, best.verdict, run.progress)
-            whole = _of_whole_ops(run, warm_start)
+                hope = run.tuning.whole_hope * objective.limit(best.verdict)
+            whole = _of_whole_ops(run, warm_start, hope)
             used = len(set(whole.assignment.devices.tolist()))
             offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
             best = whole if best is None else objective.better(whole, best)
@@ -174,6 +178,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             raise
         run.ended = INTERRUPTED
     assert best is not None
+    if best.problem.program.recipe is None and can_be_sharded(run.problem):
+        best = best.noted(*without_rule(run.problem))
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
 
 
@@ -185,7 +191,8 @@ def _one_device(problem: Problem) -> list[Best]:
         alone = single.place(problem)
     except InfeasibleError:
         return []
-    return [Best(WHOLE_OPS, "on 1 device, and none can be as fast", alone.verdict.step_time)]
+    words = "on 1 device; no others tried, as none can be as fast as this plan"
+    return [Best(WHOLE_OPS, words, alone.verdict.step_time)]
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
@@ -237,13 +244,15 @@ def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> 
     return told
 
 
-def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
-    """The best placement of whole ops that the effort buys; notes in the run how it ended."""
+def _of_whole_ops(run: Run, warm_start: Assignment | None, hope: float = math.inf) -> Candidate:
+    """The best placement of whole ops that the effort buys; notes in the run how it ended. Seeds
+    that all take longer than the seconds of a hope are not searched from.
+    """
     problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES
     try:
         seeds = Planting(run).plant(warm_start)
-        if is_searchable and not run.is_done:
+        if is_searchable and not run.is_done and run.reaches(hope):
             search_from(run, seeds)
     except KeyboardInterrupt:
         if run.best is None:
