@@ -1,14 +1,17 @@
-"""What sharding takes: `sharded` over one device, judged, on the table that others are held to.
+"""What sharding takes: a method over one device, judged, on the table that others are held to.
 
     python benches/sharding.py [--graph NAME ...] [--cluster '8 PCIe' ...] [--jobs N] [--csv FILE]
+    python benches/sharding.py --method auto [--effort normal]
     python benches/sharding.py --unequal
     python benches/sharding.py --large
 
 The rows are those of ``../shared/data/headroom.csv`` that have ``joint`` and one of ``auto``,
-``data_parallel`` and ``os_dpos``. Per row: the judge's step over one device's (as if that had the
-memory), with memory held ("-": nothing that fits was found); ``joint`` and ``judged`` of the file;
-the mirror's step over the judge's; the labelling gap; the mesh; CPU seconds of the strategy, the
-graph's dimensions included, its reading not. Geometric means at last.
+``data_parallel`` and ``os_dpos``. Methods other than `sharded` get the rows of :data:`BESIDES`,
+too. Per row: the judge's step over one device's (as if that had the memory), with memory held ("-":
+nothing that fits was found); ``joint`` of the file; the best of the other methods, each by itself,
+as ``results/quality.csv`` has them; the mirror's step over the judge's; the labelling gap; the
+mesh, or the best plan in a few words; ops that run; CPU seconds of the strategy, the graph's
+dimensions included, its reading not. Geometric means at last.
 ``--unequal``: two V100s and two of half their speed, over a third of what one fast device takes.
 ``--large``: CPU seconds of reading and of the strategy, for LLaMA-8B and for Evoformer.
 """
@@ -21,22 +24,37 @@ import math
 import re
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
-from quality import CLUSTERS, DATA, traced
+from quality import CLUSTERS, DATA, RESULTS, traced
 
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies import METHODS
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding import sharded
 
 #: The columns of which one must have a figure beside ``joint``.
 OTHERS = ("auto", "data_parallel", "os_dpos")
 
+#: Rows that the file has no ``joint`` for, and that methods other than `sharded` get as well.
+BESIDES = (
+    ("evoformer_48_train", "8 PCIe"),
+    ("evoformer_48_train", "4 NVLink"),
+    ("evoformer_48_train", "8 NVLink"),
+    ("llama3_8b_train_b1_s8192", "4 PCIe"),
+)
+
 #: What geometric means are of, by what a cluster's name contains.
 MEANS = {"all": "", "8 PCIe": "8 PCIe", "8 NVLink": "8 NVLink"}
+
+#: CPU seconds that planning may take at the effort "fast", by the most ops that run.
+CPU = {10_000: 2.0, 50_000: 10.0}
+
+#: A plan that is longer than another method's by more than this share of it is behind.
+BEHIND = 0.005
 
 
 @dataclass
@@ -45,39 +63,55 @@ class Row:
 
     graph: str
     cluster: str
-    joint: float
-    judged: float | None
-    best_known: float
+    joint: float | None = None
+    judged: float | None = None
+    best_known: float | None = None
+    peer: float | None = None
     step: float | None = None
     mirror: float | None = None
     gap: float | None = None
     where: str = ""
+    ops: int = 0
     cpu: float = 0.0
 
     @property
     def line(self) -> str:
         """The row as it is printed."""
-        figures = (self.step, self.joint, self.judged, self.best_known)
+        figures = (self.step, self.joint, self.judged, self.best_known, self.peer)
         texts = "".join(f"{f:>9.4f}" if f is not None else f"{'-':>9}" for f in figures)
         mirror = "-" if self.mirror is None else f"{self.mirror - 1:+.1%}"
         gap = "-" if self.gap is None else f"{self.gap:.2%}"
         return (
-            f"  {self.graph:<36}{self.cluster:<10}{texts}{mirror:>9}{gap:>8}"
+            f"  {self.graph:<36}{self.cluster:<10}{texts}{mirror:>9}{gap:>8}{self.ops:>8}"
             f"{self.cpu:>7.2f}  {self.where}"
         )
 
+    @property
+    def behind(self) -> float:
+        """By how much the step is longer than that of the best other method, as a share of it."""
+        if self.peer is None:
+            return 0.0
+        return math.inf if self.step is None else self.step / self.peer - 1
 
-HEAD = (
-    f"  {'':<36}{'':<10}{'sharded':>9}{'joint':>9}{'judged':>9}{'others':>9}{'mirror':>9}{'gap':>8}"
-    f"{'CPU s':>7}  mesh"
-)
+
+def head(method: str) -> str:
+    """The line above the rows."""
+    names = (method, "joint", "judged", "before", "others")
+    columns = "".join(f"{name:>9}" for name in names)
+    return f"  {'':<46}{columns}{'mirror':>9}{'gap':>8}{'ops':>8}{'CPU s':>7}  plan"
 
 
-def rows() -> list[Row]:
-    """The rows of the table."""
+def rows(method: str) -> list[Row]:
+    """The rows of the table for a method."""
+    peers: dict[tuple[str, str], float] = {}
+    with (RESULTS / "quality.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["kind"] == "models" and row["outcome"] == "fits" and row["method"] != method:
+                place = row["graph"], row["cluster"]
+                peers[place] = min(float(row["fraction"]), peers.get(place, math.inf))
     with (DATA / "headroom.csv").open(newline="") as file:
         known = list(csv.DictReader(file))
-    return [
+    found = [
         Row(
             row["graph"],
             row["cluster"],
@@ -88,6 +122,9 @@ def rows() -> list[Row]:
         for row in known
         if row["joint"] and any(row[name] for name in OTHERS)
     ]
+    if method != "sharded":
+        found += [Row(*place) for place in BESIDES]
+    return [replace(row, peer=peers.get((row.graph, row.cluster))) for row in found]
 
 
 @lru_cache(maxsize=1)
@@ -96,13 +133,14 @@ def read(name: str) -> lm.OpGraph:
     return traced(name)
 
 
-def fill(row: Row) -> Row:
-    """The row with what was found."""
+def fill(row: Row, method: str, options: dict[str, str]) -> Row:
+    """The row with what a method found."""
     graph, cluster = read(row.graph), CLUSTERS[row.cluster]()
     problem = Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    row.ops = problem.graph.n_ops
     began = time.process_time()
     try:
-        found: Candidate | None = sharded.place(problem)
+        found: Candidate | None = METHODS[method][0](problem, **options)
     except lm.InfeasibleError:
         found = None
     row.cpu = time.process_time() - began
@@ -111,10 +149,11 @@ def fill(row: Row) -> Row:
     row.step = found.verdict.step_time / float(problem.time.sum(axis=0).min())
     if found.assignment.estimate is not None:
         row.mirror = found.assignment.estimate / found.verdict.step_time
+    row.where = min(found.offers, key=lambda one: one.seconds).what if found.offers else ""
     for note in found.notes:
         if match := re.search(r"labelling gap ([0-9.]+)%", note):
             row.gap = float(match[1]) / 100
-        if match := re.match(r"on (.+ devices?);", note):
+        if (match := re.match(r"on (.+ devices?);", note)) and not row.where:
             row.where = match[1]
     return row
 
@@ -129,29 +168,47 @@ def share(values: list[float], most: float) -> float:
     return sum(value <= most for value in values) / len(values) if values else math.nan
 
 
-def summary(found: list[Row]) -> str:
-    """Geometric means, and how far estimates are off."""
+def summary(found: list[Row], method: str) -> str:
+    """Geometric means, how far estimates are off, CPU seconds, and which rows are behind."""
     lines = []
+    in_file = [row for row in found if row.joint is not None]
     for name, part in MEANS.items():
-        some = [row for row in found if part in row.cluster and row.step is not None]
-        ours, joint = mean([row.step for row in some if row.step]), mean([r.joint for r in some])
-        others = mean([row.best_known for row in some])
+        some = [row for row in in_file if part in row.cluster and row.step is not None]
+        ours, joint = (
+            mean([r.step for r in some if r.step]),
+            mean([r.joint for r in some if r.joint]),
+        )
+        before = mean([row.best_known for row in some if row.best_known])
+        peers = mean([row.peer for row in some if row.peer])
         lines.append(
-            f"  {name:<10}{len(some):>4} rows: sharded {ours:.4f}, joint {joint:.4f}, the best of "
-            f"auto, data-parallel and os-dpos {others:.4f}"
+            f"  {name:<10}{len(some):>4} rows: {method} {ours:.4f}, joint {joint:.4f}, the best of "
+            f"auto, data-parallel and os-dpos before {before:.4f}, of all others {peers:.4f}"
         )
     off = sorted(abs(row.mirror - 1) for row in found if row.mirror is not None)
     gaps = [row.gap for row in found if row.gap is not None]
-    if off:
+    if off and gaps:
         lines.append(
             f"  mirror against judge: median {off[len(off) // 2]:.1%} off, over 20 % in "
             f"{sum(one > 0.2 for one in off)} of {len(off)}; labelling gap at most 1 % in "
             f"{share(gaps, 0.01):.0%}, 2 % in {share(gaps, 0.02):.0%}, the largest {max(gaps):.1%}"
         )
+    fewest = 0
+    for ops, most in CPU.items():
+        some = sorted((r for r in found if fewest < r.ops <= ops), key=lambda row: row.cpu)
+        if some:
+            late = sum(row.cpu > most for row in some)
+            lines.append(
+                f"  CPU s, up to {ops} ops: median {some[len(some) // 2].cpu:.2f}, most "
+                f"{some[-1].cpu:.2f} ({some[-1].graph}, {some[-1].cluster}), over {most:g} in "
+                f"{late} of {len(some)}"
+            )
+        fewest = ops
     lines.append(f"  nothing fits: {sum(row.step is None for row in found)}")
     lines.append("  worse than joint by more than 5 %:")
-    worse = [row for row in found if row.step is None or row.step > 1.05 * row.joint]
-    return "\n".join([*lines, *(row.line for row in worse)])
+    lines += [r.line for r in in_file if r.step is None or (r.joint and r.step > 1.05 * r.joint)]
+    lines.append(f"  behind the best other method by more than {BEHIND:.1%}:")
+    lines += [f"{row.line} {row.behind:+.2%}" for row in found if row.behind > BEHIND]
+    return "\n".join(lines)
 
 
 #: Graphs that unequal devices are given, and large ones with their clusters.
@@ -211,28 +268,28 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="a file for the figures")
     parser.add_argument("--unequal", action="store_true", help="two devices of half the speed")
     parser.add_argument("--large", action="store_true", help="CPU seconds of large graphs")
+    parser.add_argument("--method", default="sharded", choices=list(METHODS), metavar="NAME")
+    parser.add_argument("--effort", help="of auto: fast, normal, max")
     args = parser.parse_args()
     if args.unequal or args.large:
         (unequal if args.unequal else large)()
         return
     some = [
         row
-        for row in rows()
+        for row in rows(args.method)
         if (not args.graph or any(part in row.graph for part in args.graph))
         and (not args.cluster or row.cluster in args.cluster)
     ]
-    print(HEAD, flush=True)
+    print(head(args.method), flush=True)
+    filled = partial(
+        fill, method=args.method, options={"effort": args.effort} if args.effort else {}
+    )
     found = []
-    if args.jobs > 1:
-        with ProcessPoolExecutor(args.jobs) as pool:
-            for row in pool.map(fill, some, chunksize=1):
-                print(row.line, flush=True)
-                found.append(row)
-    else:
-        for row in map(fill, some):
+    with ProcessPoolExecutor(args.jobs) as pool:
+        for row in pool.map(filled, some, chunksize=1):
             print(row.line, flush=True)
             found.append(row)
-    print(summary(found))
+    print(summary(found, args.method))
     if args.csv is not None:
         with args.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(vars(found[0])), lineterminator="\n")

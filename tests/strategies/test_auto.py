@@ -15,6 +15,7 @@ from loadmaster import fast
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import registry
 from loadmaster.strategies.auto import auto
@@ -496,9 +497,50 @@ def test_what_a_search_leaves_goes_to_other_seeds(monkeypatch):
     assert len(begun) > 1
 
 
+def test_whole_ops_are_not_placed_where_no_placement_can_be_as_fast(monkeypatch):
+    def never(run, warm_start, hope):
+        raise AssertionError("VGG's critical path is longer than shards of it take")
+
+    graph, cluster = example("vgg19"), lm.Cluster.preset("4xV100-PCIe")
+    whole = lm.place(graph, cluster, split="none", effort=0.05)
+    monkeypatch.setattr(auto, "_of_whole_ops", never)
+    plan = lm.place(graph, cluster)
+    assert plan.makespan < whole.lower_bound <= whole.makespan
+    assert plan.bounds[WHOLE_OPS] == whole.lower_bound
+    [offer] = [one for one in plan.offers if one.space == WHOLE_OPS]
+    assert offer.seconds == plan.single
+    assert "none can be as fast as this plan" in plan.summary()
+
+
+@pytest.mark.parametrize("method", ["auto", "sharded"])
+def test_a_plan_says_which_ops_are_whole_since_no_rule_says_how_they_are_cut(method):
+    known, cluster = example("alexnet"), lm.Cluster.preset("2xV100-NVLink")
+    kinds = [kind.replace("aten.max_pool2d_with", "mine.pooled") for kind in known.kinds]
+    graph = known.with_columns({"kind": kinds})
+    notes = [note for note in lm.place(graph, cluster, method).notes if "no rule" in note]
+    assert len(notes) == 1
+    assert "mine.pooled_indices.default (3)" in notes[0]
+    problem = Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    pooled = [kinds[op].startswith("mine") for op in problem.reduced.op_of]
+    assert f"({problem.op_time[pooled].sum() / problem.op_time.sum():.1%} of all time)" in notes[0]
+    assert not any("no rule" in note for note in lm.place(known, cluster, method).notes)
+
+
+def test_where_nothing_fits_as_shards_whole_ops_are_placed(monkeypatch):
+    """What does not fit is no reason to leave whole ops out, however fast it is."""
+    graph, cluster = example("lenet"), lm.Cluster.preset("2xV100-PCIe").with_memory(1 << 20)
+    asked = []
+    monkeypatch.setattr(auto, "_of_whole_ops", lambda run, warm, hope: asked.append(run) or whole)
+    whole = single.place(
+        Problem.make(graph, cluster, lm.costs.estimate(graph, cluster), best_effort=True)
+    )
+    lm.place(graph, cluster, on_oom="best_effort")
+    assert asked
+
+
 def test_more_devices_than_can_be_searched_get_a_seed_and_a_note():
     cluster = v100_mesh(65)
-    plan = lm.place(example("lenet"), cluster)
+    plan = lm.place(example("lenet"), cluster, split="none")
     assert any("65 devices" in note for note in plan.notes)
     assert plan.makespan <= lm.place(example("lenet"), cluster, "heft").makespan
     refined = lm.place(example("lenet"), cluster, "round-robin", refine=True)

@@ -50,6 +50,18 @@ nets = st.tuples(
 )
 
 
+def test_what_is_done_again_is_in_the_mirror_twice():
+    """An op in the forward pass, and once more in the backward pass: one group of the two would
+    wait for itself.
+    """
+    graph = example("gpt3-330m")
+    recipe = lm.Recipe({"dp": 2}, {"dp": {"**": "batch"}}, recompute=["h.*"])
+    plan = lm.place(graph, TWO, recipe=recipe)
+    mirror = Mirror.of(judged(plan.problem, plan.assignment))
+    assert mirror.problem().graph.n_ops == mirror.coarse.n_groups
+    assert mirror.coarse.n_groups > graph.reduced.graph.n_ops
+
+
 # -- the order of ops --------------------------------------------------------------------------
 
 
@@ -167,6 +179,21 @@ def test_servers_that_cannot_win_are_not_placed():
     words = [offer.what for offer in plan.offers]
     assert "4 replicas, parameter servers" not in words
     assert "4 replicas, gradients all-reduced" in words
+
+
+def test_more_replicas_than_samples_are_asked_for_once(monkeypatch):
+    """On four devices, four replicas of a batch of two are two replicas."""
+    placed, made = data_parallel.place, []
+
+    def place(problem, **options):
+        found = placed(problem, **options)
+        made.append((found.problem.program.replica.max(), *options.values()))
+        return found
+
+    monkeypatch.setattr(data_parallel, "place", place)
+    lm.place(linears([300, 300], 2), PCIE)
+    ways = [(k, *rest) for k, _, *rest in made]
+    assert len(ways) == len(set(ways)) >= 3
 
 
 # -- loose replicas --------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ def product(drawn, kind):
         "aten.embedding": lambda: embedding(drawn, kind, rows, n),
         "aten.embedding_dense_backward": lambda: embedding_backward(drawn, kind, rows, n),
     }
+    if "embedding_bag" in kind:
+        return embedding_bag(drawn, kind, n)
     return attention(drawn, kind) if kind not in table else table[kind]()
 
 
@@ -70,6 +72,29 @@ def embedding_backward(drawn, kind, rows, n):
     indices = drawn.ints(7, *rows, 3)
     gradient = drawn.floats(*indices.shape, n)
     return call(kind, gradient, indices, 7, -1, False, alone={"vocabulary": vocabulary})
+
+
+def embedding_bag(drawn, kind, n):
+    """Sums of bags of rows, or the gradient of the table that they are rows of."""
+    bags = drawn.int(1, 4)
+    indices = drawn.ints(7, bags * drawn.int(1, 3))
+    offsets = np.arange(0, len(indices), len(indices) // bags)
+    args = [drawn.floats(7, n), indices, offsets, False, 0, False]
+    if "backward" not in kind:
+
+        def run(args, keywords):
+            """What else it makes holds what was in memory before, where bags are summed."""
+            out, *found = run_of(kind)(args, keywords)
+            return [out, *(np.zeros_like(each) for each in found)]
+
+        return call(kind, *args, run=run)
+    out, *found = run_of("aten._embedding_bag")(args, {})
+    given = [drawn.floats(*out.shape), indices]
+    if "dense" in kind:
+        # What the forward pass leaves to the backward pass where all bags are summed.
+        found[0] = np.repeat(np.arange(bags), len(indices) // bags)
+        return call(kind, *given, *found, 7, False, 0, None)
+    return call(kind, *given, offsets, *found, 7, False, 0, False, None)
 
 
 def attend(q, k, v, mask=None, scale=None):

@@ -502,9 +502,10 @@ slice_scatter smooth_l1_loss soft_margin_loss softmax softplus softshrink sort s
 special_erfcx special_exp2 special_expit special_expm1 special_log1p special_log_ndtr
 special_log_softmax special_logit special_ndtr special_softmax special_xlog1py special_zeta sqrt
 square stack std std_mean sub subtract sum sum_to_size take take_along_dim tan tanh threshold tile
-to topk trace tril triplet_margin_loss triu true_divide trunc type_as uniform unique_consecutive
-upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
-upsample_nearest3d upsample_trilinear3d var var_mean vstack where xlogy zero zeros zeros_like
+to topk trace tril tril_indices triplet_margin_loss triu triu_indices true_divide trunc type_as
+uniform unique_consecutive upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+upsample_nearest1d upsample_nearest2d upsample_nearest3d
+upsample_trilinear3d var var_mean vstack where xlogy zero zeros zeros_like
 """
 MOVES = (
     frozenset(_MOVE_NAMES.split())

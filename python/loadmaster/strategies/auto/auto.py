@@ -6,7 +6,7 @@ Loadmaster's own. Its stages, each in a file of its own:
 1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`).
    The best of them is searched from (:mod:`.inside`). Where that is far from the bound, ops of
    replicas are placed one by one (:mod:`.loose`). The plan is the best of them and of whole ops,
-   which all other stages place.
+   which all other stages place, unless none of whole ops can be as short.
 2. Seeds are planted (:mod:`.planting`): fast strategies (:mod:`.seeds`) are tried whole, whatever
    the effort, before anything is refined. As far as a share of the effort goes, others follow, and
    the same on fewer devices where transfers are dear (:mod:`.parts`).
@@ -30,8 +30,9 @@ user gave can cut the search; the plan then says so. The shares and rates are :m
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -50,12 +51,14 @@ from loadmaster.strategies.auto.inside import searched_inside
 from loadmaster.strategies.auto.loose import loose_replicas
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.planting import Planting
-from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
+from loadmaster.strategies.auto.replicas import can_be_replicated, other_replicas, replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.shards import shards
 from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import can_be_sharded
+from loadmaster.strategies.simple import single
 
 #: Whether ops may be replicated.
 Split = Literal["auto", "none"]
@@ -147,12 +150,18 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             if is_best:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = found
-        if best is not None:
-            run.progress = _telling_of_better(objective, best.verdict, run.progress)
-        whole = _of_whole_ops(run, warm_start)
-        used = len(set(whole.assignment.devices.tolist()))
-        offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
-        best = whole if best is None else objective.better(whole, best)
+        if best is not None and best.fits and objective.reaches(best.verdict, run.bound):
+            offers += _one_device(run.problem)
+            run.ended = _cut(run.budget)
+        else:
+            hope = math.inf
+            if best is not None:
+                run.progress = _telling_of_better(objective, best.verdict, run.progress)
+                hope = run.tuning.whole_hope * objective.limit(best.verdict)
+            whole = _of_whole_ops(run, warm_start, hope)
+            used = len(set(whole.assignment.devices.tolist()))
+            offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
+            best = whole if best is None else objective.better(whole, best)
     except InfeasibleError as error:
         if best is None:
             if run.lacking is None:
@@ -169,33 +178,49 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             raise
         run.ended = INTERRUPTED
     assert best is not None
+    if best.problem.program.recipe is None and can_be_sharded(run.problem):
+        best = best.noted(*without_rule(run.problem))
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
+
+
+def _one_device(problem: Problem) -> list[Best]:
+    """What one device offers, if it holds all ops, where no placement of whole ops can be as short
+    as a plan that is there: none is searched for.
+    """
+    try:
+        alone = single.place(problem)
+    except InfeasibleError:
+        return []
+    words = "on 1 device; no others tried, as none can be as fast as this plan"
+    return [Best(WHOLE_OPS, words, alone.verdict.step_time)]
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     """Plans with replicas and shards, each with what it offers: one of the same words is a better
     one. The search goes on from the best of either that is near the best of all.
-
-    What searches for them take is off the effort for whole ops only where no plan of whole ops can
-    be as short.
     """
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
-    bests: list[tuple[Candidate, Best]] = []
-    for space in (replicas, shards) if may_replicate else (shards,):
-        if bests and run.budget.lacks(0.0):
+    of_space: dict[str, tuple[Candidate, Best]] = {}
+    spaces: list[tuple[str, Callable[[Candidate | None], Iterator[tuple[Candidate, Best]]]]] = [
+        ("replicas", lambda _: replicas(run)),
+        ("shards", lambda _: shards(run)),
+        ("replicas", lambda best: other_replicas(run, best)),
+    ]
+    for space, plans in spaces if may_replicate else spaces[1:2]:
+        best = objective.best(one for one, _ in of_space.values()) if of_space else None
+        if best is not None and run.budget.lacks(0.0):
             break
-        of_space: tuple[Candidate, Best] | None = None
-        for found in space(run):
-            if of_space is None or objective.better(of_space[0], found[0]) is found[0]:
-                of_space = found
+        for found in plans(best):
+            before = of_space.setdefault(space, found)
+            of_space[space] = min(before, found, key=lambda one: objective.rank(one[0].verdict))
             yield found
-        bests += [of_space] if of_space is not None else []
-    if not bests:
+    if not of_space:
         return
+    bests = [*of_space.values()]
     searched = objective.best(candidate for candidate, _ in bests)
-    best, reach = searched.verdict, 1 + tuning.inside_near
-    near = [one for one in bests if not objective.reaches(best, one[0].verdict.step_time / reach)]
+    least, reach = searched.verdict, 1 + tuning.inside_near
+    near = [one for one in bests if not objective.reaches(least, one[0].verdict.step_time / reach)]
     parts = [run.budget.part(tuning.inside_share / len(near)) for _ in near]
     for (candidate, offer), part in zip(near, parts, strict=True):
         found_inside = searched_inside(run, candidate, part)
@@ -205,8 +230,6 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     parts.append(run.budget.part(tuning.loose_share))
     if may_replicate and (loose := loose_replicas(run, searched, parts[-1])):
         yield loose
-    if objective.reaches(searched.verdict, run.bound):
-        run.budget.spend(sum(part.spent for part in parts))
     if any(part.is_cut for part in parts):
         run.budget.cut()
 
@@ -221,13 +244,15 @@ def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> 
     return told
 
 
-def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
-    """The best placement of whole ops that the effort buys; notes in the run how it ended."""
+def _of_whole_ops(run: Run, warm_start: Assignment | None, hope: float = math.inf) -> Candidate:
+    """The best placement of whole ops that the effort buys; notes in the run how it ended. Seeds
+    that all take longer than the seconds of a hope are not searched from.
+    """
     problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES
     try:
         seeds = Planting(run).plant(warm_start)
-        if is_searchable and not run.is_done:
+        if is_searchable and not run.is_done and run.reaches(hope):
             search_from(run, seeds)
     except KeyboardInterrupt:
         if run.best is None:
@@ -238,6 +263,13 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None) -> Candidate:
     if not (is_searchable or run.is_sole or run.is_good):
         n = problem.cluster.n_devices
         run.ended = f"not searched: {n} devices, at most {MOST_DEVICES} can be"
-    elif run.budget.is_cut and not run.is_good:
-        run.ended = f"the time limit of {run.budget.seconds:g} s cut the search: more may be found"
+    elif not run.is_good:
+        run.ended = _cut(run.budget)
     return run.best
+
+
+def _cut(budget: Budget) -> str:
+    """What the user should know where the clock ended what the count would have allowed."""
+    if not budget.is_cut:
+        return ""
+    return f"the time limit of {budget.seconds:g} s cut the search: more may be found"

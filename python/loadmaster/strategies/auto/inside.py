@@ -70,10 +70,12 @@ class Mirror:
         """The mirror of replicas. O(V + E), and sorting."""
         problem = candidate.problem
         op, program = problem.reduced.op_of, problem.program
-        part = program.serves[op].astype(np.int64)
+        # What is done again in the backward pass is apart from what was done first.
+        is_late = np.fromiter(map("b".__eq__, program.graph.phases), bool, program.graph.n_ops)
+        part = 2 * program.serves[op].astype(np.int64) + is_late[op]
         member = np.flatnonzero(program.graph.is_member[op])
         names = [program.graph.collectives[i] for i in op[member].tolist()]
-        part[member] = program.source.n_ops + np.unique(names, return_inverse=True)[1]
+        part[member] = 2 * program.source.n_ops + np.unique(names, return_inverse=True)[1]
         coarse = CoarseProblem(problem, np.unique(part, return_inverse=True)[1].astype(np.int32))
         is_network = np.zeros(coarse.n_groups, dtype=bool)
         is_network[coarse.group[member]] = True
@@ -81,11 +83,12 @@ class Mirror:
 
     @cached_property
     def edges(self) -> NDArray[np.int32]:
-        """Which groups read from which: pairs of source and reader, int32 [n, 2]."""
+        """Which groups read from which: pairs of source and reader, each once, int32 [n, 2]."""
         src, dst, _, _, is_home = fast.edges(self.coarse.problem.graph)
         src, dst = self.coarse.group[src[~is_home]], self.coarse.group[dst[~is_home]]
-        pairs: NDArray[np.int32] = np.stack([src, dst], axis=1)[src != dst]
-        return pairs
+        n = self.coarse.n_groups
+        pairs = np.unique((src.astype(np.int64) * n + dst)[src != dst])
+        return np.stack(np.divmod(pairs, n), axis=1).astype(np.int32)
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
@@ -120,13 +123,12 @@ class Mirror:
         replicas = int(max(program.replica.max(), program.rank.max())) + 1
         seconds = coarse.sum(schedule.finish - schedule.start)
         seconds /= np.where(self.is_network, copies, replicas)
-        pairs = np.unique(self.edges, axis=0)
         graph = OpGraph(
             {
                 "name": [str(group) for group in range(coarse.n_groups)],
                 "device_types": np.where(self.is_network, _NETWORK, _DEVICE).tolist(),
             },
-            {"src": pairs[:, 0], "dst": pairs[:, 1]},
+            {"src": self.edges[:, 0], "dst": self.edges[:, 1]},
         )
         costs = Costs.given(seconds, graph, _MIRROR)
         return Problem.make(graph, _MIRROR, costs, seed=coarse.problem.seed)

@@ -3,13 +3,13 @@ fewer devices.
 
 Each is judged in the orders of ``data-parallel`` and, if it is near the best, in that of
 :mod:`.inside`. Replicas on fewer devices are left out where their work alone takes longer than the
-best of those on more, and parameter servers where their traffic alone does.
+best plan that is there, and parameter servers where their traffic alone does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from loadmaster.transforms.shares import batch_size
 
 #: How gradients are added up, by collectives and by servers: the options of ``data-parallel``, and
 #: how a person would say it.
-WAYS: tuple[tuple[dict[str, Any], str], ...] = (
+Way: TypeAlias = tuple[dict[str, Any], str]
+WAYS: tuple[Way, ...] = (
     ({"aggregation": "all-reduce"}, "gradients all-reduced"),
     ({"aggregation": "reduce-scatter", "shards": "flat"}, "optimizer sharded flat"),
     ({"aggregation": "reduce-scatter", "shards": "parameters"}, "optimizer sharded by parameters"),
 )
-SERVERS: tuple[dict[str, Any], str] = ({"aggregation": "parameter-server"}, "parameter servers")
+SERVERS: Way = ({"aggregation": "parameter-server"}, "parameter servers")
 
 
 def can_be_replicated(problem: Problem) -> bool:
@@ -39,10 +40,28 @@ def can_be_replicated(problem: Problem) -> bool:
 
 
 def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
-    """Replicas that fit, each with what it offers, until a time limit is over."""
+    """Replicas on all devices that fit, with collectives, each with what it offers, until a time
+    limit is over.
+    """
+    problem = run.problem
+    ways = WAYS if problem.model.updates.any() else WAYS[:1]
+    asked = ((problem.cluster.n_devices, way, 0.0) for way in ways)
+    return _judged(run, asked, None)
+
+
+def other_replicas(run: Run, best: Candidate | None) -> Iterator[tuple[Candidate, Best]]:
+    """Replicas on fewer devices, and with parameter servers: those that fit and may be better than
+    the best plan that is there, each with what it offers, until a time limit is over.
+    """
+    return _judged(run, _others(run.problem), best)
+
+
+def _judged(
+    run: Run, asked: Iterable[tuple[int, Way, float]], best: Candidate | None
+) -> Iterator[tuple[Candidate, Best]]:
+    """What was asked for, but for what cannot be better than the best."""
     problem, objective, near = run.problem, run.problem.objective, 1 + run.tuning.inside_near
-    best: Candidate | None = None
-    for n, (options, words), least in _asked(problem):
+    for n, (options, words), least in asked:
         if best is not None and run.budget.lacks(0.0):
             return
         if best is not None and objective.reaches(best.verdict, least):
@@ -65,17 +84,19 @@ def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
         best = found if best is None else objective.better(best, found)
 
 
-def _asked(problem: Problem) -> Iterator[tuple[int, tuple[dict[str, Any], str], float]]:
-    """How many replicas, which way, and seconds that no step of them can be below: on all devices
-    0, so that these are always tried.
+def _others(problem: Problem) -> Iterator[tuple[int, Way, float]]:
+    """How many replicas, which way, and seconds that no step of them can be below. More replicas
+    than samples are as many as there are samples.
     """
     is_trained, n_devices = problem.model.updates.any(), problem.cluster.n_devices
     work = float(problem.time[:, problem.cluster.device_types].sum(axis=0).min())
+    most = min(n_devices, batch_size(problem.model) or n_devices)
     numbers = [n_devices >> i for i in range(n_devices.bit_length() - 1)]
-    for n in numbers:
+    fewer = [n for n in numbers[1:] if n < most]
+    for n in fewer:
         for way in WAYS if is_trained else WAYS[:1]:
-            yield n, way, work / n if n < n_devices else 0.0
-    for n in numbers if is_trained else ():
+            yield n, way, work / n
+    for n in [most, *fewer] if is_trained else ():
         servers = seconds_of_servers(problem, data_parallel.usable(problem)[:n])
         yield n, SERVERS, max(work / n, servers)
 

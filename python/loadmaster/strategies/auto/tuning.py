@@ -84,6 +84,11 @@ class Tuning:
     #: Seeds that take longer than so many times the best replicas are not searched from. By hand.
     loose_hope: float = 2.0
 
+    #: Where the best seed of whole ops takes longer than so many times the best plan with replicas
+    #: or shards, whole ops are not searched for. In the 14 cases of ``benches/sharding.py --method
+    #: auto`` in which their bound left room, search made the best seed shorter by 14.4 % at most.
+    whole_hope: float = 1.25
+
     # -- pace: seconds of the reference machine ----------------------------------------------------
 
     #: Microseconds per op of a simulation on eight devices. By hand, as the row ``partition`` of

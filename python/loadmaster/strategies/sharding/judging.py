@@ -9,7 +9,7 @@ import numpy as np
 import loadmaster.fast as fast
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import ranks
+from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.ranking import Ranked
@@ -55,7 +55,23 @@ def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
     problem = candidate.problem
     recipe = replace(layout(space, found).recipe(), recompute=space.recompute)
     program = replace(problem.program, recipe=recipe)
-    return replace(candidate, problem=replace(problem, program=program))
+    made = replace(candidate, problem=replace(problem, program=program))
+    return made.noted(*without_rule(space.source))
+
+
+def without_rule(problem: Problem) -> tuple[str, ...]:
+    """What the user should know of ops that are whole since nobody has said how they can be cut."""
+    graph, dimensions = problem.model, Dimensions.of(problem.model)
+    if not dimensions.unknown:
+        return ()
+    has_cuts = np.array([bool(form.cuts) for form in dimensions.forms] + [False])
+    kinds = np.fromiter(map(dimensions.unknown.__contains__, graph.kinds), bool, graph.n_ops)
+    is_whole = kinds & ~has_cuts[dimensions.form_of]
+    share = float(problem.op_time[is_whole[problem.reduced.op_of]].sum() / problem.op_time.sum())
+    named = ", ".join(f"{kind} ({n})" for kind, n in sorted(dimensions.unknown.items()))
+    return (
+        f"no rule says how these are cut, so they are whole ({share:.1%} of all time): {named}",
+    )
 
 
 def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
