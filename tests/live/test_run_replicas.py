@@ -188,18 +188,75 @@ def free_port():
 
 def test_what_replicas_cannot_run_is_refused():
     tape, _ = taped("ResNet-18", 4)
-    for options in (
-        {"aggregation": "reduce-scatter"},
-        {"aggregation": "parameter-server"},
-        {"batch_norm": "synchronised"},
-    ):
-        plan = lm.place(tape.graph, cluster(2), "data-parallel", **options)
-        with pytest.raises(InputError, match="all-reduce"):
-            lm.run(plan, tape)
-    split = lm.transforms.split_op(tape.graph, "addmm", "row", 2)
-    with pytest.raises(InputError, match="ops that are split"):
-        replicated(split, tape)
     other, _ = taped("tied", 4)
     plan = lm.place(tape.graph, cluster(2), "data-parallel")
     with pytest.raises(InputError, match="another graph"):
         lm.run(plan, other)
+
+
+def normed(parameters):
+    """An optimizer that looks at whole gradients."""
+    return NormedSgd(parameters)
+
+
+class NormedSgd(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad / (p.grad.norm() + 1), alpha=-0.1)
+
+
+def test_an_optimizer_that_looks_at_whole_gradients_has_no_flat_shards():
+    tape, _ = taped("tied", optimizer=normed)
+    options = {"aggregation": "reduce-scatter"}
+    plan = lm.place(tape.graph, cluster(2), "data-parallel", **options)
+    with pytest.raises(InputError, match=r"linalg_vector_norm.*shards=.parameters"):
+        replicated(plan.program, tape)
+    plan = lm.place(tape.graph, cluster(2), "data-parallel", shards="parameters", **options)
+    alone, found = tape.replay(2), replicated(plan.program, tape).replay(2)
+    assert max(off(found[name], alone[name]) for name in alone if name.startswith("p")) < 1e-4
+
+
+def test_batch_norms_have_the_statistics_of_the_whole_batch():
+    tape, _ = taped("ResNet-18", 4)
+    alone = tape.replay(1)
+    for options in ({}, {"aggregation": "reduce-scatter"}):
+        options |= {"batch_norm": "synchronised"}
+        plan = lm.place(tape.graph, cluster(2), "data-parallel", **options)
+        with started(plan, tape) as devices:
+            devices.run(1)
+            found = devices.fetch()
+        for output in alone:
+            if output.startswith(("gradient", "parameter")):
+                assert off(found[output], alone[output]) < 1e-4, output
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 0.01)
+
+
+AGGREGATIONS = {
+    "flat": {"aggregation": "reduce-scatter", "shards": "flat"},
+    "by parameter": {"aggregation": "reduce-scatter", "shards": "parameters"},
+    "server": {"aggregation": "parameter-server"},
+}
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize(("name", "k"), [("tied", 4), ("LSTM", 2), ("dropout", 2)])
+def test_replicas_aggregate_gradients_in_other_ways(name, k, how):
+    tape, _ = taped(name, optimizer=adam)
+    alone = tape.replay(3)
+    plan = lm.place(tape.graph, cluster(k), "data-parallel", **AGGREGATIONS[how])
+    joined = replicated(plan.program, tape).replay(3)
+    if name != "dropout":
+        for output in alone:
+            if output.startswith(("gradient", "parameter")):
+                assert off(joined[output], alone[output]) < 1e-4, output
+    with started(plan, tape) as devices:
+        devices.run(3)
+        assert differing(joined, devices.fetch()) == []

@@ -278,6 +278,7 @@ class _Compiler:
         share[members] = self.n + np.arange(len(members), dtype=np.int32)
         first = np.where(share >= 0, share, np.arange(self.n, dtype=np.int32))
         order, waits = (order[0], first[order[1]]), (waits[0], first[waits[1]])
+        order = _joined(order, self._read_before(members))
         gathered, told = self._shares(members)
         priority = self.plan.running_priority
         on = np.where(self.graph.placeholder, NONE, self.on).astype(np.int32)
@@ -381,6 +382,26 @@ class _Compiler:
         edges = np.flatnonzero(self.remote)
         data = self.arrival[edges], graph.dst[edges].astype(np.int32)
         return order, _joined(data, (messages.astype(np.int32), target[apart]))
+
+    def _read_before(self, members: Ids) -> Pairs:
+        """Ops that read what a member changes, and that member, which waits for them.
+
+        What gathers parameters that were updated changes them in place, and no edge says so.
+        """
+        is_writer = np.isin(self.writers, members)
+        if not is_writer.any():
+            return np.empty(0, np.int32), np.empty(0, np.int32)
+        src, dst = self.graph.src[self.reads], self.graph.dst[self.reads]
+        owner = _owners(self.graph)[src]
+        order = np.argsort(owner, kind="stable")
+        found = []
+        for writer, owned in zip(self.writers[is_writer], self.changed[is_writer], strict=True):
+            ends = np.searchsorted(owner[order], [owned, owned + 1])
+            readers = dst[order[ends[0] : ends[1]]]
+            readers = readers[(self.on[readers] == self.on[writer]) & (readers != writer)]
+            readers = readers[~self.graph.is_member[readers]]
+            found.append((readers.astype(np.int32), np.full(len(readers), writer, np.int32)))
+        return _joined(*found)
 
     def _shares(self, members: Ids) -> tuple[Pairs, Pairs]:
         """Shares that each member waits for, and devices that are told of each share."""

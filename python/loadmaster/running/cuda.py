@@ -300,6 +300,12 @@ class Cuda(Closing):
     """
 
     def __init__(self, wiring: Wiring, given: Given, hardware: Hardware | None = None) -> None:
+        other = next((c for c in wiring.tape.calls if c.brings or (c.shares and c.writes)), None)
+        if other is not None:
+            raise InputError(
+                f"op {wiring.tape.graph.names[other.op]!r} is of a collective that GPUs do not "
+                "run: run the plan on processes (cpu:0), or plan whole ops or replicas that all-reduce"
+            )
         self.places = given.places
         self._wiring, self._seed = wiring, given.seed
         self._gpus: Hardware = hardware or Gpus(given.places)
@@ -419,12 +425,12 @@ class Cuda(Closing):
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, on the host; all by default."""
         wiring = self._wiring
-        outputs = wiring.tape.outputs
-        wanted = outputs if names is None else {name: outputs[name] for name in names}
-        return {
-            name: self._devices[int(wiring.home[wiring.slots[slot].op])].values[slot].cpu().clone()
-            for name, slot in wanted.items()
-        }
+
+        def value(slot: int) -> torch.Tensor:
+            home = int(wiring.home[wiring.slots[slot].op])
+            return self._devices[home].values[slot].cpu().clone()
+
+        return wiring.tape.named(value, names)
 
     def _peaks(self) -> NDArray[np.uint64] | None:
         if self._gpus.is_shared or self._gpus.devices[0].type != "cuda":

@@ -72,12 +72,11 @@ class Processes(Closing):
 
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, from the devices that hold them; all by default."""
-        outputs = self._crew.wiring.tape.outputs
-        wanted = {name: outputs[name] for name in (outputs if names is None else names)}
+        tape = self._crew.wiring.tape
         found: dict[int, torch.Tensor] = {}
-        for part in self._ask("outputs", sorted(set(wanted.values()))):
+        for part in self._ask("outputs", tape.slots_of(names)):
             found |= {slot: _unpacked(*sent) for slot, sent in part.items()}
-        return {name: found[slot] for name, slot in wanted.items()}
+        return tape.named(found.__getitem__, names)
 
     def _ask(self, *words: Any) -> list[Any]:
         """What all workers answer."""

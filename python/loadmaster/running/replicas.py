@@ -1,14 +1,17 @@
 """A tape of replicas: each runs the calls of a tape that was recorded at its share of the batch.
 
-The members of an all-reduce sum the gradients of all replicas, each weighted by its share, in the
+The members of a collective sum the gradients of all replicas, each weighted by its share, in the
 order of replicas: so all get the same sums, bit for bit. With equal shares that is what PyTorch's
 DistributedDataParallel does. The loss must be a mean over the batch.
+
+Of an optimizer that is sharded, a replica has the sums of its shard, updates that, and takes what
+the others have updated. With a parameter server one op sums, and the optimizer runs once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,9 +21,15 @@ import torch
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.batch import batch_of
-from loadmaster.model.program import Program
+from loadmaster.model.program import COMPUTE, Program
 from loadmaster.running.calls import Call, Ref, renumbered
-from loadmaster.running.tape import Placeholder, Slot, Tape
+from loadmaster.running.flat import Flat, flat_shards
+from loadmaster.running.statistics import Part, exchange_of
+from loadmaster.running.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.transforms.gradients import Updates
+
+#: What the name of a collective of batch norms begins with.
+_STATISTICS = "all_reduce/statistics"
 
 
 def replicated(
@@ -28,13 +37,13 @@ def replicated(
 ) -> Tape:
     """The tape of a program of replicas, whose outputs have the names of the tape's.
 
-    Of a parameter and of a sum of gradients, that is the first replica's; what depends on the batch
-    has a name per replica: ``loss@r0``, ``loss@r1``.
+    Of a parameter and of a sum of gradients, that is the first replica's, or what all have of it;
+    what depends on the batch has a name per replica: ``loss@r0``, ``loss@r1``.
 
     Parameters
     ----------
     program
-        Of whole replicas whose gradients are all-reduced, or of replicas that are not trained.
+        Of replicas.
     tape
         Of the whole batch.
     given
@@ -43,10 +52,10 @@ def replicated(
     Raises
     ------
     InputError
-        A program with other parts than these; a batch that the inputs do not have; a model that
-        runs other ops at a share of its batch.
+        A batch that the inputs do not have; a model that runs other ops at a share of its batch; an
+        op of a sharded optimizer that does not work on parts of a tensor; a batch norm of a kind
+        whose statistics are not known.
     """
-    _check(program)
     rows = _rows(program, tape)
     starts = np.cumsum([0, *rows]).tolist()
     batch = starts[-1]
@@ -58,30 +67,12 @@ def replicated(
     return joined.tape()
 
 
-def _check(program: Program) -> None:
-    parts = np.flatnonzero(program.parts > 1)
-    if len(parts):
-        raise InputError(f"{program.label(int(parts[0]))}: ops that are split do not run on a tape")
-    kinds = {label.partition("/")[0] for label in program.graph.collectives if label}
-    names = {label.partition("/")[2].rstrip("0123456789") for label in program.graph.collectives}
-    if kinds - {"all_reduce"} or names - {"", "gradients"}:
-        raise InputError(
-            f"the replicas need {', '.join(sorted(kinds))} of {', '.join(sorted(names - {''}))}: "
-            'only gradients that are all-reduced run (aggregation="all-reduce", batch_norm="local")'
-        )
-    alone = np.flatnonzero((program.replica < 0) | (program.own & ~program.graph.is_member))
-    if len(alone):
-        raise InputError(
-            f"{program.label(int(alone[0]))} is in no replica: only whole replicas run on a tape "
-            '(aggregation="all-reduce")'
-        )
-
-
 def _rows(program: Program, tape: Tape) -> list[int]:
     """Samples per replica."""
     batch = batch_of(tape.graph)
     k = int(program.replica.max()) + 1
-    shares = [float(program.share[program.replica == r].min()) for r in range(k)]
+    computes = program.role == COMPUTE
+    shares = [float(program.share[computes & (program.replica == r)].min()) for r in range(k)]
     if batch is None:
         raise InputError("the tape's graph does not say its batch: replicas have no share of it")
     rows = [round(batch * share) for share in shares]
@@ -109,22 +100,23 @@ def _at(tape: Tape, given: Mapping[int, torch.Tensor], batch: int, start: int, e
 
 
 class _Replica:
-    """A replica's tape, and where its ops stand in the graph that runs."""
+    """A replica's tape, and where its ops stand in the graph that runs; -1: nowhere."""
 
     def __init__(self, program: Program, number: int, tape: Tape) -> None:
         self.tape = tape
         at = np.full(tape.graph.n_ops, -1, dtype=np.int64)
-        mine = np.flatnonzero((program.replica == number) & (program.origin >= 0))
+        is_mine = (program.replica == number) | (program.replica < 0)
+        mine = np.flatnonzero(is_mine & (program.origin >= 0))
         at[program.origin[mine]] = mine
         self.at: list[int] = at.tolist()
 
 
 @dataclass(frozen=True, slots=True)
-class _Summed:
-    """A gradient of a bucket: its slots in all replicas, and those of the sums."""
+class _Gradient:
+    """A gradient that is summed: by which collective or op, and its slots in all replicas."""
 
+    group: str
     shares: tuple[int, ...]
-    sums: tuple[int, ...]
 
 
 class _Joined:
@@ -134,144 +126,307 @@ class _Joined:
         self, program: Program, parts: Sequence[_Replica], weights: Sequence[float]
     ) -> None:
         self._program, self._parts, self._weights = program, parts, weights
-        self._first = np.cumsum([0, *(part.tape.n_values for part in parts)]).tolist()
+        self._replica = program.replica.tolist()
         self._slots: dict[int, Slot] = {}
-        self._n_storages = 0
-        for r, part in enumerate(parts):
-            most = self._n_storages
-            for slot, one in part.tape.slots.items():
-                storage = self._n_storages + one.storage
-                most = max(most, storage + 1)
-                self._slots[slot + self._first[r]] = replace(
-                    one, op=part.at[one.op], storage=storage
-                )
-            self._n_storages = most
+        self._n = self._n_storages = 0
+        #: By replica, the new number of each slot.
+        self._at: list[dict[int, int]] = []
+        for r in range(len(parts)):
+            self._number(r)
         self._given: dict[int, int] = {}
         for slot, one in self._slots.items():
             self._given.setdefault(one.op, slot)
-        self._n = self._first[-1]
-        #: By collective, its members in the order of replicas, and its gradients.
+        self._sources: dict[int, list[int]] = defaultdict(list)
+        for src, dst in zip(program.graph.src.tolist(), program.graph.dst.tolist(), strict=True):
+            self._sources[dst].append(src)
+        #: By collective, its members in the order of replicas; by a server's sum, the op itself.
         self._members: dict[str, list[int]] = defaultdict(list)
-        for op in np.flatnonzero(program.graph.is_member).tolist():
-            self._members[program.graph.collectives[op]].append(op)
-        self._gradients = {label: self._summed(members) for label, members in self._members.items()}
-        #: By member: the slot of the sum by the storage of the replica's own gradient.
-        self._sum_of: dict[int, dict[int, int]] = defaultdict(dict)
+        self._group_of: dict[int, str] = {}
+        for op in np.flatnonzero(program.own).tolist():
+            label = program.graph.collectives[op] or program.graph.names[op]
+            self._members[label].append(op)
+            self._group_of[op] = label
+        #: By replica and storage of a gradient, what sums it.
+        self._gradients: list[dict[int, _Gradient]] = [{} for _ in parts]
         for label, members in self._members.items():
-            for summed in self._gradients[label]:
-                for r, member in enumerate(members):
-                    own = self._slots[summed.shares[r]]
-                    self._sum_of[member][own.storage] = summed.sums[r]
+            if not label.startswith(("all_gather/", _STATISTICS)):
+                self._find_gradients(label, members)
+        #: The slots of sums, by gradient and member; and the shard that each is, if it is one.
+        self._sums: dict[tuple[_Gradient, int], int] = {}
+        self._cuts: dict[int, tuple[Flat, int]] = {}
+        is_sharded = any(label.startswith("all_gather/") for label in self._members)
+        #: By op of the tape that works on shards, and by parameter: what its shards are.
+        self._flat = flat_shards(program, parts[0].tape, len(parts)) if is_sharded else {}
+        #: By replica and slot of a whole parameter, the slot of the replica's shard of it.
+        self._shard_of: list[dict[int, int]] = [{} for _ in parts]
+        self._placeholders = [p for r in range(len(parts)) for p in self._placed(r)]
+        #: By member of a batch norm's collective: slots of what it brings, and of what it gives.
+        self._statistics: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def _number(self, r: int) -> None:
+        """New numbers for the slots of a replica; what all replicas share has the first one's."""
+        part, first, storages = self._parts[r], self._n, self._n_storages
+        here, there = (_by_op(each.tape) for each in (part, self._parts[0]))
+        found: dict[int, int] = {}
+        for slot, one in part.tape.slots.items():
+            op = part.at[one.op]
+            if op >= 0 and r and self._replica[op] < 0:
+                found[slot] = self._at[0][there[one.op][here[one.op].index(slot)]]
+            elif op >= 0:
+                found[slot] = first + slot
+                storage = storages + one.storage
+                self._n_storages = max(self._n_storages, storage + 1)
+                self._slots[first + slot] = replace(one, op=op, storage=storage)
+        found |= {slot: first + slot for slot in part.tape.numbers}
+        self._n = first + part.tape.n_values
+        self._at.append(found)
+
+    def _new(self, op: int, like: Slot) -> int:
+        """A slot for what an op gives anew."""
+        self._slots[self._n] = replace(like, op=op, storage=self._n_storages, offset=0)
+        self._n, self._n_storages = self._n + 1, self._n_storages + 1
+        return self._n - 1
+
+    def _find_gradients(self, label: str, members: Sequence[int]) -> None:
+        """The gradients of a bucket. Every member reads them in the same order."""
+        k = len(self._parts)
+        if self._program.graph.is_member[members[0]]:
+            reads = [list(dict.fromkeys(self._sources[member])) for member in members]
+        else:
+            of_sum = self._sources[members[0]]
+            reads = [[op for op in of_sum if self._replica[op] == r] for r in range(k)]
+        for ops in zip(*reads, strict=True):
+            gradient = _Gradient(label, tuple(self._given[op] for op in ops))
+            for r, slot in enumerate(gradient.shares):
+                self._gradients[r][self._slots[slot].storage] = gradient
+
+    def _placed(self, r: int) -> Iterator[Placeholder]:
+        """The placeholders of a replica. What steps change is its own; of the optimizer's state,
+        and of parameters beside the whole, there are shards.
+        """
+        part = self._parts[r]
+        for one in part.tape.placeholders:
+            op, slot = part.at[one.op], self._at[r].get(one.slot, -1)
+            if op < 0 or (r and self._replica[op] < 0):
+                continue
+            is_own = r and part.tape.slots[one.slot].storage in part.tape.written
+            tensor = one.tensor.clone() if is_own else one.tensor
+            flat = self._flat.get(one.op)
+            if flat is None:
+                yield replace(one, slot=slot, op=op, tensor=tensor)
+            elif one.kind == "parameter":
+                yield replace(one, slot=slot, op=op, tensor=tensor)
+                shard = self._new(op, self._slots[slot])
+                self._slots[shard] = replace(self._slots[shard], storage=self._slots[slot].storage)
+                self._shard_of[r][slot] = shard
+                yield replace(one, slot=shard, op=op, tensor=flat.cut(r, tensor))
+            else:
+                yield replace(one, slot=slot, op=op, tensor=flat.cut(r, tensor).clone())
+
+    # -- calls
 
     def tape(self) -> Tape:
         """The whole."""
+        parts = list(enumerate(self._parts))
         calls = [
-            self._call(r, call) for r, part in enumerate(self._parts) for call in part.tape.calls
+            made for r, part in parts for call in part.tape.calls for made in self._called(r, call)
         ]
-        calls += [call for label in self._members for call in self._collective(label)]
-        numbers = [
-            number + self._first[r]
-            for r, part in enumerate(self._parts)
-            for number in part.tape.numbers
-        ]
+        for label, members in self._members.items():
+            if label.startswith("all_gather/"):
+                calls += self._gathered(members)
+        calls += self._summed()
+        outputs, joints = self._outputs()
         hosts = [part.tape.host for part in self._parts]
         return Tape(
             graph=self._program.graph,
-            calls=tuple(sorted(calls, key=lambda call: call.op)),
+            calls=tuple(sorted(calls, key=self._turn)),
             slots=self._slots,
-            placeholders=tuple(self._placeholders()),
-            outputs=self._outputs(),
-            numbers=tuple(numbers),
+            placeholders=tuple(self._placeholders),
+            outputs=outputs,
+            joints=joints,
+            numbers=tuple(self._at[r][number] for r, part in parts for number in part.tape.numbers),
             host=lambda step: [number for host in hosts for number in host(step)],
         )
 
-    def _summed(self, members: Sequence[int]) -> list[_Summed]:
-        """The gradients of a bucket. Every member reads them in the same order."""
-        graph = self._program.graph
-        reads = [
-            [self._given[op] for op in dict.fromkeys(graph.src[graph.dst == member].tolist())]
-            for member in members
-        ]
-        found = []
-        for shares in zip(*reads, strict=True):
-            sums = []
-            for slot, member in zip(shares, members, strict=True):
-                self._slots[self._n] = replace(
-                    self._slots[slot], op=member, storage=self._n_storages, offset=0
-                )
-                sums.append(self._n)
-                self._n += 1
-                self._n_storages += 1
-            found.append(_Summed(shares, tuple(sums)))
-        return found
+    def _turn(self, call: Call) -> tuple[int, int, int]:
+        """When a call runs if all run here: members do once all have brought what they bring."""
+        if not call.brings and not call.shares:
+            return call.op, 0, 0
+        members = self._members[self._group_of[call.op]]
+        return (min(members), 0, call.op) if call.brings else (max(members), 1, call.op)
 
-    def _collective(self, label: str) -> list[Call]:
-        """A call per member: it sums what all replicas have."""
-        gradients = self._gradients[label]
-        shares = [[Ref(slot) for slot in gradient.shares] for gradient in gradients]
-        function = partial(_sums, self._weights)
-        return [
-            Call(
-                member, function, (shares,), {}, tuple(g.sums[r] for g in gradients), True,
-                shares=True,
-            )
-            for r, member in enumerate(self._members[label])
-        ]  # fmt: skip
-
-    def _call(self, r: int, call: Call) -> Call:
-        """A call of a replica, which reads sums where its op reads them."""
-        part, first = self._parts[r], self._first[r]
+    def _called(self, r: int, call: Call) -> Iterator[Call]:
+        """What a replica calls in the place of a call."""
+        part = self._parts[r]
         op = part.at[call.op]
-        graph = self._program.graph
-        sources = graph.src[graph.dst == op]
-        sums: dict[int, int] = {}
-        for member in sources[graph.is_member[sources]].tolist():
-            sums |= self._sum_of[member]
+        if op < 0 or (r and self._replica[op] < 0):
+            return
+        groups = {self._group_of[src] for src in self._sources[op] if src in self._group_of}
+        flat = self._flat.get(call.op)
 
-        def at(slot: int) -> int:
-            here: int = slot + first
+        def read(slot: int) -> int:
+            here = self._at[r][slot]
             one = self._slots.get(here)
-            return here if one is None else sums.get(one.storage, here)
+            gradient = None if one is None else self._gradients[r].get(one.storage)
+            if gradient is not None and gradient.group in groups:
+                return self._sum(gradient, r, flat)
+            return here if flat is None else self._shard_of[r].get(here, here)
 
-        return renumbered(call, op, at, lambda slot: slot + first, part.at)
+        made = renumbered(call, op, read, self._at[r].__getitem__, part.at)
+        made = replace(made, writes=tuple(map(read, call.writes)))
+        if flat is not None:
+            made = replace(made, function=partial(flat.called, r, call.function))
+        if r:
+            made = self._on_copies(made)
+        label = next((group for group in groups if group.startswith(_STATISTICS)), None)
+        if label is None:
+            yield made
+        else:
+            yield from self._exchanged(r, made, label)
 
-    def _placeholders(self) -> list[Placeholder]:
-        found = []
-        for r, part in enumerate(self._parts):
-            tape = part.tape
-            for one in tape.placeholders:
-                own = r and tape.slots[one.slot].storage in tape.written
-                tensor = one.tensor.clone() if own else one.tensor
-                found.append(
-                    replace(one, slot=one.slot + self._first[r], op=part.at[one.op], tensor=tensor)
-                )
-        return found
+    def _on_copies(self, call: Call) -> Call:
+        """A call that changes what the first replica keeps changes a copy of it."""
+        kept = [slot for slot in call.writes if self._replica[self._slots[slot].op] < 0]
+        if not kept:
+            return call
+        at = [i for i, each in enumerate(call.args) if isinstance(each, Ref) and each.slot in kept]
+        writes = tuple(slot for slot in call.writes if slot not in kept)
+        return replace(call, function=partial(_copying, at, call.function), writes=writes)
 
-    def _outputs(self) -> dict[str, int]:
-        sums = {
-            summed.shares[0]: summed.sums[0]
-            for gradients in self._gradients.values()
-            for summed in gradients
-        }
-        by_storage = {self._slots[share].storage: total for share, total in sums.items()}
-        found = {}
+    def _exchanged(self, r: int, call: Call, label: str) -> Iterator[Call]:
+        """A batch norm with the statistics of all replicas."""
+        exchange = exchange_of(call.function)
+        if exchange is None:
+            raise InputError(
+                f"op {self._program.graph.names[call.op]!r} ({call.function}): the statistics of "
+                'such a batch norm are not known: plan with batch_norm="local"'
+            )
+        members, like = self._members[label], self._slots[call.results[0]]
+        for member in members:
+            if member not in self._statistics:
+                slots = [self._new(member, like) for _ in range(2 * exchange.n)]
+                self._statistics[member] = tuple(slots[: exchange.n]), tuple(slots[exchange.n :])
+        brought = [self._statistics[member][0] for member in members]
+        known = self._statistics[members[r]][1]
+        parts = [Part(weight, weight, is_whole=False) for weight in self._weights]
+        yield from exchange.calls(call, r, parts, members[r], brought, known)
+
+    # -- sums of gradients, and parameters that were updated elsewhere
+
+    def _sum(self, gradient: _Gradient, r: int, flat: Flat | None) -> int:
+        """The slot of a sum for an op of a replica: its member makes it then."""
+        members = self._members[gradient.group]
+        member = members[r] if len(members) > 1 else members[0]
+        if (gradient, member) not in self._sums:
+            slot = self._new(member, self._slots[gradient.shares[r]])
+            self._sums[gradient, member] = slot
+            if flat is not None and gradient.group.startswith("reduce_scatter/"):
+                self._cuts[slot] = flat, r
+        return self._sums[gradient, member]
+
+    def _summed(self) -> Iterator[Call]:
+        """A call per member, or per sum of a server: it sums what all replicas have."""
+        by_member: dict[int, list[tuple[_Gradient, int]]] = defaultdict(list)
+        for (gradient, member), slot in self._sums.items():
+            by_member[member].append((gradient, slot))
+        for member, sums in by_member.items():
+            shares = [[Ref(slot) for slot in gradient.shares] for gradient, _ in sums]
+            cuts = [self._cuts.get(slot) for _, slot in sums]
+            yield Call(
+                member, partial(_sums, self._weights, cuts), (shares,), {},
+                tuple(slot for _, slot in sums), True,
+                shares=bool(self._program.graph.is_member[member]),
+            )  # fmt: skip
+
+    def _gathered(self, members: Sequence[int]) -> Iterator[Call]:
+        """A call per member: it writes what others have updated into the replica's parameters."""
+        updates = Updates.of(self._program.source, self._program.source.roles.many)
+        parameter_of = dict(zip(updates.writer.tolist(), updates.parameter.tolist(), strict=True))
+        #: By parameter, the slot of each replica that has updated it or its shard.
+        found: dict[int, dict[int, int]] = defaultdict(dict)
+        for r, member in enumerate(members):
+            for writer in self._sources[member]:
+                found[parameter_of[int(self._program.serves[writer])]][r] = self._given[writer]
+        flats = [self._flat.get(parameter) for parameter in found]
+        brought = [
+            {r: Ref(slot) for r, slot in of.items() if flat is not None or r == min(of)}
+            for flat, of in zip(flats, found.values(), strict=True)
+        ]
+        for r, member in enumerate(members):
+            own = [self._given[self._parts[r].at[parameter]] for parameter in found]
+            others = [[(i, ref) for i, ref in of.items() if i != r] for of in brought]
+            yield Call(
+                member, partial(_take, flats), ([Ref(slot) for slot in own], others), {}, (),
+                writes=tuple(own), shares=True,
+            )  # fmt: skip
+
+    # -- outputs
+
+    def _outputs(self) -> tuple[dict[str, int], dict[str, Joint]]:
+        outputs: dict[str, int] = {}
+        joints: dict[str, Joint] = {}
+        placed: dict[int, int] = {}
+        for each in self._placeholders:
+            placed.setdefault(self._slots[each.slot].storage, each.slot)
         for r, part in enumerate(self._parts):
             for name, own in part.tape.outputs.items():
-                slot = own + self._first[r]
+                slot = self._at[r].get(own, -1)
                 if not name.startswith(("parameter.", "gradient.")):
-                    found[f"{name}@r{r}"] = slot
-                elif not r:
-                    found[name] = by_storage.get(self._slots[slot].storage, slot)
-        return found
+                    outputs[f"{name}@r{r}"] = slot
+                    continue
+                if r:
+                    continue
+                storage = part.tape.slots[own].storage
+                gradient = self._gradients[0].get(storage)
+                sums = [slot for (of, _), slot in self._sums.items() if of is gradient]
+                if name.startswith("parameter."):
+                    outputs[name] = placed.get(storage, slot)
+                elif sums and sums[0] in self._cuts:
+                    joints[name] = Joint(tuple(sums), self._cuts[sums[0]][0].joined)
+                else:
+                    outputs[name] = sums[0] if sums else slot
+        return outputs, joints
 
 
-def _sums(weights: Sequence[float], shares: Sequence[Sequence[Any]]) -> list[Any]:
-    """The weighted sum of each gradient over the replicas."""
+def _by_op(tape: Tape) -> dict[int, list[int]]:
+    """The slots that each op gives, ascending."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for slot in sorted(tape.slots):
+        found[tape.slots[slot].op].append(slot)
+    return found
+
+
+def _copying(at: Sequence[int], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function with copies of some of its arguments."""
+    return function(*(a.clone() if i in at else a for i, a in enumerate(args)), **kwargs)
+
+
+def _sums(
+    weights: Sequence[float],
+    cuts: Sequence[tuple[Flat, int] | None],
+    shares: Sequence[Sequence[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """The weighted sum of each gradient over the replicas, or of a shard of it."""
     found = []
-    for first, *others in shares:
+    for cut, all_of_it in zip(cuts, shares, strict=True):
+        first, *others = all_of_it if cut is None else [cut[0].cut(cut[1], t) for t in all_of_it]
         total = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype)
         torch.mul(first, weights[0], out=total)
         for weight, other in zip(weights[1:], others, strict=True):
             total.add_(other, alpha=weight)
         found.append(total)
     return found
+
+
+def _take(
+    flats: Sequence[Flat | None],
+    own: Sequence[torch.Tensor],
+    others: Sequence[Sequence[tuple[int, torch.Tensor]]],
+) -> None:
+    """Writes what other replicas have updated into a replica's own parameters."""
+    for flat, parameter, brought in zip(flats, own, others, strict=True):
+        for r, tensor in brought:
+            if flat is None:
+                parameter.copy_(tensor)
+            else:
+                flat.put(r, parameter, tensor)

@@ -46,6 +46,14 @@ class Slot:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """An output that several devices have parts of: their slots, and what puts them together."""
+
+    slots: tuple[int, ...]
+    join: Callable[[Sequence[torch.Tensor]], torch.Tensor] = field(repr=False)
+
+
 def no_numbers(step: int) -> Sequence[float]:
     """What the host gives to a step that needs nothing of it."""
     return ()
@@ -70,6 +78,8 @@ class Tape:
         Slots by name: ``"loss"``; ``"output"``, or ``"output.0"``, ``"output.logits"`` where there
         are several; ``"gradient.NAME"`` and ``"parameter.NAME"`` of every parameter, the latter
         with the value that it has after the step.
+    joints : Mapping of str to Joint
+        Outputs of which there is no slot, since devices have parts of them.
     n_targets : int
         How many of the last placeholders of kind ``"input"`` are targets, not inputs.
     numbers : tuple of int
@@ -90,6 +100,7 @@ class Tape:
     slots: Mapping[int, Slot]
     placeholders: tuple[Placeholder, ...]
     outputs: Mapping[str, int]
+    joints: Mapping[str, Joint] = field(default_factory=dict)
     n_targets: int = 0
     numbers: tuple[int, ...] = ()
     host: Callable[[int], Sequence[float]] = field(default=no_numbers, repr=False)
@@ -172,7 +183,29 @@ class Tape:
         replay = Replay(self, self.given(inputs, targets), seed)
         for _ in range(steps):
             replay.step()
-        return {name: replay.values[slot] for name, slot in self.outputs.items()}
+        return self.named(replay.values.__getitem__)
+
+    def named(
+        self, value: Callable[[int], torch.Tensor], names: Sequence[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Outputs by name, from the values of their slots; all by default."""
+        found = {}
+        for name in (*self.outputs, *self.joints) if names is None else names:
+            joint = self.joints.get(name)
+            found[name] = (
+                value(self.outputs[name])
+                if joint is None
+                else joint.join([value(slot) for slot in joint.slots])
+            )
+        return found
+
+    def slots_of(self, names: Sequence[str] | None = None) -> list[int]:
+        """The slots that outputs are in, ascending; of all by default."""
+        found: set[int] = set()
+        for name in (*self.outputs, *self.joints) if names is None else names:
+            joint = self.joints.get(name)
+            found.update((self.outputs[name],) if joint is None else joint.slots)
+        return sorted(found)
 
     def given(self, inputs: Any = None, targets: Any = None) -> dict[int, torch.Tensor]:
         """The tensors of inputs and targets by slot; those of the recording where None is given.
@@ -227,7 +260,7 @@ class Tape:
         last: dict[int, int] = {}
         for i, call in enumerate(self.calls):
             last |= dict.fromkeys((*call.reads, *(r for r in call.results if r >= 0)), i)
-        kept = {*self.outputs.values(), *self.numbers, *(p.slot for p in self.placeholders)}
+        kept = {*self.slots_of(), *self.numbers, *(p.slot for p in self.placeholders)}
         frees: dict[int, list[int]] = {}
         for slot, i in last.items():
             if slot not in kept:

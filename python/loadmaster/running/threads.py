@@ -45,12 +45,11 @@ class Threads(Closing):
 
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, from the devices that hold them; all by default."""
-        outputs = self._crew.wiring.tape.outputs
-        wanted = {name: outputs[name] for name in (outputs if names is None else names)}
+        tape = self._crew.wiring.tape
         found: dict[int, torch.Tensor] = {}
         for member in self._members:
-            found |= member.outputs(sorted(set(wanted.values())))
-        return {name: found[slot].clone() for name, slot in wanted.items()}
+            found |= member.outputs(tape.slots_of(names))
+        return tape.named(lambda slot: found[slot].clone(), names)
 
     def _ask(self, what: Callable[[int], Any]) -> list[Any]:
         """What all workers answer."""

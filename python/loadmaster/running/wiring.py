@@ -60,7 +60,7 @@ class Wired:
     ----------
     device : int
     tasks : Mapping of int to Task
-        By op. Ops that call nothing, such as one that takes a result out of several, have none.
+        By number. What calls nothing, such as an op that takes one of several results, has none.
     sends : Mapping of int to tuple of int
         Arrivals by the task after which they are sent; -1: as the step begins.
     uses : Mapping of int to int
@@ -102,11 +102,14 @@ class Wiring:
         self._edges = _Edges(tape, self.compiled)
         self._n_values = tape.n_values
         self._copies: dict[tuple[int, int, int], Copied] = {}
+        #: By number: ops, and shares of members that bring something of their own.
         self._tasks: dict[int, Task] = {}
+        first = self.compiled.n_ops
+        share_of = {int(op): first + i for i, op in enumerate(self.compiled.members)}
         #: What each arrival carries, as it lies at its sender.
         self.carried: dict[int, list[int]] = defaultdict(list)
         for call in tape.calls:
-            self._tasks[call.op] = self._task(call)
+            self._tasks[share_of[call.op] if call.brings else call.op] = self._task(call)
         #: How each value of each arrival is packed.
         self.packed = {
             (arrival, slot): Packed(self.slots[slot])
@@ -122,12 +125,12 @@ class Wiring:
         sends[-1] = first.tolist()
         for task, arrival in zip(after.tolist(), later.tolist(), strict=True):
             sends[task].append(arrival)
-        tasks = {op: task for op, task in self._tasks.items() if self.home[op] == device}
+        tasks = {n: task for n, task in self._tasks.items() if compiled.device[n] == device}
         uses = Counter(index for task in tasks.values() for index in task.uses)
         uses.update(s for sent in sends.values() for a in sent for s in self.carried.get(a, ()))
         for task in tasks.values():
             uses.update({slot: 0 for slot in task.call.results if slot >= 0})
-        kept = {*tape.outputs.values(), *tape.numbers, *(p.slot for p in tape.placeholders)}
+        kept = {*tape.slots_of(), *tape.numbers, *(p.slot for p in tape.placeholders)}
         return Wired(
             device,
             tasks,
@@ -148,7 +151,8 @@ class Wiring:
                 )
         task, copies = Task(call), []
         for slot in call.reads:
-            if slot not in slots or (self.home[slots[slot].op] == here and not call.shares):
+            is_here = slot not in slots or self.home[slots[slot].op] == here
+            if is_here and (not call.shares or slot in call.writes or slot not in slots):
                 task.source[slot] = slot
                 continue
             copies.append(self._copied(call, slot))
@@ -190,8 +194,11 @@ class _Edges:
             self._given.setdefault(each.op, slot)
         # What a member reads of another's comes with that one's share, by the op that gave it.
         self._share: dict[tuple[int, int], int] = {}
+        #: By member, the arrival of its own share.
+        self._own: dict[int, int] = {}
         of = compiled.timeline.collectives.of_op(graph.n_ops)
         for share, member in enumerate(compiled.members.tolist()):
+            self._own[member] = compiled.n_transfers + share
             for other in np.flatnonzero(of == of[member]).tolist():
                 for edge in self._into[member]:
                     key = int(graph.src[edge]), other
@@ -205,7 +212,8 @@ class _Edges:
     def brings(self, call: Call, slot: int) -> tuple[int, int]:
         """The arrival that brings what a call reads, and the slot of all that it brings."""
         if call.shares:
-            return self._share[self._slots[slot].op, call.op], slot
+            op = self._slots[slot].op
+            return self._own.get(op, self._share.get((op, call.op), -1)), slot
         pieces = self._compiled.pieces
         edge = self._edge(call.op, slot)
         piece = int(pieces.read[edge])
@@ -227,8 +235,8 @@ class _Edges:
         own = [edge for edge in shows if self._graph.src[edge] == wanted.op]
         if not shows:
             raise InputError(
-                f"op {self._graph.names[op]!r} reads a sum of gradients on another device than the "
-                "collective's: replicas run whole on one device each"
+                f"op {self._graph.names[op]!r} reads what a collective gives on another device "
+                "than the collective's member: replicas, and devices of a mesh, run whole on one each"
             )
         return (own or shows)[0]
 

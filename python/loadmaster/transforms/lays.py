@@ -141,10 +141,13 @@ def _state_lay(label: int, factors: Sequence[Factor]) -> int:
 def may_be_flat(form: Form) -> bool:
     """Whether an op can work on equal parts of storage.
 
-    Its tensors have one number of elements, or a single element, and nothing is summed.
+    Its tensors have one number of elements, or a single element, and nothing is summed: not by the
+    devices, and not by parts that exchange something, as those of a norm do.
     """
     counts = {prod(size for _, size in factors) for factors in (*form.inputs, *form.outputs)}
-    sums = (PARTIAL in cut.outputs and PARTIAL not in cut.inputs for cut in form.cuts)
+    sums = (
+        cut.exchanged or (PARTIAL in cut.outputs and PARTIAL not in cut.inputs) for cut in form.cuts
+    )
     return len(counts - {0, 1}) <= 1 and not any(sums)
 
 
