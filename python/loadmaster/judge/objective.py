@@ -97,5 +97,11 @@ class Objective:
         return 1 - self.seconds(after) / seconds if seconds else 0.0
 
 
-#: What plans are made for.
+#: What plans are made for, unless the other is asked for.
 STEP = Objective("step")
+
+#: What plans of an inference service are made for.
+THROUGHPUT = Objective("throughput")
+
+#: Each by its word.
+OBJECTIVES = {"step": STEP, "throughput": THROUGHPUT}

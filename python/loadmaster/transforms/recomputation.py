@@ -86,9 +86,9 @@ class _Again:
         self.tensor = graph.src if graph.tensor is None else graph.tensor
         self.carries = self.tensor >= 0
         #: Where each op is in an order in which all that it reads comes before it.
-        self.rank = _ranks(graph)
+        self.rank = ranks_of(graph)
         #: The op or placeholder whose storage each op has a part of.
-        self.storage = _storage(graph)
+        self.storage = storage_of(graph)
         self.copied = self._copied()
         self.before = self._before()
 
@@ -255,7 +255,7 @@ class _Again:
         return original[np.array(from_, dtype=np.int64)], copy[np.array(to, dtype=np.int64)]
 
 
-def _storage(graph: OpGraph) -> NDArray[np.int64]:
+def storage_of(graph: OpGraph) -> NDArray[np.int64]:
     """The op or placeholder whose storage each op's result is in."""
     shows = graph.reduced.shows.astype(np.int64)
     found = np.where(graph.view, shows, np.where(graph.alias_of >= 0, graph.alias_of, shows))
@@ -266,7 +266,7 @@ def _storage(graph: OpGraph) -> NDArray[np.int64]:
         found = further
 
 
-def _ranks(graph: OpGraph) -> NDArray[np.int64]:
+def ranks_of(graph: OpGraph) -> NDArray[np.int64]:
     """The place of each op in the graph's own order, or where that has a reader before what it
     reads, in Kahn's.
     """
