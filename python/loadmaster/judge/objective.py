@@ -19,6 +19,9 @@ class Judged(Protocol):
 
 T = TypeVar("T", bound=Judged)
 
+#: Words for what is to be short.
+Goal = Literal["step", "throughput"]
+
 #: What takes longer than a bound by no more than this share of it is optimal: times are rounded to
 #: ticks.
 ROUNDING = 3e-6
@@ -44,7 +47,7 @@ class Objective:
     True
     """
 
-    goal: Literal["step", "throughput"] = "step"
+    goal: Goal = "step"
 
     def seconds(self, verdict: Verdict) -> float:
         """The seconds that are to be few."""
@@ -104,4 +107,4 @@ STEP = Objective("step")
 THROUGHPUT = Objective("throughput")
 
 #: Each by its word.
-OBJECTIVES = {"step": STEP, "throughput": THROUGHPUT}
+OBJECTIVES: dict[Goal, Objective] = {"step": STEP, "throughput": THROUGHPUT}
