@@ -1,4 +1,5 @@
-"""Lower bounds on the step time of any plan of a space (design section 7; computed in Rust).
+"""Lower bounds on the seconds of any plan of a space (design section 7; computed in Rust): on its
+step time, or where the objective is throughput, on its period.
 
 A *space* of plans is what may be done to ops: :data:`WHOLE_OPS` places each on one device,
 :data:`SPLIT_OPS` may also replicate them or cut them into parts. A bound holds for its own space.
@@ -7,6 +8,8 @@ A *space* of plans is what may be done to ops: :data:`WHOLE_OPS` places each on 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
@@ -22,7 +25,7 @@ SPACES = (WHOLE_OPS, SPLIT_OPS)
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on the step time of any plan of a space.
+    """A lower bound on the step time, or the period, of any plan of a space.
 
     Attributes
     ----------
@@ -34,6 +37,8 @@ class Bound:
         "critical path" (fastest allowed types, free transfers), "work over capacity" (a linear
         program over device types), "critical path with forced transfers" (at joins and forks),
         "work between heads and tails", and where launches cost hosts time, "launches over hosts".
+        Of a period: "work over capacity", "launches over hosts", and "heaviest ops that stay
+        together", on the fastest type that they may run on.
     space : str
         The space of plans that it holds for.
     """
@@ -47,6 +52,9 @@ class Bound:
 def bound(problem: Problem) -> Bound:
     """The bound of placing the ops of a problem's graph whole."""
     found = fast.bounds(problem.core)
+    if problem.objective.goal == "throughput":
+        together = {"heaviest ops that stay together": _heaviest(problem)}
+        return _largest({**_of_any_period(problem, found), **together}, WHOLE_OPS)
     parts = {
         "critical path": found["critical_path"],
         "work over capacity": found["work"],
@@ -64,11 +72,29 @@ def split_bound(problem: Problem) -> Bound:
     launched. So what all devices together must work is a bound all the same, and so is what all
     hosts must launch. That an op must run before another one says little: with enough parts every
     op could be short.
+
+    The same holds of a period: each batch is work that is done somewhere, on whole samples or on
+    parts of them.
     """
-    found = fast.bounds(problem.core)
-    parts = {"work over capacity": found["work"], **_launches(problem, found["launches"])}
+    return _largest(_of_any_period(problem, fast.bounds(problem.core)), SPLIT_OPS)
+
+
+def _largest(parts: dict[str, float], space: str) -> Bound:
     source = max(parts, key=lambda name: parts[name])
-    return Bound(parts[source], source, parts, SPLIT_OPS)
+    return Bound(parts[source], source, parts, space)
+
+
+def _of_any_period(problem: Problem, found: fast._Bounds) -> dict[str, float]:
+    """What devices and hosts have to do in all, shared out as well as can be."""
+    return {"work over capacity": found["work"], **_launches(problem, found["launches"])}
+
+
+def _heaviest(problem: Problem) -> float:
+    """Seconds of the ops that share a device, of those that take longest on their fastest type."""
+    sets, seconds = problem.graph.colocation, problem.compute_time
+    allowed = np.where(problem.allowed_types, seconds, np.inf)
+    together = [np.bincount(sets, column) for column in allowed.T]
+    return float(np.min(together, axis=0).max(initial=0.0))
 
 
 def _launches(problem: Problem, seconds: float) -> dict[str, float]:

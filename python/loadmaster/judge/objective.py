@@ -19,6 +19,9 @@ class Judged(Protocol):
 
 T = TypeVar("T", bound=Judged)
 
+#: Words for what is to be short.
+Goal = Literal["step", "throughput"]
+
 #: What takes longer than a bound by no more than this share of it is optimal: times are rounded to
 #: ticks.
 ROUNDING = 3e-6
@@ -44,7 +47,7 @@ class Objective:
     True
     """
 
-    goal: Literal["step", "throughput"] = "step"
+    goal: Goal = "step"
 
     def seconds(self, verdict: Verdict) -> float:
         """The seconds that are to be few."""
@@ -97,5 +100,11 @@ class Objective:
         return 1 - self.seconds(after) / seconds if seconds else 0.0
 
 
-#: What plans are made for.
+#: What plans are made for, unless the other is asked for.
 STEP = Objective("step")
+
+#: What plans of an inference service are made for.
+THROUGHPUT = Objective("throughput")
+
+#: Each by its word.
+OBJECTIVES: dict[Goal, Objective] = {"step": STEP, "throughput": THROUGHPUT}

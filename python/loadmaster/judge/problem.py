@@ -16,11 +16,13 @@ from loadmaster.costs.launches import dispatch_seconds
 from loadmaster.costs.program import program_costs
 from loadmaster.judge.allowance import Meter
 from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.loads import Loads
 from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph, Reduced
 from loadmaster.model.program import Program
+from loadmaster.transforms.streams import waits_for_updates
 
 #: Seconds of the finest tick that Rust counts times in (``rust/core/src/clock.rs``).
 FINEST_TICK = 1e-15
@@ -137,6 +139,11 @@ class Problem:
     def has_collectives(self) -> bool:
         """Whether some op is a member of a collective."""
         return any(self.model.collectives)
+
+    @cached_property
+    def waits_for_updates(self) -> bool:
+        """Whether a step reads what the one before it writes, as in training."""
+        return waits_for_updates(self.model)
 
     @property
     def links(self) -> fast.Cluster:
@@ -290,9 +297,18 @@ class Problem:
         )
         if schedule is None:
             return None
-        verdict = Verdict.of(schedule, self.memory)
+        verdict = Verdict.of(schedule, self.memory, self._load(assignment, schedule))
         self.meter.keep(self.objective, assignment, verdict)
         return verdict
+
+    def _load(self, assignment: Assignment, schedule: fast.Schedule) -> float | None:
+        """Seconds per batch of what limits a stream, if it is the period that counts."""
+        if self.objective.goal == "step":
+            return None
+        # A step that waits for the updates of the one before seldom begins much before its end.
+        waits = self.waits_for_updates
+        loads = Loads.of(self, assignment.devices, schedule)
+        return (schedule.makespan if waits else loads.busiest) / self.program.batches
 
 
 def summed(values: NDArray[T], into: NDArray[np.integer], n: int) -> NDArray[T]:

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+
+
+@dataclass(frozen=True)
+class Steady:
+    """What a stream of steps came to, between steady ones.
+
+    Attributes
+    ----------
+    period : float
+        Seconds between batches of the user's.
+    latency : float
+        Seconds from the start of a batch's first op to the end of its last.
+    in_flight : int
+        Batches that are under way at a time.
+    limit : str
+        What keeps the period from being shorter: "device gpu1", "channel gpu0->gpu1", "memory of
+        gpu2", ...
+    """
+
+    period: float
+    latency: float
+    in_flight: int
+    limit: str
 
 
 @dataclass(frozen=True)
@@ -29,6 +52,11 @@ class Verdict:
         Every detail of a simulation; None where the step was measured.
     measured_period : float or None
         Seconds between measured steps that follow each other without a pause.
+    load : float or None
+        Seconds per batch of what limits a stream, as far as one simulated step tells; None: that
+        was not asked for.
+    steady : Steady or None
+        What a simulated stream came to; ``peak`` and ``excess`` are then the stream's.
     """
 
     step_time: float
@@ -36,12 +64,24 @@ class Verdict:
     excess: int
     schedule: fast.Schedule | None = None
     measured_period: float | None = None
+    load: float | None = None
+    steady: Steady | None = None
 
     @classmethod
-    def of(cls, schedule: fast.Schedule, memory: Sequence[int]) -> Verdict:
+    def of(
+        cls, schedule: fast.Schedule, memory: Sequence[int], load: float | None = None
+    ) -> Verdict:
         """What a simulation saw, on devices of so many bytes."""
         peak = schedule.peak
-        return cls(schedule.makespan, peak, _excess(peak, memory), schedule)
+        return cls(schedule.makespan, peak, _excess(peak, memory), schedule, load=load)
+
+    def within(self, memory: Sequence[int]) -> Verdict:
+        """The same on devices of so many bytes."""
+        return replace(self, excess=_excess(self.peak, memory))
+
+    def streamed(self, steady: Steady, peak: NDArray[np.uint64], memory: Sequence[int]) -> Verdict:
+        """The same with what a stream came to, and what devices held in it."""
+        return replace(self, steady=steady, peak=peak, excess=_excess(peak, memory))
 
     @classmethod
     def measured(
@@ -77,9 +117,14 @@ class Verdict:
     def period(self) -> float:
         """Seconds between steps that follow each other without a pause.
 
-        Of a simulated step: those of the busiest device or channel, since steps cannot come faster.
-        Of a measured one: what was measured, else its step time.
+        Of a simulated stream: those that it came to. Of a simulated step: those of the busiest
+        device or channel, since steps cannot come faster. Of a measured one: what was measured,
+        else its step time.
         """
+        if self.steady is not None:
+            return self.steady.period
+        if self.load is not None:
+            return self.load
         if self.schedule is None:
             return self.step_time if self.measured_period is None else self.measured_period
         busy = (self.schedule.device_busy, self.schedule.channel_busy)

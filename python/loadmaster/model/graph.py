@@ -283,23 +283,24 @@ class OpGraph:
 
     def _validated(self) -> fast.OpGraph:
         return fast.OpGraph(
-            self.names,
-            self.src,
-            self.dst,
-            self.tensor,
-            self.bytes,
-            view=self.view,
-            placeholder=self.placeholder,
-            alias_of=self.alias_of,
-            near=self._near(),
-            colocation=_codes(self.colocation),
-            flops=self.flops,
-            accessed=self.bytes_accessed,
-            output_bytes=self.output_bytes,
-            resident=self.param_bytes,
-            workspace=self.workspace,
-            **(_members(self.collectives, self.names) if self.is_member.any() else {}),
+            self.names, self.src, self.dst, self.tensor, self.bytes, **self.core_columns()
         )
+
+    def core_columns(self) -> dict[str, Any]:
+        """The columns of numbers per op that the core is made of, by the names it has for them."""
+        return {
+            "view": self.view,
+            "placeholder": self.placeholder,
+            "alias_of": self.alias_of,
+            "near": self._near(),
+            "colocation": _codes(self.colocation),
+            "flops": self.flops,
+            "accessed": self.bytes_accessed,
+            "output_bytes": self.output_bytes,
+            "resident": self.param_bytes,
+            "workspace": self.workspace,
+            **(_members(self.collectives, self.names) if self.is_member.any() else {}),
+        }
 
     def _near(self) -> NDArray[np.int64]:
         """Per placeholder, the first op that runs of its module, or else of the closest module

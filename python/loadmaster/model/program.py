@@ -69,6 +69,8 @@ class Program:
         What the user should know.
     recipe : Recipe or None
         What was split how, where a recipe says it.
+    batches : int
+        Batches of the user's graph that a step of the graph that runs works on.
     """
 
     source: OpGraph
@@ -84,6 +86,7 @@ class Program:
     splits: tuple[Split, ...] = ()
     notes: tuple[str, ...] = ()
     recipe: Recipe | None = None
+    batches: int = 1
 
     @classmethod
     def of(cls, graph: OpGraph) -> Program:
@@ -122,6 +125,7 @@ class Program:
             self.splits + later.splits,
             self.notes + later.notes,
             later.recipe or self.recipe,
+            self.batches * later.batches,
         )
 
     def with_graph(self, source: OpGraph, graph: OpGraph) -> Program:

@@ -21,11 +21,12 @@ from loadmaster.base.units import counted
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
-from loadmaster.judge.objective import STEP
+from loadmaster.judge.objective import Objective
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
 from loadmaster.judge.verdict import Verdict
+from loadmaster.model.batch import batch_of
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program, Split
@@ -252,13 +253,56 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """1 - lower bound / makespan: no plan of its space can be faster by more."""
-        return STEP.gap(self.verdict, self.lower_bound)
+        """1 - lower bound / seconds: no plan of its space can be faster by more.
+
+        The seconds are those of a step, or where it was made for throughput, of its period.
+        """
+        return self.objective.gap(self.verdict, self.lower_bound)
+
+    @property
+    def objective(self) -> Objective:
+        """What it was made for."""
+        return self.problem.objective
 
     @property
     def makespan(self) -> float:
         """Seconds per step, as simulated or measured."""
         return self.verdict.step_time
+
+    @property
+    def period(self) -> float:
+        """Seconds between batches that follow each other without a pause.
+
+        Of a plan made for throughput: what a simulated stream came to. Of another plan: those of
+        its busiest device or channel, which no stream can beat.
+        """
+        return self.verdict.period
+
+    @property
+    def latency(self) -> float:
+        """Seconds from a batch's first op to its last: in a stream, or of a step alone."""
+        steady = self.verdict.steady
+        return self.makespan if steady is None else steady.latency
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are under way at a time: 1, unless it was made for throughput."""
+        steady = self.verdict.steady
+        return 1 if steady is None else steady.in_flight
+
+    @property
+    def limit(self) -> str | None:
+        """What keeps the period from being shorter: a device, a channel, or memory, by name.
+
+        None: it was not made for throughput.
+        """
+        steady = self.verdict.steady
+        return None if steady is None else steady.limit
+
+    @property
+    def rate(self) -> float:
+        """Samples per second: those of a batch, or 1 where the graph does not say, per period."""
+        return (batch_of(self.graph) or 1) / self.period if self.period else float("inf")
 
     @cached_property
     def schedule(self) -> Simulation:

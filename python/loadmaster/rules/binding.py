@@ -118,7 +118,8 @@ class Binding:
             "time": time,
         }
         model = given.model.with_columns(columns)
-        return Problem.make(model, derived, costs, seed=given.seed, best_effort=given.best_effort)
+        made = Problem.make(model, derived, costs, seed=given.seed, best_effort=given.best_effort)
+        return replace(made, objective=given.objective)
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
@@ -192,7 +193,7 @@ class Binding:
                 },
             }
         )
-        return Problem.make(
+        made = Problem.make(
             given.program.then(placed.program.with_graph(given.model, graph)),
             given.cluster,
             Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance),
@@ -200,6 +201,7 @@ class Binding:
             best_effort=placed.best_effort,
             source_costs=given.user_costs,
         )
+        return replace(made, objective=given.objective)
 
     @cached_property
     def room(self) -> list[int]:

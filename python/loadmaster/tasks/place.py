@@ -13,13 +13,14 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.units import format_seconds
+from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
+from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
-from loadmaster.judge.verdict import Verdict
+from loadmaster.judge.streaming import streamed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.recipe import Recipe
@@ -32,6 +33,7 @@ from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
+from loadmaster.strategies.pipelines.throughput import balanced
 from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.registry import (
     DEFAULT,
@@ -60,6 +62,7 @@ def place(
     warm_start: Plan | None = None,
     constraints: Constraints | None = None,
     recipe: Recipe | None = None,
+    objective: Goal = "step",
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -98,6 +101,10 @@ def place(
     recipe : Recipe, optional
         What is split how. It is applied and judged as it is: nothing is searched, and the plan's
         method is ``"recipe"``.
+    objective : "step" (default) or "throughput"
+        What is to be short: one step from start to end, or the time between batches when one
+        follows another without a pause (:attr:`Plan.period`). A stream of steps is then simulated,
+        which says how many batches are under way (:mod:`loadmaster.judge.streaming`).
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -137,6 +144,7 @@ def place(
         method = "recipe" if method == DEFAULT else method
         options["recipe"] = recipe
     function_of(method, options)  # Refuses the impossible before any work.
+    checks.one_of("objective", objective, tuple(OBJECTIVES))
     began = time.perf_counter()
     if progress is not None:
         progress("costs", None)
@@ -148,7 +156,7 @@ def place(
         best_effort=on_oom == "best_effort",
     )
     return plan_for(
-        given,
+        replace(given, objective=OBJECTIVES[objective]),
         method,
         began=began,
         time_limit=time_limit,
@@ -207,25 +215,59 @@ def plan_for(
         made = _made(problem, method, options, asked, greedy=greedy)
         rivals = [made, *as_candidates(begun, before)]
         if refine:
-            tell("refine", made.verdict.step_time, made.problem)
-            rivals = [polished(one.problem, one) for one in rivals]
+            tell("refine", problem.objective.seconds(made.verdict), made.problem)
+            rivals = [_refined(one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            tell("contiguous stages", rivals[0].verdict.step_time, rivals[0].problem)
+            seconds = problem.objective.seconds(rivals[0].verdict)
+            tell("contiguous stages", seconds, rivals[0].problem)
             rivals = _in_stages([*rivals, *_rivals_in_stages(problem, method)])
     except InfeasibleError as error:
         if constraints.is_empty:
             raise
         raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
-    candidate = problem.objective.best(rivals)
+    candidate = _confirmed(problem.objective.best(rivals), tell)
     if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
         candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
     if warm_start is not None:
-        came = f"warm start: a plan of {format_seconds(warm_start.makespan)} by {warm_start.method}"
+        seconds = problem.objective.seconds(warm_start.verdict)
+        came = f"warm start: a plan of {format_seconds(seconds)} by {warm_start.method}"
         candidate = candidate.noted(came)
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
-    told("bound", Incumbent(plan.makespan, plan.lower_bound))
+    told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
+
+
+def _refined(one: Candidate) -> Candidate:
+    """A candidate, refined as its objective asks."""
+    if one.problem.objective.goal == "step":
+        return polished(one.problem, one)
+    return balanced(one)
+
+
+def _confirmed(one: Candidate, tell: Callable[..., None]) -> Candidate:
+    """The candidate with the verdict on a stream of its steps, where the objective is throughput.
+
+    Raises
+    ------
+    InfeasibleError
+        A step fits, but no stream does.
+    """
+    if one.problem.objective.goal == "step" or one.verdict.steady is not None:
+        return one
+    verdict = streamed(
+        one.problem, one.assignment, progress=lambda stage: tell(stage, None, one.problem)
+    )
+    found = replace(one, verdict=verdict)
+    if one.fits and not found.fits and not one.problem.best_effort:
+        short = one.problem.cluster.shortfall(verdict.peak)
+        devices = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
+        raise InfeasibleError(
+            f"a step fits, but steps one after another do not: short on {devices}. Give more "
+            "memory, or place with objective='step'",
+            short,
+        )
+    return found
 
 
 def _search_whole_ops(problem: Problem, **options: Any) -> Candidate:
@@ -341,7 +383,7 @@ def _plan(
     return Plan(
         problem=placed,
         assignment=candidate.assignment,
-        verdict=Verdict.of(candidate.schedule, placed.cluster.memory),
+        verdict=candidate.verdict.within(placed.cluster.memory),
         method=method,
         # A recipe is kept with the program that was made by it.
         options={key: value for key, value in options.items() if key != "recipe"},
@@ -374,6 +416,7 @@ def compare(
     *,
     on_oom: OnOom = "error",
     constraints: Constraints | None = None,
+    objective: Goal = "step",
     progress: Progress | None = None,
 ) -> Comparison:
     """Places the same graph by several methods under the same constraints.
@@ -402,6 +445,7 @@ def compare(
                 seed,
                 on_oom=on_oom,
                 constraints=constraints,
+                objective=objective,
                 progress=progress,
             )
         except (InfeasibleError, MissingExtraError) as error:

@@ -88,7 +88,7 @@ class _Again:
         #: Where each op is in an order in which all that it reads comes before it.
         self.rank = ranks(graph)
         #: The op or placeholder whose storage each op has a part of.
-        self.storage = _storage(graph)
+        self.storage = storage_of(graph)
         self.copied = self._copied()
         self.before = self._before()
 
@@ -255,7 +255,7 @@ class _Again:
         return original[np.array(from_, dtype=np.int64)], copy[np.array(to, dtype=np.int64)]
 
 
-def _storage(graph: OpGraph) -> NDArray[np.int64]:
+def storage_of(graph: OpGraph) -> NDArray[np.int64]:
     """The op or placeholder whose storage each op's result is in."""
     shows = graph.reduced.shows.astype(np.int64)
     found = np.where(graph.view, shows, np.where(graph.alias_of >= 0, graph.alias_of, shows))

@@ -46,6 +46,7 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
 from loadmaster.judge.objective import Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
+from loadmaster.strategies.auto import throughput
 from loadmaster.strategies.auto.course import search_from
 from loadmaster.strategies.auto.inside import searched_inside
 from loadmaster.strategies.auto.loose import loose_replicas
@@ -121,6 +122,10 @@ def place(
         No strategy tried fits.
     """
     checks.one_of("split", split, get_args(Split))
+    if problem.objective.goal == "throughput" and not problem.waits_for_updates:
+        return throughput.place(
+            problem, may_split=split != "none", warm_start=warm_start, progress=progress
+        )
     may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
     run = Run(
         problem,

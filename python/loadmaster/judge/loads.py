@@ -1,0 +1,88 @@
+"""For how long a step of a stream keeps each device, host and channel busy.
+
+Steps of a stream cannot come faster than the busiest of them works one off. What stays from step
+to step and is never written, such as a weight of a model that infers, is sent once for all steps:
+it is no load. In training it is sent anew in each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.transforms.copies import is_state
+
+if TYPE_CHECKING:
+    from loadmaster.judge.problem import Problem
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Seconds per step.
+
+    Attributes
+    ----------
+    device : float64 [n_devices]
+        Of compute, and of copying out what is sent.
+    host : float64 [n_hosts]
+        Of launches; empty where these take no time.
+    channel : float64 [n_channels]
+        Of transfers and collectives.
+    """
+
+    device: NDArray[np.float64]
+    host: NDArray[np.float64]
+    channel: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, problem: Problem, devices: NDArray[np.int32], schedule: fast.Schedule) -> Loads:
+        """Of a step of a placement of the reduced ops."""
+        sent = schedule.transfers()
+        once = _sent_once(problem, sent["tensor"])
+        channel = schedule.channel_busy.copy()
+        seconds = sent["finish"] - sent["start"]
+        pairs = np.stack([sent["src"], sent["dst"]])
+        for src, dst in np.unique(pairs[:, once], axis=1).T.tolist():
+            same = once & (pairs[0] == src) & (pairs[1] == dst)
+            channel[problem.links.route(src, dst)[2]] -= seconds[same].sum()
+        copying = np.where(once, 0.0, sent["queued"] - sent["copied"])
+        device = schedule.device_busy + np.bincount(sent["src"], copying, len(problem.memory))
+        return cls(device, _hosts(problem, devices), channel)
+
+    @property
+    def busiest(self) -> float:
+        """Seconds of the busiest of them all."""
+        return max(
+            float(seconds.max(initial=0.0)) for seconds in (self.device, self.host, self.channel)
+        )
+
+    def named(self, problem: Problem) -> str:
+        """The busiest of them all, by its kind and name."""
+        if self.device.max(initial=0.0) >= self.busiest:
+            return f"device {problem.cluster.devices[int(self.device.argmax())].name}"
+        if self.host.max(initial=0.0) >= self.busiest:
+            return "the host, which launches" if len(self.host) == 1 else "a device's host"
+        return f"channel {problem.cluster.channels[int(self.channel.argmax())]}"
+
+
+def _sent_once(problem: Problem, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which transfers of a step a stream needs once."""
+    if problem.waits_for_updates or not len(tensor):
+        return np.zeros(len(tensor), dtype=bool)
+    model = problem.model
+    ids = model.src if model.tensor is None else model.tensor
+    stays = is_state(model)[problem.reduced.shows[model.src]] & (ids >= 0)
+    return np.isin(tensor, ids[stays])
+
+
+def _hosts(problem: Problem, devices: NDArray[np.int32]) -> NDArray[np.float64]:
+    launched, dispatch = problem.dispatch, problem.cluster.dispatch
+    if launched is None or dispatch is None:
+        return np.empty(0)
+    if dispatch.one_host:
+        return np.array([launched.sum()])
+    return np.bincount(devices, launched, problem.cluster.n_devices).astype(np.float64)

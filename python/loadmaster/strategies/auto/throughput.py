@@ -1,0 +1,139 @@
+"""``auto`` where the objective is throughput, of models that infer.
+
+1. Contiguous stages of several orders, and one device, are starts. The best few of them are
+   improved by moves of single ops (:mod:`loadmaster.strategies.pipelines.throughput`).
+2. Whole models take batches in turn, where the method may split.
+3. The best of each are confirmed: a stream is simulated, with as many batches under way as it
+   takes and memory allows (:mod:`loadmaster.judge.streaming`).
+
+The best has the shortest period. Of periods that are as good as equal it has the least latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.units import counted, format_seconds
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.streaming import streamed
+from loadmaster.strategies import least_overflow
+from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
+from loadmaster.strategies.simple import single
+from loadmaster.strategies.warm import as_candidates
+
+#: Starts that are improved and confirmed.
+_STARTS = 3
+
+#: Periods that differ by less than this share are as good as equal.
+_EQUAL = 0.005
+
+
+def place(
+    problem: Problem,
+    *,
+    may_split: bool,
+    warm_start: Assignment | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The placement with the shortest period that was found.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing that was tried fits.
+    """
+    told = progress or (lambda stage, best: None)
+    whole = [_confirmed(one) for one in _whole_ops(problem, warm_start)]
+    best = _best(problem, whole)
+    told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
+    if not may_split:
+        return replace(best, bound=bound(problem))
+    dealt = _dealt(problem, best)
+    found = _best(problem, [best, *dealt])
+    told("whole models in turn", Incumbent(found.verdict.period, split_bound(problem).seconds))
+    offers = [_offer(one) for one in (found, best, *dealt)]
+    return replace(
+        found.noted(*_beside(best, dealt)),
+        bound=split_bound(problem),
+        space=SPLIT_OPS,
+        offers=tuple(dict.fromkeys(offers)),
+    )
+
+
+def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidate]:
+    """The best starts, and what moves of single ops make of them; of all something that fits."""
+    starts = staged(problem)[:_STARTS]
+    with suppress(InfeasibleError):
+        starts.append(single.place(problem))
+    starts += as_candidates(problem, warm_start)
+    found = starts + [balanced(one) for one in starts]
+    fitting = [one for one in found if one.fits]
+    if not fitting and not problem.best_effort:
+        return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
+    if not found:
+        raise InfeasibleError("no stages and no single device hold what stays in memory")
+    kept = sorted(fitting or found, key=lambda one: problem.objective.rank(one.verdict))
+    return kept[:_STARTS]
+
+
+def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
+    """Whole models that take batches in turn, down to as few as are needed to come near."""
+    found: list[Candidate] = []
+    for one in dealt_out(problem):
+        if not one.fits:
+            continue
+        found.append(_confirmed(one))
+        if found[-1].fits and found[-1].verdict.period <= best.verdict.period * (1 + _EQUAL):
+            break
+    return [one for one in found if one.fits]
+
+
+def _confirmed(one: Candidate) -> Candidate:
+    return replace(one, verdict=streamed(one.problem, one.assignment))
+
+
+def _best(problem: Problem, some: Iterable[Candidate]) -> Candidate:
+    """The shortest period; of those as good as equal the least latency."""
+    ranked = sorted(some, key=lambda one: problem.objective.rank(one.verdict))
+    first = ranked[0].verdict
+    equal = [
+        one
+        for one in ranked
+        if one.verdict.excess == first.excess and one.verdict.period <= first.period * (1 + _EQUAL)
+    ]
+    return min(equal, key=_latency)
+
+
+def _latency(one: Candidate) -> float:
+    assert one.verdict.steady is not None, "it is confirmed"
+    return one.verdict.steady.latency
+
+
+def _offer(one: Candidate) -> Best:
+    space = WHOLE_OPS if one.problem.program.is_plain else SPLIT_OPS
+    return Best(space, _words(one), one.verdict.period)
+
+
+def _words(one: Candidate) -> str:
+    if one.problem.program.is_plain:
+        return f"on {counted(len(set(one.assignment.devices.tolist())), 'device')}"
+    return one.notes[0]
+
+
+def _beside(stages: Candidate, dealt: list[Candidate]) -> list[str]:
+    """Stages beside whole models: period and latency of each."""
+    if not dealt:
+        return ["whole models that take batches in turn do not fit, or are for one device alone"]
+    rival = min(dealt, key=lambda one: one.verdict.period)
+    return [
+        f"{_words(stages)}: a batch every {format_seconds(stages.verdict.period)}, each in "
+        f"{format_seconds(_latency(stages))}; {_words(rival)}: every "
+        f"{format_seconds(rival.verdict.period)}, each in {format_seconds(_latency(rival))}"
+    ]

@@ -1,0 +1,178 @@
+"""Contiguous stages with a short period: where to cut a linear order of the ops.
+
+A stage computes no longer than a period, and what crosses a cut is sent within it. Whether a period
+can be had is asked of all places where a stage could end, device after device; the shortest that
+can be had is found by bisection. Of the places where a stage may end, least is sent at those that
+are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.transforms.copies import is_state
+
+#: Halvings of the period that is looked for.
+_HALVINGS = 40
+
+#: How much longer than the shortest a period may be, where less is sent for it.
+_SLACK = 1.002
+
+
+def state_tensors(problem: Problem) -> NDArray[np.bool_]:
+    """Per tensor id of the graph that runs, whether it stays from step to step: bool [n_ids]."""
+    model = problem.model
+    ids = (model.src if model.tensor is None else model.tensor).astype(np.int64)
+    stays = np.zeros(max(int(ids.max(initial=-1)) + 1, problem.graph.n_tensor_ids), dtype=bool)
+    if not problem.waits_for_updates:
+        of_state = is_state(model)[problem.reduced.shows[model.src]] & (ids >= 0)
+        stays[ids[of_state]] = True
+    return stays
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """An order of the ops, as sums up to each place between them.
+
+    Attributes
+    ----------
+    order : int32 [n_ops]
+    seconds : float64 [n_types, n_ops + 1]
+        What all ops before a place take; infinitely long from an op on that a type may not run.
+    resident : float64 [n_ops + 1]
+        Bytes of all ops before a place that stay.
+    crossing : float64 [n_ops + 1]
+        Seconds between an average pair of devices of all tensors that cross a place.
+    """
+
+    order: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    refused: NDArray[np.int64]
+    resident: NDArray[np.float64]
+    crossing: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, problem: Problem, order: NDArray[np.int32]) -> Line:
+        """O(V + E). Ops of a colocated set count where the first of them stands."""
+        graph, n = problem.graph, problem.graph.n_ops
+        place = np.empty(n, dtype=np.int64)
+        place[order] = np.arange(n)
+        first = np.full(int(graph.colocation.max()) + 1, n)
+        np.minimum.at(first, graph.colocation, place)
+        at = first[graph.colocation]
+
+        def until(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.concatenate([[0.0], np.cumsum(np.bincount(at, values, n))])
+
+        allowed = problem.allowed_types
+        seconds = np.where(allowed, problem.compute_time, 0.0)
+        return cls(
+            order,
+            np.stack([until(column) for column in seconds.T]),
+            np.stack([until((~column).astype(float)) for column in allowed.T]).astype(np.int64),
+            until(graph.resident.astype(np.float64)),
+            _crossing(problem, at, n),
+        )
+
+    def stage_of(self, problem: Problem, ends: list[int]) -> NDArray[np.int64]:
+        """The stage of each op, from the place where each stage ends."""
+        n, colocation = len(self.order), problem.graph.colocation
+        place = np.empty(n, dtype=np.int64)
+        place[self.order] = np.arange(n)
+        first = np.full(int(colocation.max()) + 1, n)
+        np.minimum.at(first, colocation, place)
+        return np.searchsorted(np.array(ends), first[colocation], side="right").astype(np.int64)
+
+
+def _crossing(problem: Problem, at: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    src, dst, tensor, bytes_, _ = fast.edges(problem.graph)
+    stays = state_tensors(problem)
+    kept = (tensor < 0) | ~stays[np.maximum(tensor, 0)]
+    src, dst, tensor, bytes_ = src[kept], dst[kept], tensor[kept], bytes_[kept]
+    key = np.where(tensor >= 0, tensor, -1 - src)
+    _, which = np.unique(key, return_inverse=True)
+    count = int(which.max(initial=-1)) + 1
+    begins, ends = np.full(count, n), np.zeros(count, dtype=np.int64)
+    for place in (at[src], at[dst]):
+        np.minimum.at(begins, which, place)
+        np.maximum.at(ends, which, place)
+    size = np.zeros(count)
+    np.maximum.at(size, which, bytes_.astype(np.float64))
+    latency, per_byte = problem.links.mean_link
+    seconds = latency + size * per_byte
+    change = np.bincount(begins + 1, seconds, n + 2) - np.bincount(ends + 1, seconds, n + 2)
+    return np.maximum(np.cumsum(change)[: n + 1], 0.0)
+
+
+def period_cuts(problem: Problem, line: Line, devices: list[int]) -> NDArray[np.int32] | None:
+    """The device of each op: stages of the line on these devices, in their order; None: what stays
+    does not fit them.
+
+    O((V log(1 / precision)) devices).
+    """
+    finder = _Finder(problem, line, devices)
+    high = float(line.seconds.max()) + float(line.crossing.max(initial=0.0))
+    if finder.reached(high) is None:
+        return None
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if finder.reached(middle) is None:
+            low = middle
+        else:
+            high = middle
+        if high - low <= 1e-4 * high:
+            break
+    stage = line.stage_of(problem, finder.ends(high * _SLACK))
+    return np.array(devices, dtype=np.int32)[stage]
+
+
+class _Finder:
+    """Whether stages of a line have a period."""
+
+    def __init__(self, problem: Problem, line: Line, devices: list[int]) -> None:
+        self.line, self.n = line, len(line.order)
+        self.types = [problem.cluster.device_types[d] for d in devices]
+        self.memory = [float(problem.memory[d]) for d in devices]
+
+    def _earliest(self, stage: int, period: float) -> NDArray[np.int64]:
+        """Where a stage that ends at each place may begin at the earliest."""
+        line, kind = self.line, self.types[stage]
+        found = np.zeros(self.n + 1, dtype=np.int64)
+        for sums, most in (
+            (line.seconds[kind], period),
+            (line.resident, self.memory[stage]),
+            (line.refused[kind], 0),
+        ):
+            found = np.maximum(found, np.searchsorted(sums, sums - most * (1 + 1e-12), side="left"))
+        return found
+
+    def reached(self, period: float) -> list[NDArray[np.bool_]] | None:
+        """Where each stage may end; None: the last cannot end at the end."""
+        place = np.arange(self.n + 1)
+        now = place == 0
+        rows = [now]
+        may_cut = self.line.crossing <= period
+        may_cut[-1] = True
+        for stage in range(len(self.types)):
+            before = np.concatenate([[0], np.cumsum(now)])
+            now = (before[place + 1] - before[self._earliest(stage, period)] > 0) & may_cut
+            rows.append(now)
+        return rows if now[-1] else None
+
+    def ends(self, period: float) -> list[int]:
+        """Where the stages end, but for the last: least is sent there, from the back."""
+        rows = self.reached(period)
+        assert rows is not None, "the period can be had"
+        at, found = self.n, []
+        for stage in reversed(range(1, len(self.types))):
+            first = int(self._earliest(stage, period)[at])
+            some = first + np.flatnonzero(rows[stage][first : at + 1])
+            at = int(some[self.line.crossing[some].argmin()])
+            found.append(at)
+        return found[::-1]

@@ -1,0 +1,149 @@
+"""Placements with a short period: stages of several orders, single ops moved, models dealt out.
+
+Contiguous stages (:mod:`.period_cuts`) and what methods place otherwise are starts for moves of
+single ops (:mod:`.balance`). Whole models beside each other take batches in turn, each on a device
+or on several (:func:`dealt_out`): their latency is one device's, and each holds all weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.bounds import bound
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.orders import frugal_order, program_order
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.balance import Balance
+from loadmaster.strategies.pipelines.period_cuts import Line, period_cuts
+from loadmaster.transforms.dealt import deal
+
+#: How near the bound a period is near enough.
+_ENOUGH = 1.001
+
+#: Batches of a round, at most.
+_MOST_BATCHES = 32
+
+
+def staged(problem: Problem, devices: list[int] | None = None) -> list[Candidate]:
+    """Contiguous stages of several orders on these devices, or on all of them; the best first."""
+    found: dict[bytes, Candidate] = {}
+    paths = [devices] if devices is not None else list(_paths(problem))
+    for line in _lines(problem):
+        for path in paths:
+            at = period_cuts(problem, line, path)
+            if at is not None and at.tobytes() not in found:
+                made = judged(problem, Assignment(at, ranks(line.order)))
+                found[at.tobytes()] = made
+    return sorted(found.values(), key=lambda one: problem.objective.rank(one.verdict))
+
+
+def _lines(problem: Problem) -> Iterator[Line]:
+    """Lines of several orders, no two alike."""
+    seen: set[bytes] = set()
+    for order_of in (program_order, fast.m_topo, fast.dfs_topo, frugal_order):
+        order = order_of(problem.graph)
+        if order.tobytes() not in seen:
+            seen.add(order.tobytes())
+            yield Line.of(problem, order)
+
+
+def _paths(problem: Problem) -> Iterator[list[int]]:
+    """Orders of the devices: by index, and each next one where a byte gets soonest from the last;
+    where they are unequal, the fastest first, and last.
+    """
+    by_speed = problem.fastest_first.tolist()
+    n = problem.cluster.n_devices
+    paths = [list(range(n)), _nearest(problem, 0)]
+    if len(set(problem.cluster.device_types)) > 1:
+        paths += [by_speed, by_speed[::-1]]
+    yield from (list(path) for path in dict.fromkeys(map(tuple, paths)))
+
+
+def _nearest(problem: Problem, first: int) -> list[int]:
+    path, links = [first], problem.links
+    left = [d for d in range(problem.cluster.n_devices) if d != first]
+    while left:
+        at = path[-1]
+        path.append(min(left, key=lambda d: (1 / links.route(at, d)[1], d)))
+        left.remove(path[-1])
+    return path
+
+
+def balanced(one: Candidate) -> Candidate:
+    """A candidate with single ops moved off the busiest device or channel; itself if none helps,
+    or where its program has collectives or waits for updates.
+    """
+    problem = one.problem
+    if problem.has_collectives or problem.waits_for_updates:
+        return one
+    balance = Balance(problem, one.assignment.devices)
+    least = bound(problem).seconds if problem.program.is_plain else 0.0
+    balance.improve(least * _ENOUGH)
+    moved = judged(problem, replace(one.assignment, devices=balance.devices), one.notes)
+    return problem.objective.better(one, moved)
+
+
+# -- whole models ----------------------------------------------------------------------------------
+
+
+def dealt_out(problem: Problem) -> Iterator[Candidate]:
+    """Whole models on groups of devices, which take batches of a round in turn: as many models as
+    devices first, then fewer, each as stages of several devices.
+    """
+    path = next(_paths(problem))
+    n = len(path)
+    for size in (size for size in range(1, n // 2 + 1) if n % size == 0):
+        groups = [path[i : i + size] for i in range(0, n, size)]
+        lanes = [_lane(problem, group) for group in groups]
+        kept = [lane for lane in lanes if lane is not None]
+        if len(kept) > 1:
+            yield _dealt(problem, kept)
+
+
+def _lane(problem: Problem, group: list[int]) -> Candidate | None:
+    """The best placement of the model on a group; None: what stays does not fit there."""
+    found = staged(problem, group)
+    return found[0] if found else None
+
+
+def _dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
+    """Batches dealt out to lanes by their speed."""
+    periods = np.array([lane.verdict.period for lane in lanes])
+    counts = counts_by_speed(periods)
+    lanes = [lane for lane, count in zip(lanes, counts, strict=True) if count]
+    counts = [count for count in counts if count]
+    placed = problem.transformed(deal(problem.model, counts))
+    op_of = placed.reduced.op_of
+    batch = placed.program.replica[op_of]
+    source = problem.reduced.map[placed.program.serves[op_of]]
+    lane_of = np.repeat(np.arange(len(lanes)), counts)[batch]
+    at = np.stack([lane.assignment.devices for lane in lanes])[lane_of, source]
+    order = np.stack([lane.assignment.priority for lane in lanes])[lane_of, source]
+    priority = batch * problem.graph.n_ops + order
+    words = f"{len(lanes)} whole models take batches in turn"
+    dealt = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
+    made = Assignment(at.astype(np.int32), priority.astype(np.int32))
+    return judged(placed, made, (words + dealt,))
+
+
+def counts_by_speed(periods: NDArray[np.float64]) -> list[int]:
+    """Batches of a round for lanes of these periods, such that a round takes least per batch.
+
+    >>> counts_by_speed(np.array([1.0, 1.0])), counts_by_speed(np.array([1.0, 2.0, 2.0]))
+    ([1, 1], [2, 1, 1])
+    """
+    best: tuple[float, list[int]] | None = None
+    counts = np.zeros(len(periods), dtype=np.int64)
+    for batches in range(1, max(_MOST_BATCHES, len(periods)) + 1):
+        counts[int(((counts + 1) * periods).argmin())] += 1
+        each = float((counts * periods).max()) / batches
+        if best is None or each < best[0] * (1 - 1e-3):
+            best = each, counts.tolist()
+    assert best is not None
+    return best[1]

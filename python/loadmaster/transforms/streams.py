@@ -1,0 +1,156 @@
+"""A stream: steps of a graph one after another, as a graph of its own.
+
+Steps have parameters, buffers and constants in common. Inputs arrive with their step. In training,
+what a step reads of a parameter is what the step before has written. At most so many steps are
+under way as the *window* says: a step begins when the one that many steps before it has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.model.graph import INPUT, OpGraph
+from loadmaster.model.program import Program
+from loadmaster.transforms.base import ranks
+from loadmaster.transforms.copies import WholeCopies
+from loadmaster.transforms.recomputation import storage_of
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Steps of a graph.
+
+    Attributes
+    ----------
+    program : Program
+        Its source is the graph of one step.
+    step : int64 [program.graph.n_ops]
+        The step that each op is of; what steps have in common is of the first.
+    """
+
+    program: Program
+    step: NDArray[np.int64]
+
+
+def stream(graph: OpGraph, steps: int, window: int, last: int) -> Stream:
+    """So many steps of a graph, of which a window is under way at most.
+
+    Parameters
+    ----------
+    graph : OpGraph
+        Of one step: that of a user, or of a program.
+    steps, window : int
+        At least 1 each.
+    last : int
+        The op of the graph whose end is the end of a step.
+
+    Returns
+    -------
+    Stream
+        Ops of step j are named ``name@s<j>``.
+
+    Notes
+    -----
+    O(steps (V + E)).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:lenet")
+    >>> made = stream(graph, 3, 2, graph.n_ops - 1)
+    >>> int(made.program.graph.param_bytes.sum()) == int(graph.param_bytes[made.step == 0].sum())
+    True
+    """
+    checks.integer("steps", steps)
+    checks.integer("window", window)
+    copies = WholeCopies(graph, [0] * steps, "s")
+    is_input = graph.stands_for == INPUT
+    edges = _with_control(_updated(copies, copies.edges()), *_gates(copies, window, last))
+    columns = {
+        "placeholder": graph.placeholder & ~is_input,
+        "resident": np.where(is_input, np.uint64(0), graph.param_bytes),
+    }
+    return Stream(copies.program(edges, columns), copies.copy)
+
+
+def waits_for_updates(graph: OpGraph) -> bool:
+    """Whether a step changes what the next one reads, as in training."""
+    return bool(len(_writers(graph)[0]))
+
+
+def _writers(graph: OpGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of what stays from step to step, and an op that writes it: in place, or as the
+    optimizer's that reads it.
+    """
+    storage, state = storage_of(graph), graph.placeholder & (graph.stands_for != INPUT)
+    runs = ~graph.view & ~graph.placeholder
+    in_place = np.flatnonzero(runs & (graph.alias_of >= 0) & state[storage])
+    carries = graph.src if graph.tensor is None else graph.tensor
+    reads = (carries >= 0) & graph.updates[graph.dst] & state[storage[graph.src]] & runs[graph.dst]
+    pairs = np.concatenate(
+        [
+            np.stack([storage[in_place], in_place]),
+            np.stack([storage[graph.src[reads]], graph.dst[reads]]),
+        ],
+        axis=1,
+    )
+    pairs = np.unique(pairs, axis=1)
+    return pairs[0], pairs[1]
+
+
+def _updated(copies: WholeCopies, edges: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The edges, with readers of what the step before has written at the ops that wrote it.
+
+    What was written in place is read from the last op that did. Of what was not, readers wait.
+    """
+    graph, n = copies.graph, copies.n
+    state, writer = _writers(graph)
+    if not len(state) or n == 1:
+        return edges
+    m, rank = graph.n_edges, ranks(graph)
+    order = np.lexsort((rank[writer], state))
+    state, writer = state[order], writer[order]
+    last = np.full(graph.n_ops, -1, dtype=np.int64)
+    last[state] = writer
+    reader = np.flatnonzero((last[graph.src] >= 0) & (copies.tensor >= 0))
+    in_place = reader[graph.alias_of[last[graph.src[reader]]] >= 0]
+    made = {name: column.copy() for name, column in edges.items()}
+    for step in range(1, n):
+        at = step * m + in_place
+        made["src"][at] = copies.at[step - 1, last[graph.src[in_place]]]
+        made["tensor"][at] = copies.tensor[in_place] + (n + step) * copies.stride
+    first = np.searchsorted(state, graph.src[reader])
+    count = np.searchsorted(state, graph.src[reader], side="right") - first
+    of = np.repeat(reader, count)
+    number = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+    waits_on = writer[np.repeat(first, count) + number]
+    later = copies.at[1:, graph.dst[of]].ravel()
+    return _with_control(made, copies.at[:-1, waits_on].ravel(), later)
+
+
+def _with_control(
+    edges: dict[str, NDArray[Any]], src: NDArray[np.int64], dst: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    """The edges, and messages without data after them."""
+    none, nothing = np.full(len(src), -1), np.zeros(len(src), dtype=np.uint64)
+    more = {"src": src, "dst": dst, "tensor": none, "bytes": nothing}
+    return {name: np.concatenate([column, more[name]]) for name, column in edges.items()}
+
+
+def _gates(
+    copies: WholeCopies, window: int, last: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """From the end of a step to the first ops of the one a window later."""
+    graph = copies.graph
+    stays = copies.common[storage_of(graph)] & (graph.view | copies.common)
+    heads = ~stays & ~graph.view
+    heads[graph.dst[~stays[graph.src]]] = False
+    begins = np.flatnonzero(heads)
+    later = copies.at[window:, begins]
+    ends = np.repeat(copies.at[: max(copies.n - window, 0), last], len(begins))
+    return ends, later.ravel()
