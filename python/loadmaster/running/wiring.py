@@ -236,7 +236,7 @@ class _Edges:
         if not shows:
             raise InputError(
                 f"op {self._graph.names[op]!r} reads what a collective gives on another device "
-                "than the collective's member: replicas, and devices of a mesh, run whole on one each"
+                "than the collective's member: a replica, and a rank of a mesh, runs on one device"
             )
         return (own or shows)[0]
 

@@ -14,6 +14,7 @@ mod graph;
 mod labelling;
 mod ordering;
 mod partitioning;
+mod piper;
 mod problem;
 mod schedule;
 mod scheduling;
@@ -64,6 +65,8 @@ mod fast {
     #[pymodule_export]
     use super::partitioning::partition;
     #[pymodule_export]
+    use super::piper::piper_stages;
+    #[pymodule_export]
     use super::problem::Problem;
     #[pymodule_export]
     use super::schedule::Schedule;
@@ -77,7 +80,7 @@ mod fast {
     #[pymodule_export]
     use super::simulating::{bounds, heads_and_tails, simulate, simulate_below};
     #[pymodule_export]
-    use super::staging::{piper_stages, split_max_load};
+    use super::staging::split_max_load;
     #[pymodule_export]
     use super::weights::Weights;
 
