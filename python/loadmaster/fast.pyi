@@ -691,6 +691,9 @@ def expand(
 def replace_op(graph: OpGraph, names: _Names, at: int, **columns: Unpack[_Block]) -> OpGraph:
     """Puts a block of ops in the place of an op."""
 
+def with_control(graph: OpGraph, src: _Ids, dst: _Ids) -> OpGraph:
+    """Makes ops wait for others: control edges from ``src`` to ``dst``. O(V + E)."""
+
 def levels(weights: Weights) -> tuple[_Seconds, _Seconds]:
     """t-level and b-level of every op (Celeritas eq. (2), (3); b-level is HEFT's upward rank).
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_core::expand::block::{self, Block};
+use loadmaster_core::expand::control;
 use loadmaster_core::expand::copies::{Added, Copies, Home, Links, Terms, expand as expand_core};
 use loadmaster_core::expand::ways::Way;
 use loadmaster_core::graph::MAX_ITEMS;
@@ -405,6 +406,30 @@ pub fn replace_op(
     let block = block_of(columns, at, &source)?;
     let made = graph.py().detach(|| block::replace(&source, &block));
     Ok(OpGraph::made(made.map_err(|error| graph.get().name(error))?, names))
+}
+
+/// Makes ops wait for others: the graph with a control edge from each of ``src`` to the op of ``dst`` at
+/// the same place. O(V + E).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np, loadmaster as lm
+/// >>> from loadmaster import fast
+/// >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [], "dst": []})
+/// >>> fast.with_control(g._core, np.array([1]), np.array([0])).column("tensor").tolist()
+/// [-1]
+#[pyfunction]
+pub fn with_control(
+    graph: &Bound<'_, OpGraph>,
+    src: &Bound<'_, PyAny>,
+    dst: &Bound<'_, PyAny>,
+) -> PyResult<OpGraph> {
+    let source = Arc::clone(&graph.get().core);
+    let (src, dst) = (convert::integers("src", src)?, convert::integers("dst", dst)?);
+    let (n, m) = (source.n_ops(), src.len());
+    let (src, dst) = (ranged("src", src, m, 0, n)?, ranged("dst", dst, m, 0, n)?);
+    let made = graph.py().detach(|| control::with_control(&source, &src, &dst));
+    Ok(graph.get().rejoined(made.map_err(|error| graph.get().name(error))?))
 }
 
 fn block_of(columns: Option<&Bound<'_, PyDict>>, at: usize, source: &CoreOpGraph) -> PyResult<Block> {

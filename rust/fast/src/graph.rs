@@ -509,6 +509,11 @@ impl OpGraph {
         Self { core: Arc::new(core), names: Some(Arc::new(name)) }
     }
 
+    /// A graph of the same ops with other edges.
+    pub fn rejoined(&self, core: CoreOpGraph) -> Self {
+        Self { core: Arc::new(core), names: self.names.clone() }
+    }
+
     /// An error of the core with this graph's ops named.
     pub fn name(&self, error: Error) -> Raised {
         match &self.names {

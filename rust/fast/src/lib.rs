@@ -51,7 +51,7 @@ mod fast {
     #[pymodule_export]
     use super::dispatching::{Dispatcher, Emulated, Links, Part};
     #[pymodule_export]
-    use super::expanding::{expand, replace_op, roles, summed_edges};
+    use super::expanding::{expand, replace_op, roles, summed_edges, with_control};
     #[pymodule_export]
     use super::filling::{fill_in_order, follow_bytes, round_robin};
     #[pymodule_export]

@@ -1,0 +1,76 @@
+"""What each op of a micro-batched program is a part of: forward pass, backward pass, gradients of
+weights, or what is done once.
+
+Gradients of weights can wait, since nothing in the backward pass reads them. An op makes one where
+its result leads to the gradient of one parameter and to nothing else. What leads to several lies on
+the way of the backward pass.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.model.program import Program
+from loadmaster.transforms.base import ranks
+
+#: What ops of one micro-batch are a part of; values of :func:`passes` are indices into them.
+PASSES = ("F", "B", "W")
+FORWARD, BACKWARD, WEIGHT = range(len(PASSES))
+
+#: What is done once for all micro-batches.
+ONCE = -1
+
+
+def passes(program: Program) -> NDArray[np.int8]:
+    """What each op of the graph that runs is a part of: index into :data:`PASSES`, or ONCE.
+
+    Without micro-batches nothing is a part of one. A graph that has no phases is a forward pass.
+
+    Returns
+    -------
+    int8 [program.graph.n_ops]
+
+    Notes
+    -----
+    O(V + E).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> passes(lm.transforms.recompute(lm.read("example:gpt3-330m"), ["h.0"])).max().item()
+    -1
+    """
+    graph, many = program.graph, program.micro >= 0
+    found = np.where(many, FORWARD, ONCE).astype(np.int8)
+    is_backward = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops) & many
+    found[is_backward] = BACKWARD
+    found[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
+    return found
+
+
+def _leads_to_one(program: Program, is_backward: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether what an op of the backward pass makes leads to one parameter's gradient alone.
+
+    A gradient is what leaves the micro-batches. It is known by the user's op that makes it.
+    """
+    graph = program.graph
+    src, dst = graph.src, graph.dst
+    reads = is_backward[src] & (
+        np.ones(len(src), bool) if graph.tensor is None else graph.tensor >= 0
+    )
+    leaves = reads & (program.micro[dst] < 0)
+    none = program.source.n_ops
+    least = np.full(graph.n_ops, none)
+    most = np.full(graph.n_ops, -1)
+    least[src[leaves]] = most[src[leaves]] = program.serves[src[leaves]]
+    inner = np.flatnonzero(reads & is_backward[dst])
+    # Readers come first: what they lead to is known when it is handed on.
+    inner = inner[np.argsort(-ranks(graph)[src[inner]], kind="stable")]
+    low, high = least.tolist(), most.tolist()
+    for a, b in zip(src[inner].tolist(), dst[inner].tolist(), strict=True):
+        if low[b] < low[a]:
+            low[a] = low[b]
+        if high[b] > high[a]:
+            high[a] = high[b]
+    return np.equal(low, high)

@@ -1,0 +1,196 @@
+"""Schedules of pipelines as data: what each device does to which micro-batch, in which order.
+
+Every schedule here is one pattern with other numbers. A device does some forward passes *ahead*,
+then a backward pass and a forward pass in turn. Where gradients of weights are apart from those of
+inputs, they come some backward passes later, after a *delay*.
+
+* GPipe (Huang et al. 2019): all forward passes ahead.
+* 1F1B (Narayanan et al. 2019, PipeDream; 2021, PipeDream-Flush): p - s ahead on stage s of p.
+* Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): each device has several stages, chunks of
+  the model. Micro-batches go through them in groups of p.
+* Zero-bubble (Qi et al. 2023, ZB-H1): as many ahead as 1F1B; gradients of weights wait for s
+  further backward passes, and so fill the time in which stage s would wait for the stages after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+
+#: The schedules that have a name of their own in the field.
+Named = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+NAMED: tuple[Named, ...] = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
+
+#: What is done to a micro-batch: the forward pass, the backward pass, and the gradients of weights
+#: where these are apart. Else they are a part of the backward pass.
+Kind = Literal["F", "B", "W"]
+
+
+class Action(NamedTuple):
+    """Something that a device does: its ``kind``, for which ``chunk`` of its stages, and which
+    micro-batch.
+    """
+
+    kind: Kind
+    chunk: int
+    micro: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The numbers of a schedule, one per device in the order of the pipeline.
+
+    Attributes
+    ----------
+    ahead : tuple of int
+        Forward passes that a device has done more than backward passes, at most. At least 1.
+    delay : tuple of int, or None
+        Backward passes by which gradients of weights come later than those of inputs. None: they
+        are a part of the backward pass.
+    in_order : bool
+        Whether a device waits for what is next in its order, as frameworks run a schedule. Else it
+        takes what is ready, and waits only where more micro-batches would be alive.
+    """
+
+    ahead: tuple[int, ...]
+    delay: tuple[int, ...] | None = None
+    in_order: bool = True
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Micro-batches, of each chunk, whose activations a device holds at most."""
+        if self.delay is None:
+            return self.ahead
+        return tuple(a + d for a, d in zip(self.ahead, self.delay, strict=True))
+
+
+def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Action]]:
+    """What each device does, in order.
+
+    Parameters
+    ----------
+    schedule : "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
+    p : int
+        Devices. Stage k of p x chunks is on device k mod p.
+    m : int
+        Micro-batches.
+    chunks : int
+        Stages per device: at least 2 for "interleaved-1f1b", 1 for the others.
+
+    Raises
+    ------
+    InputError
+        Another name, or numbers that the schedule does not have.
+
+    Notes
+    -----
+    O(p m chunks).
+
+    Examples
+    --------
+    >>> for device in actions("1f1b", 2, 3):
+    ...     print(*(f"{kind}{micro}" for kind, _, micro in device))
+    F0 F1 B0 F2 B1 B2
+    F0 B0 F1 B1 F2 B2
+    """
+    return in_windows(windows(schedule, p, m, chunks), m, chunks)
+
+
+def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
+    """The numbers of a named schedule; parameters and errors as those of :func:`actions`.
+
+    >>> windows("zero-bubble", 4, 8)
+    Windows(ahead=(4, 3, 2, 1), delay=(0, 1, 2, 3), in_order=True)
+    """
+    checks.one_of("schedule", schedule, NAMED)
+    for name, value in (("p", p), ("m", m), ("chunks", chunks)):
+        checks.integer(name, value)
+    if (schedule == "interleaved-1f1b") != (chunks > 1):
+        raise InputError(
+            f"schedule {schedule!r} with {chunks} stages per device: interleaved-1f1b needs at "
+            "least 2, and the other schedules need 1"
+        )
+    most = m * chunks
+    ahead = {
+        "gpipe": [most] * p,
+        "interleaved-1f1b": [2 * (p - 1 - s) + (chunks - 1) * p + 1 for s in range(p)],
+    }.get(schedule, [p - s for s in range(p)])
+    fitting = tuple(min(a, most) for a in ahead)
+    return Windows(fitting, tuple(range(p)) if schedule == "zero-bubble" else None)
+
+
+def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
+    """The schedule of some numbers: what each device does, in order. O(p m chunks).
+
+    >>> (only,) = in_windows(Windows((2,), (1,)), 3)
+    >>> print(*(f"{kind}{micro}" for kind, _, micro in only))
+    F0 F1 B0 F2 B1 W0 B2 W1 W2
+    """
+    p = len(given.ahead)
+    forward = _in_groups(p, m, chunks)
+    backward = [(chunks - 1 - chunk, micro) for chunk, micro in forward]
+    delays = [None] * p if given.delay is None else given.delay
+    return [
+        _in_turn(forward, backward, ahead, delay)
+        for ahead, delay in zip(given.ahead, delays, strict=True)
+    ]
+
+
+def _in_groups(p: int, m: int, chunks: int) -> list[tuple[int, int]]:
+    """Chunks and micro-batches in the order of forward passes: p micro-batches through each chunk,
+    then the next p.
+    """
+    group = p if chunks > 1 else m
+    return [
+        (chunk, micro)
+        for first in range(0, m, group)
+        for chunk in range(chunks)
+        for micro in range(first, min(first + group, m))
+    ]
+
+
+def _in_turn(
+    forward: Sequence[tuple[int, int]],
+    backward: Sequence[tuple[int, int]],
+    ahead: int,
+    delay: int | None,
+) -> list[Action]:
+    """A device's actions, from the order of its passes."""
+    done = [Action("F", *which) for which in forward[:ahead]]
+    for k, which in enumerate(backward):
+        done.append(Action("B", *which))
+        if delay is not None and k >= delay:
+            done.append(Action("W", *backward[k - delay]))
+        done += [Action("F", *which) for which in forward[ahead + k : ahead + k + 1]]
+    if delay:
+        done += [Action("W", *which) for which in backward[-delay:]]
+    return done
+
+
+def waits(device: Sequence[Action], in_order: bool) -> list[tuple[Action, Action]]:
+    """Pairs of a device's actions, of which the second has to wait for the first.
+
+    In order, each action waits for the one before it. Else each forward pass waits for the last
+    action before it by which activations are let go, and so no more micro-batches are alive than in
+    order.
+
+    >>> for before, after in waits(actions("1f1b", 2, 3)[0], in_order=False):
+    ...     print(before.kind, before.micro, "->", after.kind, after.micro)
+    B 0 -> F 2
+    """
+    if in_order:
+        return list(pairwise(device))
+    is_apart = any(action.kind == "W" for action in device)
+    last: Action | None = None
+    pairs = []
+    for action in device:
+        if action.kind == ("W" if is_apart else "B"):
+            last = action
+        elif action.kind == "F" and last is not None:
+            pairs.append((last, action))
+    return pairs

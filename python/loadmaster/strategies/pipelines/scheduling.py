@@ -1,0 +1,174 @@
+"""A schedule on a micro-batched program with stages: priorities, and control edges.
+
+The judge knows nothing of pipelines. It runs what is ready in the order of priorities, and so runs
+ahead: it keeps more micro-batches alive than a schedule would. Control edges hold it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.units import counted
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import ranks
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, PASSES, WEIGHT
+from loadmaster.strategies.pipelines.schedules import (
+    Action,
+    Named,
+    Windows,
+    in_windows,
+    waits,
+    windows,
+)
+from loadmaster.strategies.pipelines.searching import searched
+from loadmaster.strategies.pipelines.staged import Staged, most_alive, stage_times
+from loadmaster.transforms.control_edges import with_control
+
+#: The names of schedules, and the one that is searched for.
+Schedule = Named | Literal["searched"]
+
+
+def scheduled(staged: Staged, schedule: Schedule | Windows) -> Candidate:
+    """The pipeline by a schedule, judged.
+
+    Parameters
+    ----------
+    staged : Staged
+    schedule : a name, "searched", or Windows
+        Of "searched", the best of the named ones and of windows that are searched for.
+
+    Raises
+    ------
+    InputError
+        A schedule that does not have this number of stages per device; stages along which ops would
+        wait for each other.
+
+    Notes
+    -----
+    O((V + E) log V) for a schedule; a few times that for "searched".
+    """
+    if schedule != "searched":
+        return _judged(staged, _windows(staged, schedule))
+    names: list[Named] = ["1f1b", "gpipe", "zero-bubble"]
+    found = [scheduled(staged, name) for name in (names if staged.chunks == 1 else _INTERLEAVED)]
+    times = stage_times(staged)
+    most = most_alive(staged, found[0])
+    found.append(_judged(staged, searched(times, staged.m, staged.chunks, most_alive=most)))
+    return staged.problem.objective.best(found)
+
+
+_INTERLEAVED: list[Named] = ["interleaved-1f1b"]
+
+
+def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
+    if isinstance(schedule, str):
+        return windows(schedule, staged.p, staged.m, staged.chunks)
+    return schedule
+
+
+def _judged(staged: Staged, given: Windows) -> Candidate:
+    plan = _Turns.of(staged, given)
+    src, dst = plan.control()
+    op_of = staged.problem.reduced.op_of
+    waiting = with_control(staged.problem.model, op_of[src], op_of[dst])
+    problem = staged.problem.transformed(waiting)
+    stages = counted(staged.p * staged.chunks, "stage")
+    note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {given}"
+    return judged(problem, Assignment(staged.placed, plan.priority), (note,))
+
+
+def unheld(staged: Staged, schedule: Named | Windows) -> Candidate:
+    """The same by priorities alone, without control edges: devices run ahead where they can."""
+    plan = _Turns.of(staged, _windows(staged, schedule))
+    return judged(staged.problem, Assignment(staged.placed, plan.priority))
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """When each op's turn is.
+
+    Attributes
+    ----------
+    action : int64 [n_reduced]
+        Which action each op is a part of, by stage, pass, micro-batch and rank; -1: none.
+    priority : int32 [n_reduced]
+    """
+
+    staged: Staged
+    given: Windows
+    lists: list[list[Action]]
+    action: NDArray[np.int64]
+    priority: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, staged: Staged, given: Windows) -> _Turns:
+        """The turns by some windows."""
+        lists = in_windows(given, staged.m, staged.chunks)
+        part = staged.passes.astype(np.int64)
+        if given.delay is None:
+            part = np.where(part == WEIGHT, BACKWARD, part)
+        many = part != ONCE
+        where = staged.of_op, part, staged.micro, staged.rank
+        action = np.where(many, np.ravel_multi_index(where, _shape(staged), mode="wrap"), -1)
+        turn = np.zeros(_shape(staged), dtype=np.int64)
+        for s, device in enumerate(lists):
+            stage = np.array([a.chunk * staged.p + s for a in device])
+            kind = np.array([PASSES.index(a.kind) for a in device])
+            micro = np.array([a.micro for a in device])
+            turn[stage, kind, micro] = np.arange(len(device))[:, None]
+        # What is done once comes first in the forward pass, and last otherwise.
+        phases, op_of = staged.problem.model.phases, staged.problem.reduced.op_of
+        is_late = np.array([phases[op] in ("b", "o") for op in op_of.tolist()])
+        once = np.where(is_late, turn.size, -1)
+        order = np.lexsort((staged.program_rank, np.where(many, turn[where], once)))
+        return cls(staged, given, lists, action, ranks(order.astype(np.int32)))
+
+    def control(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The reduced ops at the ends of control edges: from the last op of an action to the ops
+        of a later one of the same device which read nothing of that action.
+        """
+        tail = self._tails()
+        heads, first = self._heads(len(tail))
+        from_, to = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for s, device in enumerate(self.lists):
+            for r in range(self.staged.devices.shape[1]):
+                number = {action: self._number(s, action, r) for action in device}
+                some = [action for action in device if tail[number[action]] >= 0]
+                for before, after in waits(some, self.given.in_order):
+                    at = number[after]
+                    to.append(heads[first[at] : first[at + 1]])
+                    from_.append(np.full(len(to[-1]), tail[number[before]]))
+        return np.concatenate(from_), np.concatenate(to)
+
+    def _number(self, s: int, action: Action, rank: int) -> int:
+        """The number of an action of the s-th set of devices."""
+        stage = action.chunk * self.staged.p + s
+        where = stage, PASSES.index(action.kind), action.micro, rank
+        return int(np.ravel_multi_index(where, _shape(self.staged)))
+
+    def _tails(self) -> NDArray[np.int64]:
+        """The last op of each action; -1: it has none."""
+        tail = np.full(np.prod(_shape(self.staged)), -1, dtype=np.int64)
+        in_turn = np.argsort(self.priority)
+        in_turn = in_turn[self.action[in_turn] >= 0]
+        tail[self.action[in_turn]] = in_turn
+        return tail
+
+    def _heads(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ops that read nothing of their own action, by action, and where each action's begin."""
+        src, dst, _, _ = self.staged.problem.graph.flows()
+        is_head = self.action >= 0
+        is_head[dst[self.action[src] == self.action[dst]]] = False
+        heads = np.flatnonzero(is_head)
+        heads = heads[np.argsort(self.action[heads], kind="stable")]
+        return heads, np.searchsorted(self.action[heads], np.arange(n + 1))
+
+
+def _shape(staged: Staged) -> tuple[int, int, int, int]:
+    """How many stages, passes, micro-batches and ranks there are: actions are numbered by these."""
+    return len(staged.devices), len(PASSES), staged.m, staged.devices.shape[1]

@@ -1,0 +1,49 @@
+"""Control edges: ops that wait for others without reading them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.model.graph import TEXTS, OpGraph
+from loadmaster.model.program import Program
+
+
+def with_control(graph: OpGraph | Program, src: NDArray[Any], dst: NDArray[Any]) -> Program:
+    """The same ops, some of which wait for others.
+
+    Parameters
+    ----------
+    graph : OpGraph or Program
+        The graph, or the program of whose graph the ops are.
+    src, dst : int columns
+        Each op of ``dst`` starts after the op of ``src`` at the same place has ended.
+
+    Raises
+    ------
+    InputError
+        Ops would wait for each other; some of them are named.
+
+    Notes
+    -----
+    O(V + E).
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [], "dst": []})
+    >>> with_control(graph, np.array([1]), np.array([0])).graph.src.tolist()
+    [1]
+    """
+    if isinstance(graph, Program):
+        return graph.then(with_control(graph.graph, src, dst))
+    kept = ("args", "stands_for", "updates", "is_restricted", "has_marked_names", "time")
+    columns = {name: getattr(graph, name) for name in kept} | {
+        attribute: graph.column_of_texts(column) for column, attribute in TEXTS.items()
+    }
+    core = fast.with_control(graph._core, src.astype(np.int64), dst.astype(np.int64))
+    made = OpGraph.made(core, columns, name=graph.name, meta=graph.meta)
+    return Program.made(graph, made, np.arange(graph.n_ops, dtype=np.int32))

@@ -1,0 +1,261 @@
+"""Schedules of pipelines: textbook figures in whole ticks, and what is searched for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelined import staged, uniform
+from strategies import in_ms
+
+import loadmaster as lm
+from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
+from loadmaster.strategies.pipelines.phases import PASSES
+from loadmaster.strategies.pipelines.schedules import NAMED, Windows, actions, in_windows, windows
+from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
+from loadmaster.strategies.pipelines.searching import searched
+from loadmaster.strategies.pipelines.staged import (
+    in_flight,
+    kept_bytes,
+    most_alive,
+    stage_times,
+)
+
+SIZES = [(2, 4), (3, 5), (4, 8), (4, 12), (8, 16)]
+
+
+def step_ms(candidate) -> int:
+    return in_ms([candidate.verdict.step_time])[0]
+
+
+# -- as data -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", NAMED)
+@pytest.mark.parametrize(("p", "m"), [*SIZES, (1, 1), (5, 3)])
+def test_each_device_does_everything_once_and_after_what_it_needs(schedule, p, m):
+    chunks = 2 if schedule == "interleaved-1f1b" else 1
+    kinds = "FBW" if schedule == "zero-bubble" else "FB"
+    for s, device in enumerate(actions(schedule, p, m, chunks)):
+        every = {(kind, c, j) for kind in kinds for c in range(chunks) for j in range(m)}
+        assert len(device) == len(every)
+        assert set(device) == every
+        at = {action: i for i, action in enumerate(device)}
+        assert all(
+            at["F", c, j] < at["B", c, j] < at.get(("W", c, j), len(device))
+            for c in range(chunks)
+            for j in range(m)
+        )
+        alive = np.cumsum([{"F": 1, kinds[-1]: -1}.get(a.kind, 0) for a in device])
+        assert alive.max() <= windows(schedule, p, m, chunks).alive[s]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: actions("pipedream-2bw", 2, 4), "schedule is 'pipedream-2bw': wants one of gpipe"),
+        (lambda: actions("1f1b", 2, 0), "m is 0: wants an integer, at least 1"),
+        (lambda: actions("1f1b", 2, 4, 2), "'1f1b' with 2 stages per device"),
+        (lambda: actions("interleaved-1f1b", 2, 4), "interleaved-1f1b needs at least 2"),
+        (lambda: estimated(StageTimes.of([1.0] * 3), 4, chunks=2), "3 stages are not 2 per device"),
+        (lambda: StageTimes.of([1.0, -1.0]), "forward is .*: wants seconds >= 0"),
+        (lambda: StageTimes.of([1.0, 1.0], [1.0] * 3), "backward has shape"),
+        (lambda: searched(StageTimes.of([1.0] * 2), 4, most_alive=[0, 1]), "most_alive is"),
+    ],
+)
+def test_what_no_schedule_has_is_refused(call, message):
+    with pytest.raises(lm.InputError, match=message):
+        call()
+
+
+# -- textbook figures, op by op ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 5)])
+def test_idle_share_of_gpipe_and_1f1b_is_exact(schedule, p, m, forward, backward):
+    given = uniform(p, m, forward, backward)
+    found = scheduled(given, schedule)
+    busy = in_ms(found.schedule.device_busy)
+    assert busy == [m * (forward + backward)] * p
+    assert 1 - Fraction(busy[0], step_ms(found)) == Fraction(p - 1, m + p - 1)
+    alive = [m] * p if schedule == "gpipe" else [p - s for s in range(p)]
+    assert in_flight(given, found).tolist() == alive
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12), (8, 16)])
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_idle_share_of_interleaved_1f1b_is_exact(p, m, chunks):
+    found = scheduled(uniform(p, m, 1, 2, chunks=chunks), "interleaved-1f1b")
+    busy = in_ms(found.schedule.device_busy)
+    assert busy == [3 * m * chunks] * p
+    assert 1 - Fraction(busy[0], step_ms(found)) == Fraction(p - 1, chunks * m + p - 1)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 6), (4, 8), (4, 9), (8, 16)])
+def test_zero_bubble_idles_at_most_half_as_long_as_1f1b(p, m):
+    # An update of one tick a stage, so that gradients of weights are seen to be such.
+    given = uniform(p, m, 1, 1, 1, 1)
+    one, zero = (scheduled(given, name) for name in ("1f1b", "zero-bubble"))
+    work = 3 * m + 1
+    assert in_ms(zero.schedule.device_busy) == [work] * p
+    # Qi et al. 2023, table 2: (p - 1) (F + B - W).
+    assert step_ms(zero) - work == p - 1
+    assert 2 * (step_ms(zero) - work) <= step_ms(one) - work
+    assert in_flight(given, zero).max() <= 2 * p - 1
+    # Where gradients of weights are no ops of their own, 1F1B idles three times as long.
+    assert step_ms(scheduled(uniform(p, m, 1, 2), "1f1b")) - 3 * m == 3 * (p - 1)
+
+
+def test_priorities_alone_run_ahead_and_control_edges_hold_them_back():
+    given = uniform(4, 8, 2, 5)
+    free, held = unheld(given, "1f1b"), scheduled(given, Windows((4, 3, 2, 1), in_order=False))
+    assert in_flight(given, free).tolist() == [8, 8, 5, 1]
+    assert in_flight(given, held).tolist() == [4, 3, 2, 1]
+    assert free.verdict.step_time == held.verdict.step_time
+    # One edge per forward pass that has to wait.
+    added = held.problem.model.n_edges - given.problem.model.n_edges
+    assert added == 4 + 5 + 6 + 7
+
+
+def test_control_edges_bound_the_bytes_that_are_kept():
+    given = uniform(4, 8, 1, 2, kept=1 << 20)
+    peaks = [scheduled(given, name).verdict.peak.tolist() for name in ("gpipe", "1f1b")]
+    assert peaks == [[8 << 20] * 4, [4 << 20, 3 << 20, 2 << 20, 1 << 20]]
+
+
+def test_ops_are_forward_backward_or_gradients_of_weights():
+    given = uniform(3, 2, 1, 1, 1, 1)
+    model, op_of = given.problem.model, given.problem.reduced.op_of
+    kinds = ["once" if k < 0 else PASSES[k] for k in given.passes]
+    assert {(model.names[op][:2], kind) for op, kind in zip(op_of, kinds, strict=True)} == {
+        *((f"F{k}", "F") for k in range(3)),
+        *((f"U{k}", "once") for k in range(3)),
+        *((f"W{k}", "W") for k in range(3)),
+        # Nothing but the gradient of the first stage's weights waits for what is before it.
+        *((f"B{k}", "B") for k in (1, 2)),
+        ("B0", "W"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "devices", "message"),
+    [
+        ([0, 1, 1, 0, 5, 0], [0, 1], "op 'U0' is of stage 5, and there are stages 0 to 1"),
+        ([0, 1], [0, 1], "stage has shape"),
+        ([0, 1, 1, 0, 0, 1], [0, 7], "the cluster has devices 0 to 1"),
+        ([0, 1, 1, 0, 0, 1], [[0, 1], [1, 0]], "stages have 2 devices each"),
+        ([0, 1, 1, 0, 0, 1], [0, 1, 1], "wants those of the first stages, then the same again"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(stage, devices, message):
+    problem = uniform(2, 2, 1, 1, (), 1).problem
+    with pytest.raises(lm.InputError, match=message):
+        type(uniform(2, 2, 1, 1)).of(problem, np.array(stage), np.array(devices))
+
+
+def test_a_program_without_micro_batches_is_refused():
+    problem = uniform(2, 2, 1, 1).problem
+    plain = lm.simulate(problem.model, problem.cluster, [0] * problem.model.n_ops)._problem
+    with pytest.raises(lm.InputError, match="the program has no micro-batches"):
+        type(uniform(2, 2, 1, 1)).of(plain, np.zeros(plain.model.n_ops), [0])
+
+
+# -- the estimate ------------------------------------------------------------------------------
+
+
+stages = st.integers(1, 5).flatmap(
+    lambda p: st.tuples(
+        *(st.lists(st.integers(1, 9), min_size=p, max_size=p) for _ in range(2)),
+        st.integers(0, 4),
+        st.integers(1, 9),
+        st.booleans(),
+    )
+)
+
+
+@given(stages, st.sampled_from([name for name in NAMED if name != "interleaved-1f1b"]))
+def test_the_estimate_is_what_the_judge_sees_of_a_chain(case, schedule):
+    forward, backward, sent, m, in_order = case
+    given = staged(m, [forward, backward], sent=sent)
+    how = windows(schedule, len(forward), m)
+    how = Windows(how.ahead, None, in_order)
+    found = scheduled(given, how)
+    seen = estimated(stage_times(given), m, how)
+    assert in_ms([seen.seconds]) == in_ms([found.verdict.step_time])
+    assert seen.in_flight.tolist() == in_flight(given, found).tolist()
+    assert in_ms(seen.busy) == in_ms(found.schedule.device_busy)
+
+
+def test_the_estimate_knows_interleaved_stages_and_updates():
+    given = uniform(4, 8, 1, 2, (), 3, chunks=2, sent=1)
+    found = scheduled(given, "interleaved-1f1b")
+    seen = estimated(stage_times(given), 8, "interleaved-1f1b", chunks=2)
+    assert in_ms([seen.seconds]) == in_ms([found.verdict.step_time])
+
+
+# -- what is searched for ----------------------------------------------------------------------
+
+
+@st.composite
+def times(draw):
+    p = draw(st.integers(2, 5))
+    column = st.lists(st.integers(1, 9), min_size=p, max_size=p)
+    forward, backward, weight = (draw(column) for _ in range(3))
+    send = draw(st.integers(0, 4))
+    return StageTimes.of(forward, backward, weight, send=send, send_back=send)
+
+
+@settings(max_examples=40)
+@given(times(), st.integers(1, 10), st.one_of(st.none(), st.integers(1, 6)))
+def test_what_is_searched_for_is_never_worse_than_what_has_a_name(times, m, limit):
+    p = len(times)
+    most = None if limit is None else [limit] * p
+    found = searched(times, m, most_alive=most, budget=100)
+    seen = estimated(times, m, found)
+    if limit is not None:
+        assert seen.in_flight.max() <= limit
+    for name in NAMED:
+        if name == "interleaved-1f1b":
+            continue
+        if limit is None or max(windows(name, p, m).alive) <= limit:
+            assert seen.seconds <= estimated(times, m, name).seconds
+    assert found == searched(times, m, most_alive=most, budget=100)
+
+
+def test_slow_links_are_hidden_by_more_ahead():
+    times = StageTimes.of([2.0] * 4, 2.0, 2.0, send=2.0, send_back=2.0)
+    named = {name: estimated(times, 12, name).seconds for name in ("1f1b", "gpipe", "zero-bubble")}
+    found = estimated(times, 12, searched(times, 12)).seconds
+    assert found < 0.95 * min(named.values())
+    # Nobody can do all of its work sooner than the last device, which the first micro-batch reaches
+    # after three passes and transfers.
+    assert found <= 1.03 * (3 * 4.0 + 12 * 6.0)
+
+
+def test_what_is_searched_for_fits_the_memory():
+    free = uniform(4, 8, 1, 1, 1, 1, kept=1 << 20)
+    assert kept_bytes(free).tolist() == [2 << 20] * 4
+    assert most_alive(free, scheduled(free, "1f1b")).tolist() == [8] * 4
+    tight = uniform(4, 8, 1, 1, 1, 1, kept=1 << 20, memory="6MiB")
+    assert most_alive(tight, scheduled(tight, "1f1b")).tolist() == [3] * 4
+    names = ("gpipe", "1f1b", "zero-bubble")
+    assert not any(scheduled(tight, name).fits for name in names)
+    found = scheduled(tight, "searched")
+    assert found.fits
+    assert in_flight(tight, found).max() <= 3
+
+
+def test_windows_by_which_stages_would_wait_for_each_other_are_refused():
+    with pytest.raises(lm.InputError, match="cycle"):
+        estimated(StageTimes.of([1.0, 1.0], 1.0), 4, Windows((1, 3)))
+    with pytest.raises(lm.InputError, match="cycle"):
+        scheduled(uniform(2, 4, 1, 1), Windows((1, 3)))
+
+
+def test_a_schedule_as_windows_is_the_named_one():
+    assert in_windows(Windows((3, 2, 1)), 6) == actions("1f1b", 3, 6)
