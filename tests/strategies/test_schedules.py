@@ -135,10 +135,10 @@ def test_ops_are_forward_backward_or_gradients_of_weights():
     assert {(model.names[op][:2], kind) for op, kind in zip(op_of, kinds, strict=True)} == {
         *((f"F{k}", "F") for k in range(3)),
         *((f"U{k}", "once") for k in range(3)),
-        *((f"W{k}", "W") for k in range(3)),
-        # Nothing but the gradient of the first stage's weights waits for what is before it.
-        *((f"B{k}", "B") for k in (1, 2)),
-        ("B0", "W"),
+        *((f"B{k}", "B") for k in range(3)),
+        *((f"W{k}", "W") for k in (1, 2)),
+        # All of the first stage's backward pass leads to its one gradient.
+        ("W0", "B"),
     }
 
 

@@ -96,3 +96,17 @@ def uniform(p: int, m: int, *passes, chunks: int = 1, **more) -> Staged:
     """Stages that all take the same: ms of each pass; (): there is none."""
     times = [[] if ms == () else [ms] * (p * chunks) for ms in passes]
     return staged(m, times, chunks=chunks, **more)
+
+
+def plan_of(candidate, method: str = "pipeline") -> lm.Plan:
+    """A candidate as the plan that it would be."""
+    return lm.Plan(
+        problem=candidate.problem,
+        assignment=candidate.assignment,
+        verdict=candidate.verdict,
+        method=method,
+        options={},
+        lower_bound=0.0,
+        bound_source="nothing",
+        notes=candidate.notes,
+    )

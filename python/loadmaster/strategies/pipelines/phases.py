@@ -8,6 +8,8 @@ the way of the backward pass.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,6 +49,17 @@ def passes(program: Program) -> NDArray[np.int8]:
     found[is_backward] = BACKWARD
     found[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
     return found
+
+
+def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.int8]:
+    """The same for ops that have places, such as stages or devices: where all of the backward pass
+    of a place leads to one parameter's gradient, that is its backward pass.
+
+    >>> passes_of_places(np.array([0, 2, 0, 1, 2]), np.array([0, 0, 1, 1, 1])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    has_backward = np.isin(place, place[part == BACKWARD])
+    return np.where((part == WEIGHT) & ~has_backward, BACKWARD, part).astype(np.int8)
 
 
 def _leads_to_one(program: Program, is_backward: NDArray[np.bool_]) -> NDArray[np.bool_]:

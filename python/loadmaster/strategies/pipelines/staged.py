@@ -16,7 +16,14 @@ from loadmaster.judge.problem import Problem, ranks, summed
 from loadmaster.model.orders import program_order
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.estimates import StageTimes, most_at_once
-from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, WEIGHT, passes
+from loadmaster.strategies.pipelines.phases import (
+    BACKWARD,
+    FORWARD,
+    ONCE,
+    WEIGHT,
+    passes,
+    passes_of_places,
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,8 @@ class Staged:
     @cached_property
     def passes(self) -> NDArray[np.int8]:
         """What each reduced op is a part of."""
-        return passes(self.problem.program)[self.problem.reduced.op_of]
+        part = passes(self.problem.program)[self.problem.reduced.op_of]
+        return passes_of_places(part, self.of_op)
 
     @cached_property
     def program_rank(self) -> NDArray[np.int32]:

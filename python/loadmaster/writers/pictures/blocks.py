@@ -1,0 +1,98 @@
+"""What devices do to micro-batches, in blocks: many ops as one box of a pipeline's picture.
+
+A block is a run of ops of one device, one micro-batch and one pass. It is parted where the device
+waits. Simulated and measured steps have blocks alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.plans.plan import Plan
+from loadmaster.strategies.pipelines.estimates import most_at_once
+from loadmaster.strategies.pipelines.phases import ONCE, PASSES, passes, passes_of_places
+from loadmaster.writers.pictures.bars import Floats, Ints, of_ops
+
+#: What blocks are, in words; those of ops that are there once come last.
+WHAT = ("forward", "backward", "gradients of weights", "once")
+
+#: Gaps of at most this share of the step part no block: nobody would see them.
+_UNSEEN = 1e-3
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks as columns, by device and then by start.
+
+    Attributes
+    ----------
+    start, finish : float64
+        Seconds.
+    device : int64
+    what : int64
+        Index into :data:`WHAT`.
+    micro : int64
+        The micro-batch; -1: all.
+    idle : float64 [n_devices]
+        Share of the step for which each device computes nothing.
+    alive : int64 [n_devices]
+        Micro-batches that are alive at once at most: some of their forward pass has begun on the
+        device, and their backward pass has not ended there.
+    """
+
+    start: Floats
+    finish: Floats
+    device: Ints
+    what: Ints
+    micro: Ints
+    idle: Floats
+    alive: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Blocks:
+        """The blocks of a plan's step. O(V log V)."""
+        op_of = plan.problem.reduced.op_of
+        ran = of_ops(plan)
+        works = ran.finish > ran.start
+        part = passes_of_places(passes(plan.program)[op_of], ran.row)[works].astype(np.int64)
+        part[part == ONCE] = len(PASSES)
+        micro = plan.program.micro[op_of][works].astype(np.int64)
+        device, start, finish = ran.row[works], ran.start[works], ran.finish[works]
+        order = np.lexsort((start, device))
+        part, micro, device = part[order], micro[order], device[order]
+        start, finish = start[order], finish[order]
+
+        same = (np.diff(device) == 0) & (np.diff(part) == 0) & (np.diff(micro) == 0)
+        same &= start[1:] - finish[:-1] <= _UNSEEN * plan.makespan
+        first = np.flatnonzero(np.concatenate([[True][: len(start)], ~same]))
+        last = np.append(first[1:], len(start))[: len(first)] - 1
+        n, span = plan.cluster.n_devices, plan.makespan or 1.0
+        busy = np.bincount(device, finish - start, n)
+        return cls(
+            start[first],
+            finish[last],
+            device[first],
+            part[first],
+            micro[first],
+            1 - busy / span,
+            _alive(start, finish, device, micro, n),
+        )
+
+
+def _alive(start: Floats, finish: Floats, device: Ints, micro: Ints, n: int) -> Ints:
+    """Most micro-batches at once, per device, from the times of ops."""
+    m = int(micro.max(initial=-1)) + 1
+    many = micro >= 0
+    of = device[many] * m + micro[many]
+    begin, end = np.full(n * m, np.inf), np.full(n * m, -np.inf)
+    np.minimum.at(begin, of, start[many])
+    np.maximum.at(end, of, finish[many])
+    there = end > begin
+    at = np.arange(n * m) // max(m, 1)
+    found = [most_at_once(begin[there & (at == d)], end[there & (at == d)]) for d in range(n)]
+    return np.array(found, dtype=np.int64)
