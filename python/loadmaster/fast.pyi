@@ -35,6 +35,7 @@ __all__ = [
     "Weights",
     "adjusting_placement",
     "batch_merge",
+    "best_stages",
     "bounds",
     "breakpoints",
     "contract",
@@ -894,6 +895,20 @@ def split_max_load(
 
     The stage of each group and whether a CPU core has each stage, None where nothing fits; and
     how many downsets there are, None where they were too many for an optimum.
+    """
+
+def best_stages(
+    load: NDArray[np.float64],
+    path: NDArray[np.float64],
+    fixed: _Sizes,
+    held: _Sizes,
+    ways: tuple[_Ids, _Ids, _Sizes, _Sizes],
+    devices: tuple[list[int], int],
+    weight: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    """Contiguous stages of one linear order with the shortest step of several micro-batches.
+
+    The cut at the end of each stage, and the way in which it is run; None where nothing fits.
     """
 
 def fill_in_order(

@@ -53,6 +53,10 @@ Method = Literal[
     "sharded",
     "megatron",
     "fsdp",
+    "gpipe",
+    "pipedream",
+    "max-load",
+    "pipeline",
     "recipe",
 ]
 

@@ -80,7 +80,7 @@ mod fast {
     #[pymodule_export]
     use super::simulating::{bounds, heads_and_tails, simulate, simulate_below};
     #[pymodule_export]
-    use super::staging::split_max_load;
+    use super::staging::{best_stages, split_max_load};
     #[pymodule_export]
     use super::weights::Weights;
 

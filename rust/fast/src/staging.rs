@@ -1,5 +1,6 @@
 //! Stages of pipelines in `loadmaster.fast`.
 
+use loadmaster_core::pipeline::chain::{Way, best_chain};
 use loadmaster_core::pipeline::max_load::split;
 use loadmaster_core::pipeline::{Devices, Groups};
 use numpy::PyArray1;
@@ -111,4 +112,114 @@ pub fn split_max_load<'py>(
         (PyArray1::from_vec(py, of), PyArray1::from_iter(py, stages.iter().map(|s| s.on_cpu)))
     });
     Ok((stages, downsets))
+}
+
+/// Ways to run stages: pools, widths, bytes of a device, and micro-batches in flight.
+type Ways<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Contiguous stages of one linear order with the shortest step of several micro-batches.
+///
+/// The least sum of the stages' paths plus `weight` times the largest load of a stage: with m
+/// micro-batches the weight is m - 1. Stages may be run in several ways: on devices of different
+/// pools, on several devices, with activations kept or made anew. Devices come in any order.
+///
+/// Parameters
+/// ----------
+/// load : float64 [n_ways * n_cuts, n_cuts]
+///     A matrix per way: seconds per micro-batch that a stage from one cut (row) to a later one
+///     (column) keeps its busiest device or channel. Infinite: not allowed.
+/// path : float64 [n_ways * n_cuts, n_cuts]
+///     The same for the seconds that a micro-batch takes through a stage.
+/// fixed, held : uint64 or int64 [n_ways * n_cuts * n_cuts]
+///     The same, row-major, for bytes on a device: for the whole step, and per micro-batch in flight.
+/// ways : (int [n_ways], int [n_ways], uint64 [n_ways], uint64 [n_ways * devices])
+///     The pool and number of devices of each way, bytes of a device, and how many micro-batches
+///     are in flight, by the number of devices before the stage.
+/// devices : (list of int, int)
+///     Devices of each pool, and how many are used in all.
+/// weight : float
+///     What the largest load counts.
+///
+/// Returns
+/// -------
+/// end, way : int32 [n_stages]
+///     The cut at the end of each stage and its way; None where no stages are allowed and fit.
+///
+/// Raises
+/// ------
+/// InputError
+///     More cuts and sets of devices than the table has room for.
+/// ValueError
+///     A wrong dtype, shape or value.
+///
+/// Notes
+/// -----
+/// Exact. O(cuts^2 x sets of devices x ways) for each pair of a sum of paths and a largest load that
+/// no other is better than in both.
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> from loadmaster import fast
+/// >>> until = np.array([0.0, 2.0, 3.0, 5.0])
+/// >>> seconds = until[None, :] - until[:, None]
+/// >>> none = np.zeros(16, dtype=np.uint64)
+/// >>> one = np.ones(2, dtype=np.uint64)
+/// >>> ways = np.array([0]), np.array([1]), one[:1], one
+/// >>> end, way = fast.best_stages(seconds, seconds, none, none, ways, ([2], 2), 7.0)
+/// >>> end.tolist()
+/// [1, 3]
+#[pyfunction]
+#[pyo3(signature = (load, path, fixed, held, ways, devices, weight))]
+pub fn best_stages<'py>(
+    py: Python<'py>,
+    load: &Bound<'_, PyAny>,
+    path: &Bound<'_, PyAny>,
+    fixed: &Bound<'_, PyAny>,
+    held: &Bound<'_, PyAny>,
+    ways: Ways<'_>,
+    devices: (Vec<usize>, usize),
+    weight: f64,
+) -> PyResult<Option<(Ids<'py>, Ids<'py>)>> {
+    let (pools, used) = devices;
+    let memory = convert::sizes("ways", &ways.2)?;
+    let k = memory.len();
+    let pool = convert::indices("ways", &ways.0, k, pools.len())?;
+    let width = convert::indices("ways", &ways.1, k, used + 1)?;
+    let in_flight = convert::sizes("ways", &ways.3)?;
+    let ((load, n), (path, columns)) = (convert::rows("load", load)?, convert::rows("path", path)?);
+    let (fixed, held) = (convert::sizes("fixed", fixed)?, convert::sizes("held", held)?);
+    let size = n * n;
+    let lengths = [load.len(), path.len(), fixed.len(), held.len()];
+    if n == 0 || columns != n || k == 0 || lengths != [k * size; 4] || in_flight.len() != k * used {
+        let what = "load, path, fixed, held, ways: want a matrix of all cuts per way, and micro-batches \
+                    in flight per way and device";
+        return Err(PyValueError::new_err(what));
+    }
+    if width.contains(&0) || !(0.0..f64::INFINITY).contains(&weight) {
+        return Err(PyValueError::new_err("wants a device per way at least, and a weight >= 0"));
+    }
+    if load.iter().any(|&s| s.is_nan() || s < 0.0) || path.iter().any(|&s| !s.is_finite() || s < 0.0) {
+        return Err(PyValueError::new_err(
+            "load, path: want numbers that are not negative; path finite ones",
+        ));
+    }
+    let ways: Vec<Way> = (0..k)
+        .map(|w| Way {
+            pool: pool[w] as usize,
+            width: width[w] as usize,
+            memory: memory[w],
+            in_flight: &in_flight[w * used..][..used],
+            load: &load[w * size..][..size],
+            path: &path[w * size..][..size],
+            fixed: &fixed[w * size..][..size],
+            held: &held[w * size..][..size],
+        })
+        .collect();
+    let found = py.detach(|| best_chain(n, &pools, used, &ways, weight)).map_err(Raised::from)?;
+    Ok(found.map(|chain| {
+        let (end, way): (Vec<i32>, Vec<i32>) =
+            chain.stages.iter().map(|&(e, w)| (e as i32, w as i32)).unzip();
+        (PyArray1::from_vec(py, end), PyArray1::from_vec(py, way))
+    }))
 }

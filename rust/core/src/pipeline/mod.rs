@@ -2,11 +2,13 @@
 //!
 //! * [`max_load`]: stages with the smallest largest load, Tarnawski et al. (NeurIPS 2020).
 //! * [`piper`]: stages that are replicated and tensor-parallel, Tarnawski et al. (NeurIPS 2021).
+//! * [`chain`]: stages with the shortest step of several micro-batches, on devices of several kinds.
 //!
 //! A pipeline with enough samples in flight finishes one per period, and the period is the load of
 //! its busiest device. A device has one stage. Stages are contiguous: nothing leads from a stage to
 //! an earlier one.
 
+pub mod chain;
 pub mod downsets;
 pub mod line;
 pub mod max_load;

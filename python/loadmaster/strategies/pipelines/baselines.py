@@ -1,0 +1,49 @@
+"""What the pipelines of papers share: stages that were chosen, a schedule, and micro-batches."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.schedules import Named
+from loadmaster.strategies.pipelines.scheduling import scheduled
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.simple.expert import layers, ranges
+
+#: Micro-batches per stage that GPipe advises (Huang et al. 2019, section 2.3): then the bubble is
+#: small.
+PER_STAGE = 4
+
+
+def advised(space: Space, micro: int | None, n_stages: int) -> int:
+    """The number of micro-batches: what a user says, else as GPipe advises, within the batch."""
+    counts, _ = space.checked(micro, None)
+    return max((m for m in counts if m <= PER_STAGE * n_stages), default=counts[0])
+
+
+def in_stages(
+    space: Space, stage: NDArray[np.int32], m: int, schedule: Named, devices: list[int]
+) -> Candidate:
+    """Stages of the user's ops by a schedule, judged."""
+    used, numbers = np.unique(stage, return_inverse=True)
+    on = [devices[s] for s in used.tolist()]
+    staged = Staged.of(space.micro(m), numbers.astype(np.int32), on)
+    return scheduled(staged, schedule)
+
+
+def layered(problem: Problem, *, by_time: bool) -> NDArray[np.int32]:
+    """The stage of each of the user's ops: ranges of layers, one per device, of equal time as far
+    as memory lets them, or of equal numbers of layers.
+    """
+    layer = layers(problem).layer
+    if by_time:
+        held = problem.reduced.held_at_peak
+        stage = ranges(problem, layer, held, problem.capacity)
+    else:
+        n = int(layer.max()) + 1
+        p = min(problem.cluster.n_devices, n)
+        stage = (layer.astype(np.int64) * p // n).astype(np.int32)
+    return stage[problem.reduced.map]

@@ -1,0 +1,113 @@
+"""PipeDream: stages with replicas, for the shortest period of an asynchronous pipeline.
+
+Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019), section
+3.1. Its dynamic program over layers minimises the slowest stage's time per micro-batch. A stage of
+r replicas does r micro-batches in the time of one, and all-reduces its gradients, which overlaps its
+work. A stage sends its activations on meanwhile. Here micro-batch j is on replica j mod r of its
+stage (1F1B-RR), and the step ends with an update, as its flushing variant does: the objective stays
+the paper's, and the judge sees the step.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import format_seconds
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.orders import program_order
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.baselines import advised
+from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, WEIGHT, passes
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.registry import strategy
+
+
+@strategy("pipedream", "stages with replicas, for the shortest asynchronous period")
+def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
+    """The paper's stages over all devices, by 1F1B with replicas in turn.
+
+    Parameters
+    ----------
+    problem : Problem
+    micro_batches : int, optional
+        Parts of the batch. Absent: as many as the batch has samples, up to four per device.
+
+    Raises
+    ------
+    InputError
+        One device, or one sample.
+    InfeasibleError
+        No stages fit.
+    """
+    space, n = Space.of(problem), problem.cluster.n_devices
+    m = advised(space, micro_batches, n)
+    line, at = space.lines[0]
+    costs = space.costs(m)[0]
+    period, ends, replicas = partition(space, costs)
+    stage = np.searchsorted(at[ends[:-1]], line.place, "right")
+    first = np.concatenate([[0], np.cumsum(replicas)[:-1]])
+    placed = space.micro(m)
+    program, op_of = placed.program, placed.reduced.op_of
+    of_op = stage[program.serves[op_of]]
+    micro = np.maximum(program.micro[op_of], 0)
+    devices = first[of_op] + micro % np.array(replicas)[of_op]
+    kind = passes(program)[op_of]
+    # Backward passes before forward passes, the first micro-batch first, updates last.
+    later = np.where(kind == ONCE, 2, np.isin(kind, (BACKWARD, WEIGHT), invert=True))
+    order = np.lexsort((ranks(program_order(placed.graph)), micro, later))
+    assignment = Assignment(
+        devices.astype(np.int32), ranks(order.astype(np.int32)), estimate=m * period
+    )
+    note = (
+        f"stages of {'-'.join(map(str, replicas))} devices, {m} micro-batches; asynchronous, it "
+        f"would end one every {format_seconds(period)} by its own objective"
+    )
+    return judged(placed, assignment, (note,))
+
+
+def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]]:
+    """The period, the cut at the end of each stage, and its replicas.
+
+    Exact under the paper's objective: the largest of all stages' times over their replicas,
+    gradients' all-reduces, and transfers between stages. All devices count as the slowest type.
+    """
+    problem, n = space.problem, space.problem.cluster.n_devices
+    kind = int(np.argmax(costs.work[list(problem.cluster.device_types)]))
+    kind = problem.cluster.device_types[kind]
+    latency, per_byte = problem.links.mean_link
+    load = []
+    for r in range(1, n + 1):
+        summed = 2 * (r - 1) / r * (costs.gradients * per_byte + latency * r) if r > 1 else 0.0
+        load.append(np.maximum(np.maximum(costs.load(kind), summed) / r, costs.leaves.sum(axis=0) / r))
+    size = costs.n_cuts**2
+    none = np.zeros(n * size, dtype=np.uint64)
+    memory = np.full(n, min(problem.cluster.memory), dtype=np.uint64)
+    fixed = np.tile(costs.fixed.ravel(), n)
+    held = np.tile(costs.held.ravel(), n)
+    in_flight = [max(-(-(n - before) // r), 1) for r in range(1, n + 1) for before in range(n)]
+    found = fast.best_stages(
+        np.concatenate(load),
+        np.zeros((n * costs.n_cuts, costs.n_cuts)),
+        fixed if problem.best_effort is False else none,
+        held,
+        (
+            np.zeros(n, dtype=np.int64),
+            np.arange(1, n + 1),
+            memory,
+            np.array(in_flight, dtype=np.uint64),
+        ),
+        ([n], n),
+        1.0,
+    )
+    if found is None:
+        raise InfeasibleError("no stages of PipeDream fit the devices")
+    ends, way = (column.tolist() for column in found)
+    period = max(float(load[w][i, j]) for (i, j), w in zip(pairwise([0, *ends]), way, strict=True))
+    return period, ends, [w + 1 for w in way]

@@ -1,0 +1,159 @@
+"""Loadmaster's own pipelines: stages, micro-batches and a schedule, under the real judge.
+
+Pipelines are ranked by what their stages cost (:mod:`.shapes`): over numbers of micro-batches and
+of stages, several linear orders of the model, schedules, kinds of devices in any order, and
+activations kept or made anew. The cuts of the best few are moved, their schedules searched for, and
+each is judged on all its ops. From the best, cuts are moved on by the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.schedules import NAMED, Named
+from loadmaster.strategies.pipelines.searching import searched
+from loadmaster.strategies.pipelines.shapes import Shape, moved, near, ranked
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.registry import strategy
+
+#: How many of the ranked pipelines are judged on all ops.
+JUDGED = 3
+
+#: Pipelines whose stages tell of a step longer than the best one's by more than this share are not
+#: judged.
+WITHIN = 0.1
+
+#: Ops that are simulated to move cuts by the judge, in all.
+MOVED_OPS = 2_000_000
+
+#: How often stages are found for less of the memory, and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 4, 0.97
+
+Schedule = Literal["auto"] | Named
+
+
+@strategy("pipeline", "stages, micro-batches and a schedule, under the real judge", is_final=True)
+def place(
+    problem: Problem,
+    *,
+    micro_batches: int | None = None,
+    stages: int | None = None,
+    schedule: Schedule = "auto",
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best pipeline.
+
+    Parameters
+    ----------
+    problem : Problem
+    micro_batches : int, optional
+        Parts of the batch. Absent: several numbers are tried.
+    stages : int, optional
+        Devices that have stages. Absent: all devices, a half of them, a quarter, and so on.
+    schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
+        "auto": the best of these and of one that is searched for.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first. Absent: no limit.
+    progress : callable, optional
+        Called with the pipeline in words and the best step time whenever there is a better one.
+
+    Raises
+    ------
+    InputError
+        One device, a batch of one sample or of nobody knows how many.
+    InfeasibleError
+        No pipeline fits.
+    """
+    checks.one_of("schedule", schedule, ("auto", *NAMED))
+    space = Space.of(problem)
+    counts, numbers = space.checked(micro_batches, stages)
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    best: tuple[Candidate, Shape] | None = None
+    for found in pipelines(space, counts, numbers, schedule, budget):
+        if best is None or problem.objective.better(best[0], found[0]) is found[0]:
+            best = found
+            if progress is not None:
+                progress(found[1].words, Incumbent(found[0].verdict.step_time))
+    if best is None:
+        raise InfeasibleError(
+            f"no pipeline fits: {', '.join(map(str, numbers))} stages and "
+            f"{', '.join(map(str, counts))} micro-batches were tried, with activations kept and "
+            "made anew"
+        )
+    return accepted(best[0].problem, Outcome(best[0], 1.0))
+
+
+def pipelines(
+    space: Space,
+    counts: Sequence[int],
+    numbers: Sequence[int],
+    schedule: Schedule,
+    budget: Budget,
+) -> Iterator[tuple[Candidate, Shape]]:
+    """Pipelines that were judged, each with its shape.
+
+    Where the judge finds the best over the memory that its stages are within, there are others for
+    less of it.
+    """
+    schedules = NAMED if schedule == "auto" else (schedule,)
+    share = 1.0
+    for _ in range(_ATTEMPTS):
+        rows = ranked(space, counts, numbers, schedules, share)[:JUDGED]
+        best: tuple[Candidate, Shape] | None = None
+        for shape in rows:
+            if best is not None and shape.seconds > (1 + WITHIN) * rows[0].seconds:
+                break
+            if best is not None and budget.lacks(0.0):
+                break
+            for found in _judged(shape, share, is_free=schedule == "auto"):
+                yield found
+                if best is None or space.problem.objective.better(best[0], found[0]) is found[0]:
+                    best = found
+        if best is None:
+            return
+        if best[0].fits:
+            yield from _moved_by_judge(*best, budget)
+            return
+        share *= _SPARE / best[0].overfull
+
+
+def _judged(shape: Shape, share: float, *, is_free: bool) -> Iterator[tuple[Candidate, Shape]]:
+    """A shape with its cuts moved, by its schedule and by the one that is searched for."""
+    shape = moved(shape, share)
+    yield shape.judged(), shape
+    if is_free:
+        alive = shape.most_alive(share)
+        given = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
+        if (free := replace(shape, schedule=given)).seconds < shape.seconds:
+            free = moved(free, share)
+            yield free.judged(), free
+
+
+def _moved_by_judge(
+    found: Candidate, shape: Shape, budget: Budget
+) -> Iterator[tuple[Candidate, Shape]]:
+    """Better ones with one cut moved after another, by the judge."""
+    objective, left = found.problem.objective, MOVED_OPS
+    for step in (2, 1):
+        better = True
+        while better:
+            better = False
+            for other in near(shape, step):
+                left -= found.problem.graph.n_ops
+                if left < 0 or budget.lacks(0.0):
+                    return
+                candidate = other.judged()
+                if objective.better(found, candidate) is candidate:
+                    found, shape, better = candidate, other, True
+                    yield found, shape
+                    break

@@ -1,0 +1,211 @@
+"""Pipelines ranked by what their stages cost: micro-batches, stages, schedule, recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.units import counted
+from loadmaster.model.patterns import escaped_pattern
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.chains import (
+    Chain,
+    Pool,
+    Way,
+    best_chain,
+    most_alive,
+    times,
+)
+from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
+from loadmaster.strategies.pipelines.schedules import NAMED, Named, Windows, windows
+from loadmaster.strategies.pipelines.scheduling import scheduled
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.staged import Staged
+
+#: Stages per device of the interleaved schedule.
+CHUNKS = 2
+
+#: How many estimates local moves of cuts may ask for.
+MOVES = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A pipeline, by its stages.
+
+    Attributes
+    ----------
+    space : Space
+    m : int
+        Micro-batches.
+    line : int
+        Which of the space's lines is cut.
+    pools : list of Pool
+        Devices that stages are on: each as often as it has stages.
+    ways : list of Way
+        Ways to run stages; those from ``len(pools)`` on make activations anew.
+    chain : Chain
+    schedule : a name, or Windows
+    chunks : int
+        Stages per device.
+    """
+
+    space: Space
+    m: int
+    line: int
+    pools: list[Pool]
+    ways: list[Way]
+    chain: Chain
+    schedule: Named | Windows
+    chunks: int = 1
+
+    @property
+    def times(self) -> StageTimes:
+        """Seconds of each stage."""
+        return times(self.pools, self.ways, self.chain)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step, as far as stages tell."""
+        return float(estimated(self.times, self.m, self.schedule, self.chunks).seconds)
+
+    @property
+    def stage(self) -> NDArray[np.int32]:
+        """The stage of each of the user's ops."""
+        line, cuts = self.space.lines[self.line]
+        return self.chain.stage(line.place, cuts)
+
+    def most_alive(self, share: float) -> list[int]:
+        """Micro-batches of each chunk that each device may hold within a share of its memory."""
+        alive = most_alive(self.pools, self.ways, self.chain, self.m, share)
+        p = len(self.chain) // self.chunks
+        return [min(alive[s::p]) * self.chunks for s in range(p)]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Patterns of the layers that are recomputed: those whose forward pass ends in a stage that
+        makes activations anew.
+        """
+        again = np.array(self.chain.ways) >= len(self.pools)
+        if not again.any():
+            return ()
+        layer_of, phases = self.space.layer_of, self.space.problem.model.phases
+        last: dict[str, int] = {}
+        for layer, phase, stage in zip(layer_of, phases, self.stage.tolist(), strict=True):
+            if layer and phase == "f":
+                last[layer] = max(last.get(layer, 0), stage)
+        return tuple(escaped_pattern(layer) for layer, stage in last.items() if again[stage])
+
+    @property
+    def words(self) -> str:
+        """The pipeline in words."""
+        kept = [w < len(self.pools) for w in self.chain.ways]
+        again = "" if all(kept) else f", {counted(kept.count(False), 'stage')} recomputed"
+        per_device = f", {self.chunks} per device" if self.chunks > 1 else ""
+        name = self.schedule if isinstance(self.schedule, str) else "searched schedule"
+        micro = counted(self.m, "micro-batch", "micro-batches")
+        return f"{counted(len(self.chain), 'stage')}{per_device}, {micro}, {name}{again}"
+
+    def judged(self) -> Candidate:
+        """The pipeline, judged on all its ops."""
+        problem = self.space.micro(self.m, self.modules)
+        found = scheduled(Staged.of(problem, self.stage, self.chain.devices), self.schedule)
+        return replace(found, assignment=replace(found.assignment, estimate=self.seconds))
+
+
+def ranked(
+    space: Space,
+    counts: Sequence[int],
+    numbers: Sequence[int],
+    schedules: Sequence[Named],
+    share: float = 1.0,
+) -> list[Shape]:
+    """The best pipeline of each number of micro-batches, of stages, and schedule, by what its stages
+    tell of the step; the best first.
+
+    Where a line has no stages that fit within ``share`` of the memory, stages may make activations
+    anew.
+    """
+    found = []
+    for m in counts:
+        for p in numbers:
+            for schedule in schedules:
+                here = list(_of_lines(space, m, p, schedule, share))
+                found += [min(here, key=lambda shape: shape.seconds)] if here else []
+    return sorted(found, key=lambda shape: shape.seconds)
+
+
+def _of_lines(space: Space, m: int, p: int, schedule: Named, share: float) -> Iterator[Shape]:
+    """The best stages of each line."""
+    chunks = CHUNKS if schedule == "interleaved-1f1b" else 1
+    pools, weight = _pools(space, p, chunks), m - 1.0
+    if pools is None:
+        return
+    alive = -(-np.array(windows(schedule, p, m, chunks).alive) // chunks)
+    in_flight = tuple(np.tile(alive, chunks).tolist())
+    for line in range(len(space.lines)):
+        ways: list[Way] = []
+        for again in (False, True) if space.layers else (False,):
+            costs = space.costs(m, again=again)[line]
+            ways += [Way(costs, pool, in_flight) for pool in range(len(pools))]
+            chain = best_chain(pools, ways, p * chunks, weight, share=share)
+            if chain is not None:
+                yield Shape(space, m, line, pools, ways, chain, schedule, chunks)
+                break
+
+
+def _pools(space: Space, p: int, chunks: int) -> list[Pool] | None:
+    """Devices for so many stages each; None where they are not alike."""
+    if chunks == 1:
+        return space.pools
+    if len(space.pools) > 1:
+        return None
+    (pool,) = space.pools
+    return [replace(pool, memory=pool.memory // chunks, devices=pool.devices[:p] * chunks)]
+
+
+def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:
+    """The shape with its cuts moved, one at a time, while its stages tell of a shorter step."""
+    best, left, step = shape, most, 4
+    seconds = best.seconds
+    while step:
+        better = False
+        for other in near(best, step):
+            if left <= 0:
+                return best
+            if not holds(other, share):
+                continue
+            left -= 1
+            if (found := other.seconds) < seconds:
+                best, seconds, better = other, found, True
+                break
+        if not better:
+            step //= 2
+    return best
+
+
+def near(shape: Shape, step: int) -> Iterator[Shape]:
+    """The shapes with one cut some candidates later or sooner."""
+    ends = shape.chain.ends
+    for at in range(len(ends) - 1):
+        for end in (ends[at] + step, ends[at] - step):
+            if (ends[at - 1] if at else 0) < end < ends[at + 1]:
+                changed = (*ends[:at], end, *ends[at + 1 :])
+                yield replace(shape, chain=replace(shape.chain, ends=changed))
+
+
+def holds(shape: Shape, share: float) -> bool:
+    """Whether the memory holds what the schedule keeps alive, and devices may run all ops."""
+    p = len(shape.chain) // shape.chunks
+    given = shape.schedule
+    alive = (windows(given, p, shape.m, shape.chunks) if given in NAMED else given).alive
+    for s, ((i, j), w) in enumerate(zip(shape.chain.ranges, shape.chain.ways, strict=True)):
+        way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
+        count = -(-alive[s % p] // shape.chunks)
+        need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])
+        if need > share * pool.memory or not np.isfinite(way.costs.load(pool.device_type)[i, j]):
+            return False
+    return True

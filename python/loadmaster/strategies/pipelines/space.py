@@ -1,0 +1,145 @@
+"""What is known of pipelines of one problem, whatever their number of stages and micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.model.module_paths import module_path
+from loadmaster.strategies.pipelines.chains import Pool, pools
+from loadmaster.strategies.pipelines.cuts import cuts
+from loadmaster.strategies.pipelines.lines import Line, lines
+from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.sharding.recomputing import layers
+from loadmaster.transforms.micro_batches import micro_batches
+from loadmaster.transforms.recomputation import recompute
+from loadmaster.transforms.shares import batch_size
+
+#: The most micro-batches that are tried unless a user asks for more.
+MOST_MICRO = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """A problem whose samples can go through stages one after another.
+
+    Attributes
+    ----------
+    problem : Problem
+        Of a user's graph as it is.
+    batch : int
+        Samples of a step.
+    """
+
+    problem: Problem
+    batch: int
+    _costs: dict[tuple[int, bool], list[StageCosts]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Space:
+        """The space of a problem.
+
+        Raises
+        ------
+        InputError
+            One device, one sample, or a batch that nobody knows.
+        """
+        if reason := lacks(problem):
+            raise InputError(reason)
+        return cls(problem, batch_size(problem.model) or 1)
+
+    @cached_property
+    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
+        """Orders of the model, each with its cut candidates."""
+        return [(line, cuts(self.problem, line)) for line in lines(self.problem)]
+
+    @cached_property
+    def pools(self) -> list[Pool]:
+        """Devices by type and memory."""
+        return pools(self.problem)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Numbers of micro-batches to try: the divisors of the batch next to powers of two."""
+        divisors = [d for d in range(1, min(self.batch, MOST_MICRO) + 1) if self.batch % d == 0]
+        powers = (2**i for i in range(MOST_MICRO.bit_length()))
+        return sorted({max(d for d in divisors if d <= power) for power in powers} - {1})
+
+    @cached_property
+    def layer_of(self) -> list[str]:
+        """The layer that each op is in, by its path up to the first number; "": none."""
+        found = []
+        for module in self.problem.model.modules:
+            words = module_path(module)
+            end = next((i + 1 for i, word in enumerate(words) if word.isdigit()), 0)
+            found.append(".".join(words[:end]))
+        return found
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Patterns of the modules whose activations may be made anew; none in inference."""
+        model = self.problem.model
+        return layers(model.modules, 1) if "b" in model.phases else ()
+
+    def micro(
+        self, m: int, modules: Sequence[str] = (), rows: Sequence[int] | None = None
+    ) -> Problem:
+        """The problem with so many micro-batches, and some modules recomputed."""
+        problem = self.problem
+        if modules:
+            problem = problem.transformed(recompute(problem.model, modules))
+        return problem.transformed(micro_batches(problem.model, m, rows))
+
+    def costs(self, m: int, *, again: bool = False) -> list[StageCosts]:
+        """What stages cost on each line with m micro-batches, and with layers recomputed.
+
+        Two micro-batches are made: the second one of the size that each of m has, which also adds
+        its gradients.
+        """
+        if (m, again) not in self._costs:
+            each = self.batch // m
+            probe = self.micro(2, self.layers if again else (), (self.batch - each, each))
+            self._costs[m, again] = [
+                StageCosts.of(probe, line.place, at) for line, at in self.lines
+            ]
+        return self._costs[m, again]
+
+    def checked(self, micro: int | None, stages: int | None) -> tuple[list[int], list[int]]:
+        """The numbers of micro-batches and of stages to try, where a user may have said them.
+
+        Raises
+        ------
+        InputError
+            More micro-batches than samples, or more stages than devices.
+        """
+        counts, n = self.counts, self.problem.cluster.n_devices
+        if micro is not None:
+            counts = [checks.integer("micro_batches", micro, 2, self.batch)]
+        numbers = [n >> i for i in range(n.bit_length() - 1)]
+        if stages is not None:
+            numbers = [checks.integer("stages", stages, 2, n)]
+        return counts, numbers
+
+
+def lacks(problem: Problem) -> str:
+    """Why no samples can go through stages one after another; empty: they can."""
+    if problem.cluster.n_devices < 2:
+        return "a pipeline needs two devices at least, and the cluster has one"
+    if not problem.program.is_plain:
+        return "a pipeline is made of a graph as it is, and this one was transformed"
+    if problem.model.is_member.any():
+        return "the graph has collectives of its own: a pipeline is made of a graph without"
+    batch = batch_size(problem.model)
+    if batch is None:
+        return (
+            "nobody says how many samples the batch has: no input of the graph has a shape, and "
+            'its meta has no "batch"'
+        )
+    return "" if batch > 1 else "the batch is one sample: there are no micro-batches of it"

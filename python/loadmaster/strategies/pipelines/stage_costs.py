@@ -1,0 +1,232 @@
+"""What a stage would take and hold, for every pair of cuts of a line.
+
+One micro-batch of the program that would run is looked at: its accumulation of gradients is a part
+of it, and an op is priced for as many samples as it has. What overlaps in a schedule is not known
+here: a stage keeps its device busy, and the ends of its links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, WEIGHT, passes
+
+
+@dataclass(frozen=True, eq=False)
+class StageCosts:
+    """Stages between cuts i < j: rows and columns i and j of matrices.
+
+    Attributes
+    ----------
+    until : float64 [4, n_cuts, n_types]
+        Seconds of what lies before each cut: of the forward pass, of gradients of inputs, of
+        gradients of weights, each for one micro-batch; and of what is done once.
+    enters, leaves : float64 [2, n_cuts, n_cuts]
+        Seconds that a micro-batch's transfers into a stage and out of it take, one after another:
+        forward, and back.
+    fixed : uint64 [n_cuts, n_cuts]
+        Bytes that are held for the whole step, and the largest op's own.
+    held : uint64 [n_cuts, n_cuts]
+        Bytes that are kept per micro-batch from its forward pass to its backward pass.
+    barred : int64 [n_cuts, n_types]
+        Ops before each cut that a device type may not run.
+    """
+
+    until: NDArray[np.float64]
+    enters: NDArray[np.float64]
+    leaves: NDArray[np.float64]
+    fixed: NDArray[np.uint64]
+    held: NDArray[np.uint64]
+    barred: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, problem: Problem, place: NDArray[np.int64], cuts: NDArray[np.int64]) -> StageCosts:
+        """The costs of a program's stages.
+
+        Parameters
+        ----------
+        problem : Problem
+            Of a program with micro-batches; its last one is looked at.
+        place : int64 [n_user_ops]
+            Where each op of the user's graph stands on the line.
+        cuts : int64 [n_cuts]
+
+        Notes
+        -----
+        O(V + E log E + n_cuts^2).
+        """
+        return _Looked(problem, place, cuts).costs()
+
+    @property
+    def n_cuts(self) -> int:
+        """Number of cuts."""
+        return self.until.shape[1]
+
+    def compute(self, device_type: int) -> NDArray[np.float64]:
+        """Seconds per micro-batch that a stage computes on a device type, [n_cuts, n_cuts]."""
+        return _between(self.until[:3, :, device_type].sum(axis=0))
+
+    def load(self, device_type: int) -> NDArray[np.float64]:
+        """Seconds per micro-batch for which a stage keeps its device, or an end of its links, busy;
+        infinite where it has an op that the device type may not run.
+        """
+        ends = np.maximum(self.enters.sum(axis=0), self.leaves.sum(axis=0))
+        barred = self.barred[:, device_type]
+        is_barred = barred[None, :] > barred[:, None]
+        return np.where(is_barred, np.inf, np.maximum(self.compute(device_type), ends))
+
+    def path(self, device_type: int) -> NDArray[np.float64]:
+        """Seconds that a micro-batch takes through a stage and on to the next one, and back."""
+        return self.compute(device_type) + self.leaves.sum(axis=0)
+
+    @cached_property
+    def work(self) -> NDArray[np.float64]:
+        """Seconds per micro-batch of all stages, per device type."""
+        return np.asarray(self.until[:3, -1].sum(axis=0))
+
+
+def _between(until: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(until[None, :] - until[:, None], 0.0)
+
+
+class _Looked:
+    """The last micro-batch of a program, and where its ops are between cuts."""
+
+    def __init__(self, problem: Problem, place: NDArray[np.int64], cuts: NDArray[np.int64]) -> None:
+        program, op_of = problem.program, problem.reduced.op_of
+        self.problem, self.n = problem, len(cuts)
+        #: The part of the line that each reduced op is in.
+        self.part = np.searchsorted(cuts, place[program.serves[op_of]], "right") - 1
+        self.micro = program.micro[op_of]
+        self.last = int(program.micro.max())
+        self.kind = passes(program)[op_of]
+        # All ranks of a stage do alike: the first is looked at.
+        self.is_first = program.rank[op_of] <= 0
+
+    def costs(self) -> StageCosts:
+        up, down = self._moved(is_up=True), self._moved(is_up=False)
+        return StageCosts(
+            self._seconds(),
+            np.stack([up[0], down[0]]),
+            np.stack([up[1], down[1]]),
+            self._fixed(),
+            self._held(),
+            self._barred(),
+        )
+
+    def _seconds(self) -> NDArray[np.float64]:
+        time, here = self.problem.compute_time, self.is_first & (self.micro == self.last)
+        until = np.zeros((4, self.n, time.shape[1]))
+        rows = [here & (self.kind == kind) for kind in (FORWARD, BACKWARD, WEIGHT)]
+        rows.append(self.is_first & (self.kind == ONCE))
+        for into, some in zip(until, rows, strict=True):
+            np.add.at(into, self.part[some] + 1, time[some])
+        return np.asarray(np.cumsum(until, axis=1))
+
+    def _barred(self) -> NDArray[np.int64]:
+        barred = ~self.problem.allowed_types
+        until = np.zeros((self.n, barred.shape[1]), dtype=np.int64)
+        np.add.at(until, self.part + 1, barred)
+        return np.asarray(np.cumsum(until, axis=0))
+
+    def _tensors(self, reads: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+        """The part that makes each tensor, a part that reads it, each once, its number, and its
+        bytes, by number and part that reads.
+        """
+        src, dst, tensor, bytes_, _ = self._edges
+        rows = np.stack([tensor[reads], self.part[dst[reads]], self.part[src[reads]]])
+        rows, first = np.unique(rows, axis=1, return_index=True)
+        return rows[2], rows[1], rows[0], bytes_[reads][first].astype(np.int64)
+
+    @cached_property
+    def _edges(self) -> tuple[NDArray[np.int64], ...]:
+        """Edges with data that is made in the step."""
+        columns = fast.edges(self.problem.graph)
+        data = (columns[2] >= 0) & ~columns[4]
+        return tuple(column[data] for column in columns)
+
+    def _moved(self, *, is_up: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds of transfers into stages and out of them, of the last micro-batch."""
+        src, dst = self._edges[:2]
+        here = (self.micro == self.last) & self.is_first
+        made, read, tensor, size = self._tensors(here[src] & here[dst])
+        n = self.n
+        away = read > made if is_up else read < made
+        made, read, tensor, size = made[away], read[away], tensor[away], size[away]
+        latency, per_byte = self.problem.links.mean_link
+        seconds = latency + size * per_byte
+        if not is_up:
+            # Mirrored, gradients go up: part q is part n - 2 - q.
+            made, read = n - 2 - made, n - 2 - read
+            order = np.lexsort((read, tensor))
+            made, read, tensor, seconds = (x[order] for x in (made, read, tensor, seconds))
+        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+        before = np.where(is_new, made, np.append(0, read[:-1])[: len(read)])
+        enters = _rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), seconds)
+        is_last = np.append(tensor[1:] != tensor[:-1], True)[: len(tensor)]
+        leaves = _rectangles(
+            n, 0 * made[is_last], made[is_last], made[is_last] + 1, read[is_last], seconds[is_last]
+        )
+        if not is_up:
+            enters, leaves = enters[::-1, ::-1].T, leaves[::-1, ::-1].T
+        return enters, leaves
+
+    def _held(self) -> NDArray[np.uint64]:
+        """What the backward pass reads of the forward pass, once per stage that reads it."""
+        src, dst = self._edges[:2]
+        here = (self.micro == self.last) & self.is_first
+        kept = here[src] & here[dst] & (self.kind[src] == FORWARD) & (self.kind[dst] != FORWARD)
+        _, read, tensor, size = self._tensors(kept)
+        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+        before = np.where(is_new, -1, np.append(0, read[:-1])[: len(read)])
+        n = self.n
+        held = _rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), size * 1.0)
+        return np.rint(held).astype(np.uint64)
+
+    def _fixed(self) -> NDArray[np.uint64]:
+        """What stays, gradients of parameters among it, and the most that one op has for itself."""
+        graph = self.problem.graph
+        src, dst = self._edges[:2]
+        stays = np.zeros(self.n)
+        some = self.is_first
+        np.add.at(stays, self.part[some] + 1, graph.resident[some].astype(np.float64))
+        # Gradients are read by what is done once, or by the accumulation with the next ones.
+        first = (self.micro == 0) & (self.kind >= 0) & some
+        summed = first[src] & (self.micro[dst] != 0)
+        made, _, tensor, size = self._tensors(summed)
+        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+        np.add.at(stays, made[is_new] + 1, size[is_new].astype(np.float64))
+        own = (graph.static_bytes - graph.resident + graph.workspace).astype(np.float64)
+        most = np.zeros(self.n - 1)
+        np.maximum.at(most, self.part[some], own[some])
+        largest = np.zeros((self.n, self.n))
+        for i in range(self.n - 1):
+            largest[i, i + 1 :] = np.maximum.accumulate(most[i:])
+        return np.rint(_between(np.cumsum(stays)) + largest).astype(np.uint64)
+
+
+def _rectangles(
+    n: int,
+    first_row: NDArray[np.int64],
+    last_row: NDArray[np.int64],
+    first_column: NDArray[np.int64],
+    last_column: NDArray[np.int64],
+    value: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """A matrix to which each value is added in a rectangle, ends included: float64 [n, n]."""
+    step = np.zeros((n + 1, n + 1))
+    for rows, columns, sign in (
+        (first_row, first_column, 1),
+        (last_row + 1, first_column, -1),
+        (first_row, last_column + 1, -1),
+        (last_row + 1, last_column + 1, 1),
+    ):
+        np.add.at(step, (rows, columns), sign * value)
+    made = np.cumsum(np.cumsum(step, axis=0), axis=1)[:n, :n]
+    return np.maximum(made, 0.0)
