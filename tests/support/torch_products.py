@@ -97,11 +97,11 @@ def embedding_bag(drawn, kind, n):
     else:
         given += [offsets, *found, 7, False, 0, False, None]
 
-    def noted(part: Part) -> None:
-        """A part has what its own device's forward pass noted."""
-        part.args[1:] = given[1:]
+    def backward(args, keywords):
+        """Whatever it is handed, a device has what its own forward pass noted of the bags."""
+        return run_of(kind)([args[0], *given[1:]], keywords)
 
-    return call(kind, *given, fit=noted)
+    return call(kind, *given, run=backward)
 
 
 def attend(q, k, v, mask=None, scale=None):
