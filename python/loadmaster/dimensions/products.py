@@ -5,7 +5,8 @@ whose word no output has is summed over. "word*" stands for all axes that are le
 that is never cut. A tensor with fewer axes has the last ones. ``tensors`` names the arguments that
 the terms speak of, where they are not the first of the call. Axes of the words in ``unequal`` may
 differ in length: there are fewer heads of keys than of queries. ``swapped`` names arguments, one
-per term, that say whether the term's last two axes are swapped.
+per term, that say whether the term's last two axes are swapped. ``own`` names arguments of which
+each part takes what its own device has: what a forward pass noted, the same however it was cut.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def product(call: Call, rule: Rule) -> Pattern | None:
         draft.shared(_written(words, len(call.inputs[tensor]), most), [tensor], [])
     for j, (words, sizes) in enumerate(zip(made, call.outputs, strict=False)):
         draft.shared(_written(words, len(sizes), most), [], [j])
+    for name in rule.options.get("own", "").split():
+        if (tensor := call.tensor(name)) is not None:
+            draft.inputs[tensor] = None
     return draft.finished(linear_sets(call, rule))
 
 
