@@ -28,7 +28,7 @@ from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, stag
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 
-#: Starts that are improved and confirmed.
+#: Stages that are improved and confirmed.
 _STARTS = 3
 
 #: Periods that differ by less than this share are as good as equal.
@@ -73,14 +73,13 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     with suppress(InfeasibleError):
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
-    found = starts + [balanced(one) for one in starts]
-    fitting = [one for one in found if one.fits]
-    if not fitting and not problem.best_effort:
-        return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
-    if not found:
-        raise InfeasibleError("no stages and no single device hold what stays in memory")
-    kept = sorted(fitting or found, key=lambda one: problem.objective.rank(one.verdict))
-    return kept[:_STARTS]
+    # Moves of single ops may send batches to and fro, which a stream suffers from: starts count too.
+    found = starts + [balanced(one) for one in starts[:_STARTS]]
+    if any(one.fits for one in found):
+        return [one for one in found if one.fits]
+    if found and problem.best_effort:
+        return found
+    return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
 
 
 def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
