@@ -73,7 +73,7 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     with suppress(InfeasibleError):
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
-    # Moves of single ops may send batches to and fro, which a stream suffers from: starts count too.
+    # Moves of single ops may send batches to and fro, from which a stream suffers.
     found = starts + [balanced(one) for one in starts[:_STARTS]]
     if any(one.fits for one in found):
         return [one for one in found if one.fits]
