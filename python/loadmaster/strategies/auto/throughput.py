@@ -23,6 +23,7 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
+from loadmaster.strategies.attempts import SHARES
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
 from loadmaster.strategies.simple import single
@@ -52,6 +53,8 @@ def place(
     told = progress or (lambda stage, best: None)
     whole = [_confirmed(one) for one in _whole_ops(problem, warm_start)]
     best = _best(problem, whole)
+    if not best.fits or _is_short(best):
+        best = _best(problem, [best, *_with_room(problem)])
     told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
     if not may_split:
         return replace(best, bound=bound(problem))
@@ -80,6 +83,25 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     if found and problem.best_effort:
         return found
     return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
+
+
+def _is_short(one: Candidate) -> bool:
+    """Whether memory keeps a confirmed candidate's period from being shorter."""
+    assert one.verdict.steady is not None, "it is confirmed"
+    return one.verdict.steady.limit.startswith("memory")
+
+
+def _with_room(problem: Problem) -> list[Candidate]:
+    """Stages that leave more and more of the memory to batches under way, until none are short."""
+    found: list[Candidate] = []
+    for share in SHARES[1:]:
+        stages = staged(problem, share=share)
+        if not stages:
+            break
+        found.append(_confirmed(stages[0]))
+        if not _is_short(found[-1]):
+            break
+    return found
 
 
 def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
