@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             seed=arguments.seed,
             on_oom=arguments.on_oom,
             constraints=inputs.constraints(arguments),
+            objective=arguments.objective,
             progress=progress,
         )
     if arguments.json:

@@ -18,6 +18,7 @@ def add(commands: Any) -> None:
     options.add_graph(command)
     options.add_cluster(command)
     options.add_costs(command)
+    options.add_objective(command)
     options.add_constraints(command)
 
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             cluster,
             inputs.costs(arguments, graph, cluster),
             constraints=inputs.constraints(arguments),
+            objective=arguments.objective,
             progress=progress,
         )
     show(arguments, found)

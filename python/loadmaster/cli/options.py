@@ -137,6 +137,7 @@ def add_placing(command: argparse.ArgumentParser) -> None:
     add_cluster(command)
     add_costs(command)
     command.add_argument("--seed", type=int, default=0, help="of methods that draw; default: 0")
+    add_objective(command)
     command.add_argument(
         "--on-oom",
         default="error",
@@ -155,6 +156,17 @@ def add_placing(command: argparse.ArgumentParser) -> None:
 def add_methods(command: argparse.ArgumentParser) -> None:
     """Several methods: ``inputs.methods``."""
     command.add_argument("--methods", help="names, comma-separated; default: all")
+
+
+def add_objective(command: argparse.ArgumentParser) -> None:
+    """What plans are made for."""
+    command.add_argument(
+        "--objective",
+        default="step",
+        choices=["step", "throughput"],
+        help="what is to be short: a step from start to end (step, the default), or the time "
+        "between batches that follow each other without a pause (throughput)",
+    )
 
 
 def add_split(command: argparse.ArgumentParser) -> None:

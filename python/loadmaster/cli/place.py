@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
             warm_start=inputs.plan(arguments.warm_start) if arguments.warm_start else None,
             constraints=inputs.constraints(arguments),
             recipe=inputs.recipe(arguments.recipe),
+            objective=arguments.objective,
             progress=progress,
             **chosen,
         )

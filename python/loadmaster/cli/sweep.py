@@ -50,6 +50,7 @@ def add(commands: Any) -> None:
         "PLAN.json",
         "a saved plan, from which cases of a graph with the same ops start (repeatable)",
     )
+    options.add_objective(command)
     options.add_constraints(command)
 
 
@@ -77,6 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
             [(name, values.options(texts)) for name, texts in chosen.items()],
             seeds=seeds,
             constraints=inputs.constraints(arguments),
+            objective=arguments.objective,
             warm_start=[inputs.plan(path) for path in arguments.warm_start],
             executor=executor,
             workers=arguments.workers,

@@ -76,6 +76,13 @@ def streamed(
     return trial.verdict.streamed(trial.steady(run), run.peak, problem.memory)
 
 
+def judge(problem: Problem, assignment: Assignment, *, window: int | None = None) -> Verdict:
+    """The verdict that the problem's objective asks for: on a step, or on a stream of steps."""
+    if problem.objective.goal == "step":
+        return problem.verdict(assignment)
+    return streamed(problem, assignment, window=window)
+
+
 @dataclass(frozen=True)
 class _Run:
     """A stream that was simulated: seconds between batches, those that a batch takes, bytes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
 
 
@@ -23,5 +22,5 @@ class Comparison:
 
     @property
     def best_first(self) -> list[tuple[str, Plan]]:
-        """Methods and their plans, the best first."""
-        return sorted(self.plans.items(), key=lambda row: STEP.rank(row[1].verdict))
+        """Methods and their plans, the best first by what they were made for."""
+        return sorted(self.plans.items(), key=lambda row: row[1].objective.rank(row[1].verdict))

@@ -21,9 +21,11 @@ from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import check_format, naming
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.judge.bounds import SPACES
+from loadmaster.judge.objective import OBJECTIVES
 from loadmaster.judge.policies import PLAN_POLICIES
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import reduced_assignment
+from loadmaster.judge.streaming import MOST_IN_FLIGHT, judge
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLUMNS, ROLES, Program, Split
@@ -50,7 +52,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "options": dict(plan.options),
         "seed": plan.seed,
         "makespan": plan.makespan,
+        "objective": plan.objective.goal,
         "period": verdict.period,
+        "latency": plan.latency,
+        "in_flight": plan.in_flight,
+        "limit": plan.limit,
         "peak": verdict.peak.tolist(),
         "excess": verdict.excess,
         "lower_bound": plan.lower_bound,
@@ -96,6 +102,7 @@ def _program_document(problem: Problem) -> dict[str, Any]:
         "sha256": program.graph.digest,
         "columns": {name: getattr(program, name).tolist() for name in COLUMNS},
         "roles": list(ROLES),
+        "batches": program.batches,
         "splits": _rows(program.splits),
         "notes": list(program.notes),
         "costs": _costs_document(problem.user_costs),
@@ -158,14 +165,14 @@ class _Reader:
             policy=policy,
             estimate=None if estimate is None else float(estimate),
         )
-        verdict = problem.verdict(assignment)
+        verdict = judge(problem, assignment, window=self._window(problem))
         return Plan(
             problem=problem,
             assignment=assignment,
             verdict=verdict,
             method=document["method"],
             options=document["options"],
-            lower_bound=self._lower_bound(verdict.step_time),
+            lower_bound=self._lower_bound(problem.objective.seconds(verdict)),
             bound_source=document["bound_source"],
             **self._spaces(),
             notes=self._notes(document["notes"]),
@@ -199,13 +206,29 @@ class _Reader:
             program = replace(program, splits=self._splits(document["splits"]))
         if "recipe" in document:
             program = replace(program, recipe=self._recipe(document["recipe"], graph, cluster))
-        return Problem.make(
+        # Documents from before there was another objective are of plans for a step.
+        goal = document.get("objective", "step")
+        self.expect(goal in OBJECTIVES, f"objective is {goal!r}: wants one of {[*OBJECTIVES]}")
+        made = Problem.make(
             program,
             cluster,
             self._costs(document["costs"], program.graph, cluster),
             seed=checks.seed(document["seed"]),
             source_costs=source_costs,
         )
+        return replace(made, objective=OBJECTIVES[goal])
+
+    def _window(self, problem: Problem) -> int | None:
+        """Steps under way at a time; None: the plan is for a step alone."""
+        if problem.objective.goal == "step":
+            return None
+        window, rest = divmod(self.document["in_flight"], problem.program.batches)
+        self.expect(
+            not rest and 1 <= window <= MOST_IN_FLIGHT,
+            f"in_flight is {self.document['in_flight']!r}: wants a multiple of the batches of a "
+            f"step, {problem.program.batches}, of at most {MOST_IN_FLIGHT} steps",
+        )
+        return int(window)
 
     def _recipe(self, document: Any, graph: OpGraph, cluster: Cluster) -> Recipe:
         """The recipe, if it speaks of this graph and this cluster."""
@@ -275,6 +298,7 @@ class _Reader:
             **whole,
             share=share,
             splits=self._splits(described["splits"]),
+            batches=checks.integer("batches", described.get("batches", 1)),
             notes=self._notes(described["notes"]),
         )
         served = np.bincount(program.origin[~program.own], minlength=source.n_ops)

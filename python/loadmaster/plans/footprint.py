@@ -43,7 +43,7 @@ class Footprint:
     state : int
         Of the optimizer, and what it computes.
     activations : int
-        Inputs, and all other tensors.
+        Inputs, and all other tensors; of a plan for throughput those of all batches under way.
     collectives : int
         What collectives put out: buffers of gradients that are summed, of parameters gathered.
     workspace : int
@@ -143,11 +143,15 @@ def _footprint(plan: Plan, uses: _Uses, device: int) -> Footprint:
         is_input = graph.kinds[op] == "input"
         kind = "state" if uses.optimizer[op] else "activations" if is_input else "parameters"
         held[kind] += int(kept[op])
-    peak = int(plan.memory.peak[device])
+    is_stream = plan.verdict.steady is not None
+    peak = int((plan.schedule.memory if is_stream else plan.memory).peak[device])
     if peak > sum(held.values()):
         for kind, size in _alive(plan, uses, device, peak):
             held[kind] += size
         held["workspace"] = peak - sum(held.values())
+    if is_stream:
+        # A step alone is taken apart; what a stream holds besides is of other batches under way.
+        held["activations"] += int(plan.memory.peak[device]) - sum(held.values())
     name = plan.cluster.devices[device].name
     return Footprint(name, plan.binding.room[device], **held)
 

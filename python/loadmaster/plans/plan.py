@@ -25,8 +25,8 @@ from loadmaster.judge.objective import Objective
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
+from loadmaster.judge.streaming import judge
 from loadmaster.judge.verdict import Verdict
-from loadmaster.model.batch import batch_of
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program, Split
@@ -35,6 +35,7 @@ from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import batch_size
 
 if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
@@ -301,8 +302,8 @@ class Plan:
 
     @property
     def rate(self) -> float:
-        """Samples per second: those of a batch, or 1 where the graph does not say, per period."""
-        return (batch_of(self.graph) or 1) / self.period if self.period else float("inf")
+        """Samples per second; batches, where the graph does not say how many samples one has."""
+        return (batch_size(self.graph) or 1) / self.period if self.period else float("inf")
 
     @cached_property
     def schedule(self) -> Simulation:
@@ -311,8 +312,13 @@ class Plan:
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of every device; of a run that did not measure it, what was predicted."""
+        """Memory of every device; of a run that did not measure it, what was predicted.
+
+        Of a plan made for throughput the peaks are those with all batches under way.
+        """
         seen = self.schedule.memory
+        if self.verdict.steady is not None:
+            return replace(seen, peak=self.verdict.peak)
         return seen if seen.is_known else replace(self.predicted.memory, is_predicted=True)
 
     @property
@@ -337,7 +343,8 @@ class Plan:
         """The problem of placing the user's ops whole."""
         if self.program.is_plain:
             return replace(self.problem, seed=0, best_effort=False)
-        return Problem.make(self.graph, self.cluster, self.costs)
+        whole = Problem.make(self.graph, self.cluster, self.costs)
+        return replace(whole, objective=self.objective)
 
     def measured(self, seen: Simulation) -> Plan:
         """The same plan with what was measured of it, instead of what was simulated.
@@ -358,7 +365,7 @@ class Plan:
         """The plan as the simulator sees it: itself, if it is not :meth:`measured`."""
         if self.observed is None:
             return self
-        return replace(self, verdict=self.problem.verdict(self.assignment), observed=None)
+        return replace(self, verdict=judge(self.problem, self.assignment), observed=None)
 
     @property
     def provenance(self) -> dict[str, float]:
@@ -433,17 +440,14 @@ class Plan:
             seed=self.seed,
             source_costs=given.user_costs if same else as_costs(None, program.source, cluster),
         )
-        whole = (
-            problem
-            if program.is_plain
-            else Problem.make(program.source, cluster, problem.user_costs)
-        )
+        problem = replace(problem, objective=self.objective)
+        whole = replace(self, problem=problem).whole_problem
         found = {WHOLE_OPS: bound(whole), SPLIT_OPS: split_bound(whole)}
         space = self.space if program.is_plain else SPLIT_OPS
         return replace(
             self,
             problem=problem,
-            verdict=problem.verdict(self.assignment),
+            verdict=judge(problem, self.assignment),
             lower_bound=found[space].seconds,
             bound_source=found[space].source,
             space=space,

@@ -16,6 +16,7 @@ from loadmaster.model.program import Program
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
+from loadmaster.plans.streams import stream_cells, stream_document, stream_lines
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -33,10 +34,14 @@ def title(plan: Plan) -> str:
 def verdict(plan: Plan) -> str | None:
     """A sentence that says that whole ops on several devices cannot be faster than on one.
 
-    None: they may be (with a host for each device, hosts share the launches), or the plan's ops are
-    not whole.
+    None: they may be (with a host for each device, hosts share the launches), the plan's ops are
+    not whole, or it was made for throughput.
     """
-    if not plan.program.is_plain or (plan.cluster.dispatch and not plan.cluster.dispatch.one_host):
+    if (
+        plan.objective.goal == "throughput"
+        or not plan.program.is_plain
+        or (plan.cluster.dispatch and not plan.cluster.dispatch.one_host)
+    ):
         return None
     ratio = parallelism(plan.problem.graph, plan.problem.op_time)
     if ratio >= WORTH_SPLITTING or plan.cluster.n_devices == 1:
@@ -51,25 +56,31 @@ def verdict(plan: Plan) -> str | None:
 
 def summary(plan: Plan) -> str:
     """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
+    if plan.objective.goal == "throughput":
+        return in_lines([*stream_lines(plan), *_said(plan)])
     under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
         f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         f"one device   {_against_single(plan)}",
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
-        *_offers(plan),
+        *offers_in_lines(plan),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.program),
     ]
-    if not plan.constraints.is_empty:
-        lines.append(f"constraints  {plan.constraints}")
+    return in_lines([*lines, *_said(plan)])
+
+
+def _said(plan: Plan) -> list[str]:
+    """What a plan obeys, and what came up on the way."""
+    lines = [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
     sentence = verdict(plan)
     if sentence:
         lines.append(sentence)
     elif plan.notes:
         lines.append(f"note         {'; '.join(plan.notes)}")
-    return in_lines(lines)
+    return lines
 
 
 def no_placement(plan: Plan) -> str:
@@ -79,13 +90,13 @@ def no_placement(plan: Plan) -> str:
     return "no plan, with ops whole, replicated or split,"
 
 
-def _offers(plan: Plan) -> list[str]:
+def offers_in_lines(plan: Plan) -> list[str]:
     """A line for the best of each space that was searched."""
     lines = []
     for space in SPACES:
         best = next((one for one in plan.offers if one.space == space), None)
         if best is not None:
-            left = 1 - plan.bounds[space] / best.seconds if best.seconds else 0.0
+            left = max(1 - plan.bounds[space] / best.seconds, 0.0) if best.seconds else 0.0
             how = "" if best.what == space else f" ({best.what})"
             lines.append(
                 f"{space:<12} {format_seconds(best.seconds)}{how}: at most {left:.1%} better is "
@@ -243,12 +254,14 @@ def document(plan: Plan) -> dict[str, Any]:
             {"space": one.space, "what": one.what, "seconds": one.seconds} for one in plan.offers
         ],
         "gap": plan.gap,
+        **stream_document(plan),
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
         "planning_seconds": plan.planning_seconds,
         "estimate": plan.estimate,
         "policy": plan.policy,
         "provenance": plan.provenance,
         **simulation_document(plan.schedule, plan.cluster),
+        **({"fits": plan.fits} if plan.verdict.steady is not None else {}),
         "constraints": plan.constraints.to_document(),
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         "notes": list(plan.notes),
@@ -262,7 +275,9 @@ def comparison_table(comparison: Comparison) -> str:
     "moved" is what transfers and collectives send between devices: an all-reduce of n bytes on k
     devices sends 2 (k - 1) n in all.
     """
-    rows = [("method", "step time", "gap", "to", "moved", "largest peak", "planned in")]
+    is_stream = any(plan.verdict.steady is not None for plan in comparison.plans.values())
+    seen = ("period", "latency", "in flight") if is_stream else ("step time",)
+    rows = [("method", *seen, "gap", "to", "moved", "largest peak", "planned in")]
     for method, plan in comparison.best_first:
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
@@ -271,7 +286,7 @@ def comparison_table(comparison: Comparison) -> str:
         rows.append(
             (
                 method,
-                format_seconds(plan.makespan),
+                *(stream_cells(plan) if is_stream else (format_seconds(plan.makespan),)),
                 f"{plan.gap:.1%}",
                 f"bound of {plan.space}",
                 format_bytes(plan.schedule.bytes_moved),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.costs import Costs
+from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
@@ -22,6 +24,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.footprint import USES, Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.streams import rate_in_words, stream_document
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
@@ -104,6 +107,7 @@ class Fit:
             "fewest_devices": self.fewest,
             "at_least_devices": self.at_least,
             "method": self.plan.method,
+            **stream_document(self.plan),
             "devices": [f.to_document() for f in self.footprints],
             "remedies": [vars(remedy) for remedy in self.remedies],
         }
@@ -131,7 +135,8 @@ class Fit:
             return f"no placement that fits {'can be' if sure else 'was'} found; the least over:"
         surely = self.fewest == self.at_least
         fewer = "no fewer can hold it" if surely else "on fewer, no placement was found"
-        return f"fits {self.fewest} of {n} devices; {fewer}; planned by {self.plan.method}:"
+        rate = "" if self.plan.verdict.steady is None else f" at {rate_in_words(self.plan)}"
+        return f"fits {self.fewest} of {n} devices{rate}; {fewer}; planned by {self.plan.method}:"
 
 
 def fit(
@@ -140,6 +145,7 @@ def fit(
     costs: CostsLike | None = None,
     *,
     constraints: Constraints | None = None,
+    objective: Goal = "step",
     progress: Progress | None = None,
 ) -> Fit:
     """Finds the fewest devices that hold a graph, and what would help if it does not fit.
@@ -154,6 +160,9 @@ def fit(
     graph, cluster, costs : see :func:`loadmaster.place`
     constraints : Constraints, optional
         Reserves and other constraints that the placement must obey.
+    objective : "step" (default) or "throughput"
+        With "throughput", ``auto`` plans for throughput on the fewest devices, and the result says
+        how many samples a second they finish.
     progress : callable, optional
         Called with the devices, the method or the remedy that is tried.
 
@@ -174,6 +183,7 @@ def fit(
     >>> found.fits, found.fewest
     (True, 1)
     """
+    checks.one_of("objective", objective, tuple(OBJECTIVES))
     trial = _Trial(
         graph,
         cluster,
@@ -181,7 +191,8 @@ def fit(
         as_constraints(constraints),
         progress or (lambda stage, makespan: None),
     )
-    return trial.fit()
+    found = trial.fit()
+    return found if objective == "step" or not found.fits else trial.streaming(found)
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,21 @@ class _Trial:
 
         fewest = _least(on, at_least, n)
         return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
+
+    def streaming(self, found: Fit) -> Fit:
+        """What was found, planned for throughput on the same devices."""
+        self.progress("throughput", None)
+        binding = bind(Problem.make(self.graph, self.cluster, self.costs), self.constraints)
+        assert found.fewest is not None, "it fits"
+        plan = place(
+            self.graph,
+            self.cluster,
+            "auto",
+            self.costs,
+            constraints=self.only(_by_size(binding)[: found.fewest]),
+            objective="throughput",
+        )
+        return replace(found, plan=plan, footprints=footprints(plan))
 
     def only(self, devices: list[int]) -> Constraints:
         """The constraints, with only these devices allowed."""

@@ -391,7 +391,10 @@ def _plan(
         bound_source=found.source,
         space=searched,
         bounds={space: one.seconds for space, one in bounds.items()},
-        offers=candidate.offers,
+        # Where steps wait for updates, offers are seconds of a step, not of a period.
+        offers=()
+        if placed.objective.goal != "step" and placed.waits_for_updates
+        else candidate.offers,
         notes=candidate.notes,
         planning_seconds=seconds,
         constraints=binding.constraints,

@@ -44,6 +44,7 @@ from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError,
 from loadmaster.base.text import aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.base.warnings import warn
+from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
@@ -82,7 +83,7 @@ _UNGUARDED = (
 )
 
 #: Options that :func:`loadmaster.place` takes for any method.
-_OF_PLACE = ("time_limit", "on_oom", "refine")
+_OF_PLACE = ("time_limit", "on_oom", "refine", "objective")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,10 @@ class Sweep:
         return tuple(row for row in self.rows if row.outcome != "done")
 
     def __str__(self) -> str:
-        head = ("graph", "cluster", "method", "step time", "gap", "moved", "peak", "planned in")
+        goals = {json.loads(row.options).get("objective", "step") for row in self.rows}
+        seconds = {"step": "step time", "throughput": "period"}
+        seen = " or ".join(seconds[goal] for goal in seconds if goal in goals)
+        head = ("graph", "cluster", "method", seen, "gap", "moved", "peak", "planned in")
         lines = aligned([head, *map(_cells, self.rows)])
         lines += [
             f"{row.graph} on {row.cluster} by {row.method}: {row.error}" for row in self.failures
@@ -183,6 +187,7 @@ def sweep(
     *,
     seeds: Iterable[int] = (0,),
     constraints: Constraints | None = None,
+    objective: Goal = "step",
     warm_start: Plan | Iterable[Plan] = (),
     executor: Executor | Callable[[], Executor] | None = None,
     workers: int | None = None,
@@ -200,12 +205,14 @@ def sweep(
         Each file is read once and sent to the workers, which need no access to it.
     clusters : Cluster, path of a TOML file or preset, or several
     methods : str or (str, mapping of options), or several
-        As for :func:`loadmaster.place`; ``time_limit``, ``on_oom`` and ``refine`` may be among the
-        options.
+        As for :func:`loadmaster.place`; ``time_limit``, ``on_oom``, ``refine`` and ``objective``
+        may be among the options.
     seeds : integers
     constraints : Constraints, optional
         Constraints that every plan must obey. A pattern or a device that a case does not have is an
         error of that case, and its row says so.
+    objective : "step" (default) or "throughput"
+        As for :func:`loadmaster.place`; it stands among the options of each row.
     warm_start : Plan, or several
         Cases of a graph with the same ops start from this plan, as in :func:`loadmaster.place`; one
         plan per graph. Cases of other graphs have no plan to start from.
@@ -269,7 +276,10 @@ def sweep(
     for what, value, least in (("workers", workers, 1), ("retries", retries, 0)):
         if value is not None:
             checks.integer(what, value, least)
+    checks.one_of("objective", objective, tuple(OBJECTIVES))
+    common = {} if objective == "step" else {"objective": objective}
     chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
+    chosen = [(name, {**common, **options}) for name, options in chosen]
     numbers = [checks.seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
     obeyed = as_constraints(constraints)
     starts = _starts(warm_start)
@@ -489,7 +499,7 @@ def run_case(case: Case) -> Row:
     capacity = np.maximum(plan.memory.capacity, 1)
     return case.row(
         "done",
-        makespan=plan.makespan,
+        makespan=plan.objective.seconds(plan.verdict),
         lower_bound=plan.lower_bound,
         gap=plan.gap,
         one_device=plan.single,

@@ -62,7 +62,8 @@ class Row:
     tries : int
         Number of times that the case was run.
     makespan, lower_bound, one_device, planning_seconds : float
-        Seconds. ``one_device`` is None if no single device holds the graph.
+        Seconds. ``one_device`` is None if no single device holds the graph. Where the options have
+        ``"objective": "throughput"``, ``makespan`` is the plan's period.
     gap, peak, busy : float
         ``gap`` is (makespan - bound) / makespan. ``peak`` is the largest share of a device's memory
         in use at any time. ``busy`` is the mean share of the step in which devices compute.

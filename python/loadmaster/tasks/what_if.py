@@ -1,5 +1,6 @@
 """Step times on changed hardware: a plan for each scenario, beside a plan for today's cluster.
 
+Of a plan that was made for throughput it is periods that are compared.
 The result is a table for buyers of hardware. It has a line per scenario, with its step time against
 today's. ``auto`` plans every scenario, and today's cluster too, from the same plan and with
 the same effort. So a gain comes from the hardware, not from a longer search.
@@ -23,10 +24,12 @@ from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.judge.streaming import judge
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.streams import busy_shares, rate_in_words
 from loadmaster.plans.summary import document, title
 from loadmaster.rules.binding import bind
 from loadmaster.strategies.warm import NOWHERE, carried_over
@@ -51,7 +54,8 @@ class Prospect:
     plan : Plan or None
         The plan made for this cluster. None: no plan that fits was found.
     kept : float or None
-        Seconds per step with the old placement and order. None: they cannot run here, or do not
+        Seconds per step (or of a period, if the plan was made for throughput) with the old
+        placement and order. None: they cannot run here, or do not
         fit.
     why_not : str
         Why there is no plan.
@@ -95,10 +99,10 @@ class WhatIf:
         return self.prospects[0]
 
     def gain(self, prospect: Prospect) -> float | None:
-        """Today's step time over that of a prospect; None if either has no plan."""
-        if prospect.plan is None or self.today.plan is None or not prospect.plan.makespan:
+        """Today's step time (or period) over that of a prospect; None if either has no plan."""
+        if prospect.plan is None or self.today.plan is None or not _seconds(prospect.plan):
             return None
-        return self.today.plan.makespan / prospect.plan.makespan
+        return _seconds(self.today.plan) / _seconds(prospect.plan)
 
     def moved_ops(self, prospect: Prospect) -> float | None:
         """Share of the user's ops that are on a device of another name than before.
@@ -119,7 +123,8 @@ class WhatIf:
         return {
             "graph": self.before.graph.name,
             "cluster": self.before.cluster.name,
-            "before": self.before.makespan,
+            "objective": self.before.objective.goal,
+            "before": _seconds(self.before),
             "scenarios": [
                 {**p.to_document(), "gain": self.gain(p), "moved_ops": self.moved_ops(p)}
                 for p in self.prospects
@@ -127,12 +132,15 @@ class WhatIf:
         }
 
     def __str__(self) -> str:
+        is_step = self.before.objective.goal == "step"
         head = (
-            "scenario", "step time", "x as fast", "plan kept", "bound", "busy", "moved", "peaks",
+            "scenario", *(("step time", "x as fast") if is_step else ("period", "x as often")),
+            "plan kept", "bound", "busy", "moved", "peaks",
         )  # fmt: skip
+        every = f"{format_seconds(_seconds(self.before))} per {'step' if is_step else 'batch'}"
+        said = "" if is_step else f" ({rate_in_words(self.before)})"
         lines = [
-            f"{title(self.before)}: {format_seconds(self.before.makespan)} per step by "
-            f"{self.before.method}",
+            f"{title(self.before)}: {every}{said} by {self.before.method}",
             *aligned([head, *(self._row(p) for p in self.prospects)]),
         ]
         return in_lines([*lines, *(f"{p.name}: {p.why_not}" for p in self.prospects if p.why_not)])
@@ -145,11 +153,11 @@ class WhatIf:
         peaks = zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True)
         return (
             prospect.name,
-            format_seconds(plan.makespan) + ("" if plan.fits else " (does not fit)"),
+            format_seconds(_seconds(plan)) + ("" if plan.fits else " (does not fit)"),
             "-" if gain is None else f"{gain:.2f}",
             kept,
             format_seconds(plan.lower_bound),
-            f"{plan.schedule.utilisation.mean():.0%}",
+            f"{busy_shares(plan).mean():.0%}",
             format_bytes(plan.schedule.bytes_moved),
             " ".join(f"{peak / max(size, 1):.0%}" for peak, size in peaks),
         )
@@ -250,7 +258,7 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospe
     # Only a plan of whole ops places the ops that are to be placed anew.
     start = plan if plan.program.is_plain else None
     kept = _seen(plan, hardware.problem(plan))
-    step = None if kept is None or not kept[1].fits else kept[1].step_time
+    step = None if kept is None or not kept[1].fits else plan.objective.seconds(kept[1])
     try:
         found = plan_for(
             hardware.whole_problem(plan),
@@ -309,7 +317,12 @@ def _seen(plan: Plan, problem: Problem) -> tuple[Assignment, Verdict] | None:
     assignment = carried_over(plan, problem)
     if (assignment.devices == NOWHERE).any():
         return None
-    return assignment, problem.verdict(assignment)
+    return assignment, judge(problem, assignment)
+
+
+def _seconds(plan: Plan) -> float:
+    """Of a step, or of a period, as the plan was made for."""
+    return plan.objective.seconds(plan.verdict)
 
 
 # -- hardware ----------------------------------------------------------------------------------
@@ -366,19 +379,21 @@ class Hardware:
         allowing = _allowing(program.source, copies)
         if not program.is_plain:
             program = program.with_graph(allowing, _allowing(program.graph, copies))
-        return Problem.make(
+        made = Problem.make(
             allowing if program.is_plain else program,
             self.cluster,
             self._costs(plan.problem.costs),
             seed=plan.seed,
             source_costs=self._costs(plan.costs),
         )
+        return replace(made, objective=plan.objective)
 
     def whole_problem(self, plan: Plan) -> Problem:
         """The same, of the user's ops, whole."""
         copies = {n: known for n in self._types if (known := self.like[n][0]) != n}
         graph = _allowing(plan.graph, copies)
-        return Problem.make(graph, self.cluster, self._costs(plan.costs), seed=plan.seed)
+        made = Problem.make(graph, self.cluster, self._costs(plan.costs), seed=plan.seed)
+        return replace(made, objective=plan.objective)
 
     @property
     def _types(self) -> tuple[str, ...]:

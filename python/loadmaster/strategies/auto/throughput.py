@@ -23,12 +23,13 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
+from loadmaster.strategies.attempts import SHARES
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 
-#: Starts that are improved and confirmed.
+#: Stages that are improved and confirmed.
 _STARTS = 3
 
 #: Periods that differ by less than this share are as good as equal.
@@ -52,6 +53,8 @@ def place(
     told = progress or (lambda stage, best: None)
     whole = [_confirmed(one) for one in _whole_ops(problem, warm_start)]
     best = _best(problem, whole)
+    if not best.fits or _is_short(best):
+        best = _best(problem, [best, *_with_room(problem)])
     told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
     if not may_split:
         return replace(best, bound=bound(problem))
@@ -73,14 +76,32 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     with suppress(InfeasibleError):
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
-    found = starts + [balanced(one) for one in starts]
-    fitting = [one for one in found if one.fits]
-    if not fitting and not problem.best_effort:
-        return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
-    if not found:
-        raise InfeasibleError("no stages and no single device hold what stays in memory")
-    kept = sorted(fitting or found, key=lambda one: problem.objective.rank(one.verdict))
-    return kept[:_STARTS]
+    # Moves of single ops may send batches to and fro, from which a stream suffers.
+    found = starts + [balanced(one) for one in starts[:_STARTS]]
+    if any(one.fits for one in found):
+        return [one for one in found if one.fits]
+    if found and problem.best_effort:
+        return found
+    return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
+
+
+def _is_short(one: Candidate) -> bool:
+    """Whether memory keeps a confirmed candidate's period from being shorter."""
+    assert one.verdict.steady is not None, "it is confirmed"
+    return one.verdict.steady.limit.startswith("memory")
+
+
+def _with_room(problem: Problem) -> list[Candidate]:
+    """Stages that leave more and more of the memory to batches under way, until none are short."""
+    found: list[Candidate] = []
+    for share in SHARES[1:]:
+        stages = staged(problem, share=share)
+        if not stages:
+            break
+        found.append(_confirmed(stages[0]))
+        if not _is_short(found[-1]):
+            break
+    return found
 
 
 def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:

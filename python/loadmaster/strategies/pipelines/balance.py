@@ -35,9 +35,13 @@ class Balance:
     problem : Problem
         Without collectives.
     devices : int32 [n_ops]
+    free : uint64 [n_devices]
+        Bytes that each device has to spare for what stays.
     """
 
-    def __init__(self, problem: Problem, devices: NDArray[np.int32]) -> None:
+    def __init__(
+        self, problem: Problem, devices: NDArray[np.int32], free: NDArray[np.uint64]
+    ) -> None:
         self.unit = problem.graph.colocation
         self.k, n = problem.cluster.n_devices, int(self.unit.max()) + 1
         kinds = np.array(problem.cluster.device_types)
@@ -51,9 +55,7 @@ class Balance:
         self.at: list[int] = np.zeros(n, dtype=np.int64).tolist()
         for unit, device in zip(self.unit.tolist(), devices.tolist(), strict=True):
             self.at[unit] = device
-        self.room = list(map(float, problem.memory))
-        for unit, device in enumerate(self.at):
-            self.room[device] -= self.resident[unit]
+        self.room: list[float] = free.astype(np.float64).tolist()
         self._routes = self._all_routes(problem)
         self._read_tensors(problem, n)
         self.load = [0.0] * (self.k + problem.links.n_channels)

@@ -109,13 +109,15 @@ def _crossing(problem: Problem, at: NDArray[np.int64], n: int) -> NDArray[np.flo
     return np.maximum(np.cumsum(change)[: n + 1], 0.0)
 
 
-def period_cuts(problem: Problem, line: Line, devices: list[int]) -> NDArray[np.int32] | None:
+def period_cuts(
+    problem: Problem, line: Line, devices: list[int], share: float = 1.0
+) -> NDArray[np.int32] | None:
     """The device of each op: stages of the line on these devices, in their order; None: what stays
-    does not fit them.
+    does not fit a share of their memory.
 
     O((V log(1 / precision)) devices).
     """
-    finder = _Finder(problem, line, devices)
+    finder = _Finder(problem, line, devices, share)
     high = float(line.seconds.max()) + float(line.crossing.max(initial=0.0))
     if finder.reached(high) is None:
         return None
@@ -135,10 +137,10 @@ def period_cuts(problem: Problem, line: Line, devices: list[int]) -> NDArray[np.
 class _Finder:
     """Whether stages of a line have a period."""
 
-    def __init__(self, problem: Problem, line: Line, devices: list[int]) -> None:
+    def __init__(self, problem: Problem, line: Line, devices: list[int], share: float) -> None:
         self.line, self.n = line, len(line.order)
         self.types = [problem.cluster.device_types[d] for d in devices]
-        self.memory = [float(problem.memory[d]) for d in devices]
+        self.memory = [share * problem.memory[d] for d in devices]
 
     def _earliest(self, stage: int, period: float) -> NDArray[np.int64]:
         """Where a stage that ends at each place may begin at the earliest."""

@@ -30,13 +30,18 @@ _ENOUGH = 1.001
 _MOST_BATCHES = 32
 
 
-def staged(problem: Problem, devices: list[int] | None = None) -> list[Candidate]:
-    """Contiguous stages of several orders on these devices, or on all of them; the best first."""
+def staged(
+    problem: Problem, devices: list[int] | None = None, *, share: float = 1.0
+) -> list[Candidate]:
+    """Contiguous stages of several orders on these devices, or on all of them; the best first.
+
+    What stays in memory takes at most a share of it: the rest is for batches under way.
+    """
     found: dict[bytes, Candidate] = {}
     paths = [devices] if devices is not None else list(_paths(problem))
     for line in _lines(problem):
         for path in paths:
-            at = period_cuts(problem, line, path)
+            at = period_cuts(problem, line, path, share)
             if at is not None and at.tobytes() not in found:
                 made = judged(problem, Assignment(at, ranks(line.order)))
                 found[at.tobytes()] = made
@@ -82,7 +87,8 @@ def balanced(one: Candidate) -> Candidate:
     problem = one.problem
     if problem.has_collectives or problem.waits_for_updates:
         return one
-    balance = Balance(problem, one.assignment.devices)
+    peak = np.minimum(one.verdict.peak, problem.capacity)
+    balance = Balance(problem, one.assignment.devices, problem.capacity - peak)
     least = bound(problem).seconds if problem.program.is_plain else 0.0
     balance.improve(least * _ENOUGH)
     moved = judged(problem, replace(one.assignment, devices=balance.devices), one.notes)
