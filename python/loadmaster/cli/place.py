@@ -42,6 +42,12 @@ def add(commands: Any) -> None:
         help="apply a recipe as it is, without a search (.toml or .json)",
     )
     command.add_argument(
+        "--expert-imbalance",
+        metavar="FACTOR",
+        help="how much more than its fair share of the experts' work the busiest device does, where "
+        "devices share the experts of a mixture; 1 if not given",
+    )
+    command.add_argument(
         "--save-recipe",
         metavar="RECIPE.toml",
         help="save what the plan splits how, if a recipe says it",
@@ -81,6 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
             warm_start=inputs.plan(arguments.warm_start) if arguments.warm_start else None,
             constraints=inputs.constraints(arguments),
             recipe=inputs.recipe(arguments.recipe),
+            expert_imbalance=values.number("--expert-imbalance", arguments.expert_imbalance),
             progress=progress,
             **chosen,
         )

@@ -22,7 +22,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.recipe import Recipe
+from loadmaster.model.recipe import Recipe, imbalance
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
@@ -60,6 +60,7 @@ def place(
     warm_start: Plan | None = None,
     constraints: Constraints | None = None,
     recipe: Recipe | None = None,
+    expert_imbalance: float | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -98,6 +99,10 @@ def place(
     recipe : Recipe, optional
         What is split how. It is applied and judged as it is: nothing is searched, and the plan's
         method is ``"recipe"``.
+    expert_imbalance : float, optional
+        How much more than its fair share of the experts' work the busiest device does, where
+        devices share the experts of a mixture: 1 or more. If absent: what the recipe says, else 1,
+        tokens spread evenly. A plan that shares experts says which it took.
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -133,7 +138,11 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if expert_imbalance is not None:
+        expert_imbalance = imbalance(expert_imbalance)
+        recipe = recipe and replace(recipe, expert_imbalance=expert_imbalance)
     if recipe is not None:
+        expert_imbalance = recipe.expert_imbalance
         method = "recipe" if method == DEFAULT else method
         options["recipe"] = recipe
     function_of(method, options)  # Refuses the impossible before any work.
@@ -146,6 +155,7 @@ def place(
         as_costs(costs, graph, cluster),
         seed=checks.seed(seed),
         best_effort=on_oom == "best_effort",
+        expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
     )
     return plan_for(
         given,
